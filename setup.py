@@ -1,4 +1,6 @@
-"""The one part of the build that pyproject.toml cannot say: the C libraries, and the command in C."""
+"""The one part of the build that pyproject.toml cannot say: the C libraries, and the command in
+C.
+"""
 
 import os
 import platform
@@ -16,25 +18,51 @@ from distutils.command.build_scripts import build_scripts  # isort: skip
 
 for name in ("converters", "loaders"):
     if not Path(__file__).with_name("ioprof").joinpath(name, "__init__.py").is_file():
-        # Unpackers of .zip files, pip's included, write links as text; the wheel would silently lack two packages.
-        raise SystemExit(f"ioprof/{name} is not the folder it links to; install ioprof from git or from a .tar.gz, not from a .zip")
+        # Unpackers of .zip files, pip's included, write links as text; the wheel would silently
+        # lack two packages.
+        raise SystemExit(
+            f"ioprof/{name} is not the folder it links to; install ioprof from git or from a"
+            " .tar.gz, not from a .zip"
+        )
 
 NATIVE = Path("ioprof/native")
 COMMAND = NATIVE / "launcher" / "launcher.c"
 """The command `ioprof`."""
 
-# gnu11 for atomics and anonymous initialisers; initial-exec because a dynamic thread-local costs a call per span, and may allocate
-# in the thread's first.
-FLAGS = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden", "-ftls-model=initial-exec"]
+# gnu11 for atomics and anonymous initialisers; initial-exec because a dynamic thread-local costs a
+# call per span, and may allocate in the thread's first.
+FLAGS = [
+    "-std=gnu11",
+    "-O2",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-fvisibility=hidden",
+    "-ftls-model=initial-exec",
+]
 
-# Where Python was built with link-time optimisation, its flags would hide what the assembly in vfork.c refers to.
-CAPTURE_FLAGS = [*FLAGS, "-fno-lto", *(["-fcf-protection=none"] if platform.machine() in ("x86_64", "AMD64") else [])]
+# Where Python was built with link-time optimisation, its flags would hide what the assembly in
+# vfork.c refers to.
+CAPTURE_FLAGS = [
+    *FLAGS,
+    "-fno-lto",
+    *(["-fcf-protection=none"] if platform.machine() in ("x86_64", "AMD64") else []),
+]
 
 # Without fused multiply-add the weights of the filter are the same on every processor.
-RESIZE_FLAGS = ["-std=gnu11", "-O3", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden"]
+RESIZE_FLAGS = [
+    "-std=gnu11",
+    "-O3",
+    "-ffp-contract=off",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-fvisibility=hidden",
+]
 
 STABLE_ABI = {"py_limited_api": True, "define_macros": [("Py_LIMITED_API", "0x030B0000")]}
-"""One library for Python 3.11 and all later versions (PEP 384), so that one installation records jobs of all of them."""
+"""One library for Python 3.11 and all later versions (PEP 384), so that one installation records
+jobs of all of them."""
 
 CAPTURE = "ioprof._capture"
 """No module, but a library for LD_PRELOAD, of any Python and of programs without."""
@@ -43,19 +71,22 @@ STACKS = "ioprof._stacks"
 """No module either: called by ctypes, since it needs nothing of Python's."""
 
 NCCL_PROFILER = "ioprof._nccl_profiler"
-"""No module either: a plugin that NCCL loads. It stays loaded when NCCL unloads it: a later communicator goes on with its file."""
+"""No module either: a plugin that NCCL loads. It stays loaded when NCCL unloads it: a later
+communicator goes on with its file."""
 
 LIBRARIES = (CAPTURE, STACKS, NCCL_PROFILER)
 """These may be missing: what each of them records is then said to be missing."""
 
 WITHOUT_COMPILER = (
-    "install a wheel of ioprof (`make wheel` on a machine with a C compiler), or install a compiler and Python's headers "
-    "(apt-get install gcc python3-dev) and then ioprof"
+    "install a wheel of ioprof (`make wheel` on a machine with a C compiler), or install a compiler"
+    " and Python's headers (apt-get install gcc python3-dev) and then ioprof"
 )
 
 
 class BuildLibraries(build_ext):
-    """Gives the capture library a name without Python's version, and each extension a folder of its own for its objects."""
+    """Gives the capture library a name without Python's version, and each extension a folder of its
+    own for its objects.
+    """
 
     def build_extension(self, ext: Extension) -> None:
         """Build one extension: two of them compile the same sources with different flags."""
@@ -66,7 +97,9 @@ class BuildLibraries(build_ext):
         except (BaseError, CCompilerError) as error:
             if ext.optional:
                 raise
-            raise SystemExit(f"ioprof: {ext.name} cannot be built ({error}); {WITHOUT_COMPILER}") from None
+            raise SystemExit(
+                f"ioprof: {ext.name} cannot be built ({error}); {WITHOUT_COMPILER}"
+            ) from None
         finally:
             self.build_temp = shared
 
@@ -90,9 +123,14 @@ class BuildCommand(build_scripts):
         compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
         flags = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror"]
         try:
-            subprocess.run([*compiler, *flags, str(COMMAND), "-o", str(Path(self.build_dir, "ioprof"))], check=True)
+            subprocess.run(
+                [*compiler, *flags, str(COMMAND), "-o", str(Path(self.build_dir, "ioprof"))],
+                check=True,
+            )
         except (OSError, subprocess.CalledProcessError) as error:
-            raise SystemExit(f"ioprof: the command cannot be built ({error}); {WITHOUT_COMPILER}") from None
+            raise SystemExit(
+                f"ioprof: the command cannot be built ({error}); {WITHOUT_COMPILER}"
+            ) from None
 
 
 def files(pattern: str, *folders: str) -> list[str]:
@@ -142,7 +180,14 @@ setup(
             "ioprof._jpeg",
             ["converters/images/huffman.c", "converters/images/jpeg.c"],
             depends=["converters/images/huffman.h", "converters/images/jpeg_abi.h"],
-            extra_compile_args=["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden"],
+            extra_compile_args=[
+                "-std=gnu11",
+                "-O2",
+                "-Wall",
+                "-Wextra",
+                "-Werror",
+                "-fvisibility=hidden",
+            ],
             libraries=["dl"],
             **STABLE_ABI,
         ),
@@ -183,6 +228,12 @@ setup(
             extra_link_args=["-pthread", "-Wl,-z,nodelete"],
             optional=True,
         ),
-        Extension(STACKS, files("*.c", "stacks"), depends=files("*.h", "stacks"), extra_compile_args=FLAGS, optional=True),
+        Extension(
+            STACKS,
+            files("*.c", "stacks"),
+            depends=files("*.h", "stacks"),
+            extra_compile_args=FLAGS,
+            optional=True,
+        ),
     ],
 )

@@ -1,9 +1,11 @@
-"""Time and memory from spans on disk to the summary, for 1 M and 10 M spans. Target: 10 M in 10 s and 2 GB on two cores.
+"""Time and memory from spans on disk to the summary, for 1 M and 10 M spans. Target: 10 M in 10 s
+and 2 GB on two cores.
 
-The job is synthetic but has the structure of a real one: 8 ranks with 4 workers each, batches of 32 samples (open, read, decode,
-transform, and per batch fetch, collate, deliver, wait, h2d, compute, five exchanges), reads of three sources, waits on a third of
-the steps. Each size runs in its own process, which loads the run folder and computes the summary; `load` and `summary` are the
-median of `--repeats`, `memory` is the maximum peak.
+The job is synthetic but has the structure of a real one: 8 ranks with 4 workers each, batches of 32
+samples (open, read, decode, transform, and per batch fetch, collate, deliver, wait, h2d, compute,
+five exchanges), reads of three sources, waits on a third of the steps. Each size runs in its own
+process, which loads the run folder and computes the summary; `load` and `summary` are the median of
+`--repeats`, `memory` is the maximum peak.
 
     python benchmarks/analysis.py
     python benchmarks/analysis.py --spans 10_000_000 --repeats 5
@@ -44,10 +46,20 @@ def make_trace(num_spans: int) -> Trace:
     """A trace with about that many spans."""
     steps = max(4, num_spans // SPANS_PER_STEP)
     random = np.random.default_rng(0)
-    tables = [table for rank in range(RANKS) for table in (_workers(rank, steps, random), _main(rank, steps, random))]
+    tables = [
+        table
+        for rank in range(RANKS)
+        for table in (_workers(rank, steps, random), _main(rank, steps, random))
+    ]
     run = {
         "status": "complete",
-        "config": {"ranks": RANKS, "workers": WORKERS, "batch_size": SAMPLES, "device": "emulated:a100", "loader": "files"},
+        "config": {
+            "ranks": RANKS,
+            "workers": WORKERS,
+            "batch_size": SAMPLES,
+            "device": "emulated:a100",
+            "loader": "files",
+        },
         "device": {"basis": "emulated", "samples_per_s": 919.5},
         "hosts": [{"name": "node1", "cpus": RANKS * WORKERS}],
     }
@@ -55,7 +67,9 @@ def make_trace(num_spans: int) -> Trace:
 
 
 def _workers(rank: int, steps: int, random: np.random.Generator) -> pl.DataFrame:
-    """Each worker produces every fourth batch in about the time of four steps; some take longer, so that the rank waits."""
+    """Each worker produces every fourth batch in about the time of four steps; some take longer, so
+    that the rank waits.
+    """
     leaves = len(FETCH_KINDS) - 1
     share = random.exponential(1.0, (steps, leaves))
     length = WORKERS * STEP_NS * random.choice([0.8, 0.95, 1.2], (steps, 1))
@@ -85,27 +99,58 @@ def _main(rank: int, steps: int, random: np.random.Generator) -> pl.DataFrame:
         (waited - 20_000, waited),
         (waited, waited + STEP_NS // 20),
         (waited + STEP_NS // 20, waited + STEP_NS // 2),
-        *((exchanged + late + STEP_NS // 20 * bucket, exchanged + STEP_NS // 20 * (bucket + 2)) for bucket in range(BUCKETS)),
+        *(
+            (exchanged + late + STEP_NS // 20 * bucket, exchanged + STEP_NS // 20 * (bucket + 2))
+            for bucket in range(BUCKETS)
+        ),
     ]
-    starts, ends = (np.stack([begin + pair[place] for pair in intervals], axis=1) for place in (0, 1))
+    starts, ends = (
+        np.stack([begin + pair[place] for pair in intervals], axis=1) for place in (0, 1)
+    )
     process = np.full(starts.size, 100 * (rank + 1))
     streams = np.tile([-1, -1, -1, 1, 0] + [2] * BUCKETS, steps)
     names = np.tile([""] * 5 + [f"gradients {bucket}" for bucket in range(BUCKETS)], steps)
     step = np.repeat(np.arange(steps), len(RANK_KINDS))
     thread = process + 10_000 * (streams + 1)
     return _table(
-        np.tile(RANK_KINDS, steps), starts, ends, rank, process, thread, batch=step, step=step, stream=streams, name=names
+        np.tile(RANK_KINDS, steps),
+        starts,
+        ends,
+        rank,
+        process,
+        thread,
+        batch=step,
+        step=step,
+        stream=streams,
+        name=names,
     )
 
 
 def _table(
-    kinds: np.ndarray, starts: np.ndarray, ends: np.ndarray, rank: int, process: np.ndarray, thread: np.ndarray, **more: np.ndarray
+    kinds: np.ndarray,
+    starts: np.ndarray,
+    ends: np.ndarray,
+    rank: int,
+    process: np.ndarray,
+    thread: np.ndarray,
+    **more: np.ndarray,
 ) -> pl.DataFrame:
     columns = {
-        "start_ns": starts.ravel(), "end_ns": ends.ravel(), "kind": kinds, "pid": process, "tid": thread,
-        "rank": np.full(len(kinds), rank), "host": np.full(len(kinds), "node1"), **more,
-    }  # fmt: skip
-    table = pl.DataFrame({name: pl.Series(columns[name]) if name in columns else [None] * len(kinds) for name in SPAN_COLUMNS})
+        "start_ns": starts.ravel(),
+        "end_ns": ends.ravel(),
+        "kind": kinds,
+        "pid": process,
+        "tid": thread,
+        "rank": np.full(len(kinds), rank),
+        "host": np.full(len(kinds), "node1"),
+        **more,
+    }
+    table = pl.DataFrame(
+        {
+            name: pl.Series(columns[name]) if name in columns else [None] * len(kinds)
+            for name in SPAN_COLUMNS
+        }
+    )
     numbers, words = pl.col("stream", "bytes", "file"), pl.col("source", "name")
     absent = [pl.when(numbers != -1).then(numbers), pl.when(words != "").then(words)]
     return table.with_columns(absent).cast(table_schema(SPAN_COLUMNS))
@@ -120,14 +165,24 @@ def measure(folder: Path) -> dict[str, float]:
     done = time.perf_counter()
     assert sum(entry.share or 0.0 for entry in summary.steps.causes) > 0.999
     peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return {"spans": trace.num_spans, "load_s": loaded - begin, "summary_s": done - loaded, "memory_bytes": peak_bytes}
+    return {
+        "spans": trace.num_spans,
+        "load_s": loaded - begin,
+        "summary_s": done - loaded,
+        "memory_bytes": peak_bytes,
+    }
 
 
 def _repeat(num_spans: int, repeats: int) -> list[dict[str, float]]:
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([sys.executable, __file__, "--make", folder, "--spans", str(num_spans)], check=True)
+        subprocess.run(
+            [sys.executable, __file__, "--make", folder, "--spans", str(num_spans)], check=True
+        )
         command = [sys.executable, __file__, "--measure", folder]
-        return [json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout) for _ in range(repeats)]
+        return [
+            json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+            for _ in range(repeats)
+        ]
 
 
 def main() -> None:
@@ -147,15 +202,24 @@ def main() -> None:
 
 
 def _print_table(sizes: list[int], repeats: int) -> None:
-    print(f"spans on disk to summary ({platform.machine()}, {os.cpu_count()} cores, polars {pl.__version__}, {repeats} repeats)")
+    print(
+        f"spans on disk to summary ({platform.machine()}, {os.cpu_count()} cores, polars"
+        f" {pl.__version__}, {repeats} repeats)"
+    )
     print(f"{'spans':>12}{'load':>9}{'summary':>9}{'worst sum':>11}{'memory':>10}   bar")
     for size in sizes:
         found = _repeat(size, repeats)
-        load, made = (statistics.median(run[key] for run in found) for key in ("load_s", "summary_s"))
-        worst, memory = max(run["load_s"] + run["summary_s"] for run in found), max(run["memory_bytes"] for run in found)
+        load, made = (
+            statistics.median(run[key] for run in found) for key in ("load_s", "summary_s")
+        )
+        worst, memory = (
+            max(run["load_s"] + run["summary_s"] for run in found),
+            max(run["memory_bytes"] for run in found),
+        )
         met = "met" if load + made <= 10 and memory <= 2e9 else "MISSED"
         print(
-            f"{found[0]['spans']:>12,}{load:>7.2f} s{made:>7.2f} s{worst:>9.2f} s{memory / 1e9:>7.2f} GB   10 s, 2 GB: {met}",
+            f"{found[0]['spans']:>12,}{load:>7.2f} s{made:>7.2f} s{worst:>9.2f}"
+            f" s{memory / 1e9:>7.2f} GB   10 s, 2 GB: {met}",
             flush=True,
         )
 

@@ -3,11 +3,12 @@
     python benchmarks/faults.py --runs 1 --keep FOLDER
     python benchmarks/ceilings.py FOLDER [--table benchmarks/results/ceilings.md]
 
-A step is predicted if the longer of the two ceilings (their sum without workers) is within 5 % of it. Else the parts of what is
-left are named. One of them is what remains when all others are taken away, "variation": the ceilings are of the mean batch and the
-mean step, and the loop waits where a batch takes longer than the mean. A replay of the run has the time of each batch and each
-step, and so this variation: where it reproduces the step within 5 %, variation is what was left. A run that cannot be replayed
-says why.
+A step is predicted if the longer of the two ceilings (their sum without workers) is within 5 % of
+it. Else the parts of what is left are named. One of them is what remains when all others are taken
+away, "variation": the ceilings are of the mean batch and the mean step, and the loop waits where a
+batch takes longer than the mean. A replay of the run has the time of each batch and each step, and
+so this variation: where it reproduces the step within 5 %, variation is what was left. A run that
+cannot be replayed says why.
 
 Jobs without a loader, and jobs of whose loader no work was recorded, have no ceilings.
 """
@@ -24,7 +25,13 @@ from ioprof.format.run_record import Summary
 CLOSE: Final = 0.05
 """Of a step."""
 LEAST_SHOWN: Final = 0.01
-PREDICTED, NAMED, CONFIRMED, UNKNOWN, NONE = "predicted", "named", "variation, as replayed", "not confirmed", "no ceilings"
+PREDICTED, NAMED, CONFIRMED, UNKNOWN, NONE = (
+    "predicted",
+    "named",
+    "variation, as replayed",
+    "not confirmed",
+    "no ceilings",
+)
 
 
 def judged(summary: Summary) -> tuple[str, str]:
@@ -42,10 +49,23 @@ def judged(summary: Summary) -> tuple[str, str]:
         judgement = NAMED
     else:
         judgement = CONFIRMED if error is not None and abs(error) <= CLOSE else UNKNOWN
-    shown = ", ".join(f"{name} {share:.1%}" for name, share in parts.items() if share >= LEAST_SHOWN and abs(off) > CLOSE)
+    shown = ", ".join(
+        f"{name} {share:.1%}"
+        for name, share in parts.items()
+        if share >= LEAST_SHOWN and abs(off) > CLOSE
+    )
     of_replay = f"{error:+.1%}" if error is not None else (replay.reason or "" if replay else "")
-    supply = f"{found.supply_s * 1e3:.1f} / {found.consumer_s * 1e3:.1f}{' in turn' if found.is_serial else ''}"
-    return judgement, f"| {found.step_s * 1e3:.1f} | {supply} | {off:+.1%} | {shown} | {of_replay.replace('|', '/')} |"
+    supply = (
+        f"{found.supply_s * 1e3:.1f} /"
+        f" {found.consumer_s * 1e3:.1f}{' in turn' if found.is_serial else ''}"
+    )
+    return (
+        judgement,
+        (
+            f"| {found.step_s * 1e3:.1f} | {supply} | {off:+.1%} | {shown} |"
+            f" {of_replay.replace('|', '/')} |"
+        ),
+    )
 
 
 def main() -> None:
@@ -60,10 +80,15 @@ def main() -> None:
         judgement, row = judged(Summary.from_json(path.read_text()))
         counts[judgement] += 1
         rows.append(f"| {path.parent.name} | {judgement} {row}")
-    said = ", ".join(f"{counts[each]} {each}" for each in (PREDICTED, NAMED, CONFIRMED, UNKNOWN, NONE))
+    said = ", ".join(
+        f"{counts[each]} {each}" for each in (PREDICTED, NAMED, CONFIRMED, UNKNOWN, NONE)
+    )
     if options.json:
         print(json.dumps(counts, indent=1))
-    head = f"| case | step | ms | workers / loop, ms | left, of a step | by name | replayed |\n{'| --- ' * 7}|"
+    head = (
+        "| case | step | ms | workers / loop, ms | left, of a step | by name | replayed"
+        f" |\n{'| --- ' * 7}|"
+    )
     table = "\n".join([f"{len(rows)} runs: {said}.", "", head, *rows, ""])
     if options.table:
         options.table.write_text(f"# The two ceilings of the jobs of the fault suite\n\n{table}")

@@ -2,21 +2,26 @@
 
     IOPROF_IMAGENET_SAMPLE=DIR python benchmarks/convert.py [--json] [--repeats 3] [--images 16000] [--work DIR] [--only rgb256,...]
 
-    rgb256    real images to 256 x 256 JPEG in LMDB, compared with the same work on images in memory without reading or writing,
-              with the same work when each image is read from its file and appended to one file per process, and with a pool of
-              processes with Pillow that reads and writes files; all on all cores
-    original  a tar of tars to LMDB, compared with `tar x` of the same tar; both including the final sync
-    memory    the peak memory of all processes of a conversion, for 1,000, 10,000 and 100,000 records
+    rgb256    real images to 256 x 256 JPEG in LMDB, compared with the same work on images in memory
+              without reading or writing, with the same work when each image is read from its file
+              and appended to one file per process, and with a pool of processes with Pillow that
+              reads and writes files; all on all cores
+    original  a tar of tars to LMDB, compared with `tar x` of the same tar; both including the final
+              sync
+    memory    the peak memory of all processes of a conversion, for 1,000, 10,000 and 100,000
+              records
 
-The images are those of the sample, under as many names as needed. In each repeat all variants run one after the other, and the
-medians of the paired ratios count. If other programs use the same cores, rates cannot be compared, but CPU times can: user and
-system time of all processes from start to end; for the work in memory that of the work alone. The ratio of CPU times equals the
-ratio of rates if all cores are free and the storage is fast enough.
+The images are those of the sample, under as many names as needed. In each repeat all variants run
+one after the other, and the medians of the paired ratios count. If other programs use the same
+cores, rates cannot be compared, but CPU times can: user and system time of all processes from start
+to end; for the work in memory that of the work alone. The ratio of CPU times equals the ratio of
+rates if all cores are free and the storage is fast enough.
 
-The limit: reading 110 kB and writing 26 kB takes 0.17 to 0.26 ms of CPU time, in addition to 1.9 ms of work in memory, on the
-machine of the measurement; 0.84 to 0.92 of the rate of the work in memory is therefore the maximum there. Starting the workers
-takes 0.9 s of CPU time once: the result is 0.92 of the rate with reading and writing with 16,000 images, 0.95 with 48,000.
-"""
+The limit: reading 110 kB and writing 26 kB takes 0.17 to 0.26 ms of CPU time, in addition to 1.9 ms
+of work in memory, on the machine of the measurement; 0.84 to 0.92 of the rate of the work in memory
+is therefore the maximum there. Starting the workers takes 0.9 s of CPU time once: the result is
+0.92 of the rate with reading and writing with 16,000 images, 0.95 with 48,000.
+"""  # noqa: E501
 
 import argparse
 import ctypes
@@ -68,9 +73,18 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="for machines")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--images", type=int, default=16_000)
-    parser.add_argument("--work", type=Path, help="where to write; not on a RAM disk, unless that is the question")
-    parser.add_argument("--only", default=",".join(MEASUREMENTS), help="some of: " + ", ".join(MEASUREMENTS))
-    parser.add_argument("--sample", type=Path, default=Path(sample) if sample else None, help="a tree of real images")
+    parser.add_argument(
+        "--work", type=Path, help="where to write; not on a RAM disk, unless that is the question"
+    )
+    parser.add_argument(
+        "--only", default=",".join(MEASUREMENTS), help="some of: " + ", ".join(MEASUREMENTS)
+    )
+    parser.add_argument(
+        "--sample",
+        type=Path,
+        default=Path(sample) if sample else None,
+        help="a tree of real images",
+    )
     parser.add_argument("--memory-of", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.memory_of:
@@ -80,7 +94,7 @@ def parse() -> argparse.Namespace:
     return options
 
 
-# ------------------------------------------------------------------------------------------------ rgb256
+# ------------------------------------------------------------------------------------------- rgb256
 
 
 def rgb256(options: argparse.Namespace, folder: Path) -> dict:
@@ -92,7 +106,13 @@ def rgb256(options: argparse.Namespace, folder: Path) -> dict:
         "ioprof": lambda: convert(source, fresh(folder / "dataset"), ConvertOptions(**RGB256)),
         "pillow": lambda: pillow_pool(files, fresh(folder / "pillow")),
     }
-    return rates(sides, options.repeats, len(files), folder, bars={"in_memory": 0.95, "read_write": 0.95, "pillow": 1.35})
+    return rates(
+        sides,
+        options.repeats,
+        len(files),
+        folder,
+        bars={"in_memory": 0.95, "read_write": 0.95, "pillow": 1.35},
+    )
 
 
 class Clock:
@@ -104,8 +124,9 @@ class Clock:
 def alone(files: list[str], folder: Path | None) -> float:
     """Decode, resize and encode by one process per core, and nothing else. Returns CPU seconds.
 
-    Without a folder, files are read before the measurement, and results dropped. With one, each file is read within it, and the
-    result is written to one file per process, which every converter must do.
+    Without a folder, files are read before the measurement, and results dropped. With one, each
+    file is read within it, and the result is written to one file per process, which every converter
+    must do.
     """
     cores = num_cores()
     if folder is not None:
@@ -113,7 +134,10 @@ def alone(files: list[str], folder: Path | None) -> float:
     context = multiprocessing.get_context("fork")
     ready, go, taken = context.Barrier(cores + 1), context.Barrier(cores + 1), context.SimpleQueue()
     workers = [
-        context.Process(target=transform_all, args=(files[core::cores], folder and folder / str(core), ready, go, taken))
+        context.Process(
+            target=transform_all,
+            args=(files[core::cores], folder and folder / str(core), ready, go, taken),
+        )
         for core in range(cores)
     ]
     for worker in workers:
@@ -159,10 +183,12 @@ def by_pillow(task: tuple[str, str]) -> None:
     width, height = image.size
     side = min(width, height)
     left, top = (width - side) // 2, (height - side) // 2
-    image.crop((left, top, left + side, top + side)).resize((256, 256)).save(destination, quality=QUALITY)
+    image.crop((left, top, left + side, top + side)).resize((256, 256)).save(
+        destination, quality=QUALITY
+    )
 
 
-# ------------------------------------------------------------------------------------------------ original
+# ----------------------------------------------------------------------------------------- original
 
 
 def original(options: argparse.Namespace, folder: Path) -> dict:
@@ -175,7 +201,10 @@ def original(options: argparse.Namespace, folder: Path) -> dict:
     result = rates(sides, options.repeats, options.images, folder, bars={"tar x": 0.7})
     return {
         **result,
-        "mb_per_s": {side: rate * tar.stat().st_size / options.images / 1e6 for side, rate in result["per_s"].items()},
+        "mb_per_s": {
+            side: rate * tar.stat().st_size / options.images / 1e6
+            for side, rate in result["per_s"].items()
+        },
     }
 
 
@@ -189,7 +218,7 @@ def unpack(tar: Path, folder: Path) -> None:
         inner.unlink()
 
 
-# ------------------------------------------------------------------------------------------------ memory
+# ------------------------------------------------------------------------------------------- memory
 
 
 def memory(_: argparse.Namespace, folder: Path) -> dict:
@@ -199,7 +228,11 @@ def memory(_: argparse.Namespace, folder: Path) -> dict:
     return {
         "peak_mb": {images: peak / 1e6 for images, peak in peaks.items()},
         "growth": {images: peak / peaks[few] for images, peak in peaks.items()},
-        "bytes_per_record": {images: (peak - peaks[few]) / (images - few) for images, peak in peaks.items() if images > few},
+        "bytes_per_record": {
+            images: (peak - peaks[few]) / (images - few)
+            for images, peak in peaks.items()
+            if images > few
+        },
     }
 
 
@@ -208,7 +241,10 @@ def memory_of(source: Path) -> int:
     peaks: dict[int, int] = {}
     with subprocess.Popen([sys.executable, __file__, "--memory-of", str(source)]) as conversion:
         while conversion.poll() is None:
-            for process in (conversion.pid, *(child.pid for child in psutil.Process(conversion.pid).children(recursive=True))):
+            for process in (
+                conversion.pid,
+                *(child.pid for child in psutil.Process(conversion.pid).children(recursive=True)),
+            ):
                 peaks[process] = max(peaks.get(process, 0), largest_resident_set(process))
             time.sleep(SAMPLED_S)
     if conversion.returncode:
@@ -225,11 +261,18 @@ def largest_resident_set(process: int) -> int:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
 
 
-# ------------------------------------------------------------------------------------------------ all
+# ---------------------------------------------------------------------------------------------- all
 
 
-def rates(sides: dict[str, Callable[[], object]], repeats: int, images: int, folder: Path, bars: dict[str, float]) -> dict:
-    """Images per second and CPU time of each variant, medians of all repeats, and the ratios of ours to the others.
+def rates(
+    sides: dict[str, Callable[[], object]],
+    repeats: int,
+    images: int,
+    folder: Path,
+    bars: dict[str, float],
+) -> dict:
+    """Images per second and CPU time of each variant, medians of all repeats, and the ratios of
+    ours to the others.
 
     A variant may return its own CPU seconds.
     """
@@ -247,21 +290,29 @@ def rates(sides: dict[str, Callable[[], object]], repeats: int, images: int, fol
             found[name].append(images / (time.perf_counter() - Clock.began))
     ratios = {
         name: {
-            "of_rates": spread([one / other for one, other in zip(found["ioprof"], found[name], strict=True)]),
-            "of_cpu": spread([other / one for one, other in zip(cpu_ms["ioprof"], cpu_ms[name], strict=True)]),
+            "of_rates": spread(
+                [one / other for one, other in zip(found["ioprof"], found[name], strict=True)]
+            ),
+            "of_cpu": spread(
+                [other / one for one, other in zip(cpu_ms["ioprof"], cpu_ms[name], strict=True)]
+            ),
             "bar": bar,
         }
         for name, bar in bars.items()
     }
     medians = {name: statistics.median(each) for name, each in found.items()}
-    return {"per_s": medians, "cpu_ms": {name: statistics.median(each) for name, each in cpu_ms.items()}, "ratio_to": ratios}
+    return {
+        "per_s": medians,
+        "cpu_ms": {name: statistics.median(each) for name, each in cpu_ms.items()},
+        "ratio_to": ratios,
+    }
 
 
 def backed(folder: Path, num_bytes: int) -> None:
     """Fill that much of the page cache and free it again.
 
-    The host of a virtual machine reclaims idle memory; the first access to a page then costs ten times as much as writing to it:
-    80 us per record in one measurement.
+    The host of a virtual machine reclaims idle memory; the first access to a page then costs ten
+    times as much as writing to it: 80 us per record in one measurement.
     """
     scratch, megabyte = folder / "scratch", bytes(1 << 20)
     with open(scratch, "wb") as file:
@@ -339,17 +390,23 @@ def table(result: dict) -> str:
     for name, found in result.items():
         if name in ("rgb256", "original"):
             lines += [
-                f"{name:9} {side:10} {rate:8.0f} images/s   {found['cpu_ms'][side]:6.2f} ms of CPU per image"
+                f"{name:9} {side:10} {rate:8.0f} images/s   {found['cpu_ms'][side]:6.2f} ms of CPU"
+                " per image"
                 for side, rate in found["per_s"].items()
             ]
             lines += [
-                f"{name:9} / {side:8} {shown(ratio['of_rates'])}; bar {ratio['bar']}; by CPU {shown(ratio['of_cpu'])}"
+                f"{name:9} / {side:8} {shown(ratio['of_rates'])}; bar {ratio['bar']}; by CPU"
+                f" {shown(ratio['of_cpu'])}"
                 for side, ratio in found["ratio_to"].items()
             ]
         elif name == "memory":
-            each = {images: f"{number:.0f} bytes per record" for images, number in found["bytes_per_record"].items()}
+            each = {
+                images: f"{number:.0f} bytes per record"
+                for images, number in found["bytes_per_record"].items()
+            }
             lines += [
-                f"memory    {images:>9,} records {peak:7.1f} MB   x {found['growth'][images]:.3f}   {each.get(images, '')}".rstrip()
+                f"memory    {images:>9,} records {peak:7.1f} MB   x {found['growth'][images]:.3f}  "
+                f" {each.get(images, '')}".rstrip()
                 for images, peak in found["peak_mb"].items()
             ]
     return "\n".join(lines)
@@ -359,7 +416,11 @@ def shown(ratio: dict[str, float]) -> str:
     return f"{ratio['median']:5.2f} ({ratio['min']:.2f}-{ratio['max']:.2f})"
 
 
-MEASUREMENTS: dict[str, Callable[[argparse.Namespace, Path], dict]] = {"rgb256": rgb256, "original": original, "memory": memory}
+MEASUREMENTS: dict[str, Callable[[argparse.Namespace, Path], dict]] = {
+    "rgb256": rgb256,
+    "original": original,
+    "memory": memory,
+}
 
 if __name__ == "__main__":
     main()

@@ -1,9 +1,11 @@
-"""The job of `demand.py`: records of constant size, read in one of several ways, and a model whose forward pass takes a known time.
+"""The job of `demand.py`: records of constant size, read in one of several ways, and a model whose
+forward pass takes a known time.
 
     python benchmarks/demand_job.py make FOLDER WAY
     python benchmarks/demand_job.py WAY FOLDER
 
-WAY is one of `WAYS`. The model waits instead of computing, so that the job needs little of the processor.
+WAY is one of `WAYS`. The model waits instead of computing, so that the job needs little of the
+processor.
 """
 
 import os
@@ -23,10 +25,12 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 WAYS = ("files", "lmdb-map", "lmdb-pread", "webdataset", "memmap", "memmap-whole")
 RECORDS, RECORD_BYTES = 1280, 100_000
-# Readers enough to keep the disk at work: one that waits for each page alone is bound by latency, whatever the rate.
+# Readers enough to keep the disk at work: one that waits for each page alone is bound by latency,
+# whatever the rate.
 BATCH, FORWARD_S, WORKERS = 8, 0.030, 4
 EVERY = {"memmap": 4, "memmap-whole": 1}
-"""Of a memmap, every fourth record is read, as by one of four ranks: readahead does not fetch what later batches read."""
+"""Of a memmap, every fourth record is read, as by one of four ranks: readahead does not fetch what
+later batches read."""
 
 
 def make(folder: Path, way: str) -> None:
@@ -48,7 +52,10 @@ def make(folder: Path, way: str) -> None:
                     header.size = RECORD_BYTES
                     tar.addfile(header, BytesIO(random.bytes(RECORD_BYTES)))
     else:
-        with lmdb.open(str(folder / "lmdb"), map_size=1 << 28) as environment, environment.begin(write=True) as writes:
+        with (
+            lmdb.open(str(folder / "lmdb"), map_size=1 << 28) as environment,
+            environment.begin(write=True) as writes,
+        ):
             for number in range(RECORDS):
                 writes.put(f"{number:05d}".encode(), random.bytes(RECORD_BYTES), append=True)
 
@@ -75,20 +82,30 @@ class Records(Dataset):
             record = self.source[place * RECORD_BYTES : (place + 1) * RECORD_BYTES].tobytes()
         else:
             if self.source is None:
-                environment = lmdb.open(str(self.folder / "lmdb"), readonly=True, lock=False, readahead=False)
+                environment = lmdb.open(
+                    str(self.folder / "lmdb"), readonly=True, lock=False, readahead=False
+                )
                 self.source = environment.begin(buffers=True)
             value = self.source.get(f"{number:05d}".encode())
             record = bytes(value) if self.way == "lmdb-map" else self.pread(value)
         return torch.from_numpy(np.frombuffer(record, np.uint8)[:1024].copy())
 
     def pread(self, value: memoryview) -> bytes:
-        """The bytes of a value by one read of the file, of which only the place is taken from the map."""
+        """The bytes of a value by one read of the file, of which only the place is taken from the
+        map.
+        """
         path = str(self.folder / "lmdb" / "data.mdb")
         if not hasattr(self, "descriptor"):
             self.descriptor = os.open(path, os.O_RDONLY)
-            mapped = next(line for line in Path("/proc/self/maps").read_text().splitlines() if line.endswith(path))
+            mapped = next(
+                line
+                for line in Path("/proc/self/maps").read_text().splitlines()
+                if line.endswith(path)
+            )
             self.begin = int(mapped.split("-")[0], 16) - int(mapped.split()[2], 16)
-        return os.pread(self.descriptor, len(value), np.frombuffer(value, np.uint8).ctypes.data - self.begin)
+        return os.pread(
+            self.descriptor, len(value), np.frombuffer(value, np.uint8).ctypes.data - self.begin
+        )
 
 
 class Shards(IterableDataset):

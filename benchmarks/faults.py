@@ -3,10 +3,11 @@
     python benchmarks/faults.py [--runs 3] [--only WORDS] [--json] [--table benchmarks/results/faults.md] [--until 08:20]
                                 [--keep FOLDER]
 
-In the last of the runs another program keeps one core busy. A case is right if the verdict, what the first three lines of the
-report name, and the first advice are what `tests/faults/` says, and at most 5 % of the steps' time has no name. A case that is
-wrong and says "unsure" is marked `?`, one that is wrong and does not say so `X`: that must not happen.
-"""
+In the last of the runs another program keeps one core busy. A case is right if the verdict, what
+the first three lines of the report name, and the first advice are what `tests/faults/` says, and at
+most 5 % of the steps' time has no name. A case that is wrong and says "unsure" is marked `?`, one
+that is wrong and does not say so `X`: that must not happen.
+"""  # noqa: E501
 
 import argparse
 import json
@@ -43,7 +44,9 @@ def busy_core(is_busy: bool) -> Iterator[None]:
 
 
 def result(case: Case, images: Path, is_busy: bool, kept: Path | None) -> tuple[str, list[str]]:
-    """`right`, `?`, `X` or `-` (skipped) of one run, and what was wrong or missing. `kept`: where the run's summary is written."""
+    """`right`, `?`, `X` or `-` (skipped) of one run, and what was wrong or missing. `kept`: where
+    the run's summary is written.
+    """
     with tempfile.TemporaryDirectory() as folder, busy_core(is_busy):
         try:
             found = outcome(case, images, Path(folder))
@@ -68,11 +71,22 @@ def add_row(table: Path, label: str, found: list[tuple[str, list[str]]], load: f
     made = [mark for each in marks for mark in each if mark != "-"]
     right = sum(mark == "right" for mark in made)
     head = (
-        f"# The fault suite\n\n{right} of {len(made)} runs of {len(body)} cases were right. `?`: wrong, and said to be unsure. "
-        "`X`: wrong. `-`: skipped.\nThe load is the mean number of running processes of the last minute, on two cores.\n"
+        f"# The fault suite\n\n{right} of {len(made)} runs of {len(body)} cases were right. `?`:"
+        " wrong, and said to be unsure. `X`: wrong. `-`: skipped.\nThe load is the mean number of"
+        " running processes of the last minute, on two cores.\n"
     )
     table.parent.mkdir(parents=True, exist_ok=True)
-    table.write_text("\n".join([head, "| case | runs | load | what was wrong |", "| --- | --- | --- | --- |", *body, ""]))
+    table.write_text(
+        "\n".join(
+            [
+                head,
+                "| case | runs | load | what was wrong |",
+                "| --- | --- | --- | --- |",
+                *body,
+                "",
+            ]
+        )
+    )
 
 
 def main() -> None:
@@ -81,9 +95,20 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--only", default="", help="cases whose subject and name contain this")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--table", type=Path, help="a table in Markdown, in which the rows of these cases are replaced")
-    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="for the summaries of all runs, which `ceilings.py` reads")
-    parser.add_argument("--until", default="99:99", help="no case begins after that time of the day, in UTC")
+    parser.add_argument(
+        "--table",
+        type=Path,
+        help="a table in Markdown, in which the rows of these cases are replaced",
+    )
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        metavar="FOLDER",
+        help="for the summaries of all runs, which `ceilings.py` reads",
+    )
+    parser.add_argument(
+        "--until", default="99:99", help="no case begins after that time of the day, in UTC"
+    )
     options = parser.parse_args()
     os.chdir(TESTS.parent)
     rows = {}
@@ -97,7 +122,11 @@ def main() -> None:
             load = os.getloadavg()[0]
             found = []
             for run in range(options.runs):
-                kept = options.keep / label.replace("/", "_") / f"{run + 1}.json" if options.keep else None
+                kept = (
+                    options.keep / label.replace("/", "_") / f"{run + 1}.json"
+                    if options.keep
+                    else None
+                )
                 found.append(result(case, images, run == options.runs - 1 > 0, kept))
             rows[label] = found
             if options.table:

@@ -1,7 +1,9 @@
-"""Damages data and reads it: 10,000 cases for each form, of which none may raise another error than ioprof's.
+"""Damages data and reads it: 10,000 cases for each form, of which none may raise another error than
+ioprof's.
 
-Forms are those of other programs, and what ioprof itself leaves: datasets, parts, and what an interrupted conversion leaves. That
-one waits for the disk in each case, but not where TMPDIR is in memory.
+Forms are those of other programs, and what ioprof itself leaves: datasets, parts, and what an
+interrupted conversion leaves. That one waits for the disk in each case, but not where TMPDIR is in
+memory.
 
     python benchmarks/fuzz_readers.py [CASES [SEED [FORM ...]]]
 
@@ -42,7 +44,10 @@ def main(cases: int, seed: int, forms: list[str]) -> int:
             began_s = time.process_time()
             found = fuzz(folder, Path(root, "work"), cases, seed, read, pattern)
             seconds = time.process_time() - began_s
-        numbers = f"{found.cases:7} {found.refused:8} {len(found.wrong):6} {found.longest_s:10.3f} {seconds:7.1f}"
+        numbers = (
+            f"{found.cases:7} {found.refused:8} {len(found.wrong):6} {found.longest_s:10.3f}"
+            f" {seconds:7.1f}"
+        )
         print(f"{form:16} {numbers}", flush=True)
         for line in found.wrong[:5]:
             print(f"  {line}")

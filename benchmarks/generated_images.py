@@ -2,9 +2,9 @@
 
     IOPROF_IMAGENET_SAMPLE=DIR python benchmarks/generated_images.py [--json] [--repeats 7]
 
-CPU seconds per megabyte of JPEG, with Pillow, for 200 generated images and of every second one of the real sample. Both are
-decoded in every repeat, one after the other, and the median of the paired ratios counts: at 1 a loader takes as long for
-generated images as for real ones.
+CPU seconds per megabyte of JPEG, with Pillow, for 200 generated images and of every second one of
+the real sample. Both are decoded in every repeat, one after the other, and the median of the paired
+ratios counts: at 1 a loader takes as long for generated images as for real ones.
 """
 
 import argparse
@@ -27,11 +27,16 @@ IMAGES = 200
 def main() -> None:
     options = parse()
     if options.sample is None:
-        print("generated images: not compared; set IOPROF_IMAGENET_SAMPLE to a folder of real images")
+        print(
+            "generated images: not compared; set IOPROF_IMAGENET_SAMPLE to a folder of real images"
+        )
         return
     real = [path.read_bytes() for path in sorted(options.sample.glob("*/*.JPEG"))[::2]]
     if not real:
-        sys.exit(f"{options.sample}: no <class>/<name>.JPEG in there; set IOPROF_IMAGENET_SAMPLE to an image tree")
+        sys.exit(
+            f"{options.sample}: no <class>/<name>.JPEG in there; set IOPROF_IMAGENET_SAMPLE to an"
+            " image tree"
+        )
     made = generated()
     pairs = [(cost(made), cost(real)) for _ in range(options.repeats)]
     ratios = [one / other for one, other in pairs]
@@ -45,10 +50,17 @@ def main() -> None:
 
 def parse() -> argparse.Namespace:
     sample = os.environ.get("IOPROF_IMAGENET_SAMPLE")
-    parser = argparse.ArgumentParser(description="What decoding a generated image costs, against real ones.")
+    parser = argparse.ArgumentParser(
+        description="What decoding a generated image costs, against real ones."
+    )
     parser.add_argument("--json", action="store_true", help="for machines")
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--sample", type=Path, default=Path(sample) if sample else None, help="a tree of real images")
+    parser.add_argument(
+        "--sample",
+        type=Path,
+        default=Path(sample) if sample else None,
+        help="a tree of real images",
+    )
     return parser.parse_args()
 
 
@@ -69,8 +81,9 @@ def cost(files: list[bytes]) -> float:
 def table(result: dict) -> str:
     ratio = result["ratio"]
     return (
-        f"generated {result['generated_s_per_mb'] * 1e3:6.2f} ms/MB\nreal      {result['real_s_per_mb'] * 1e3:6.2f} ms/MB\n"
-        f"ratio     {ratio['median']:6.3f}   ({ratio['min']:.3f}-{ratio['max']:.3f})"
+        f"generated {result['generated_s_per_mb'] * 1e3:6.2f} ms/MB\nreal     "
+        f" {result['real_s_per_mb'] * 1e3:6.2f} ms/MB\nratio     {ratio['median']:6.3f}  "
+        f" ({ratio['min']:.3f}-{ratio['max']:.3f})"
     )
 
 

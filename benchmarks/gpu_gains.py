@@ -1,11 +1,13 @@
-"""Predictions for jobs on a GPU, beside runs with the change: `tests/programs/train_on_gpu.py`, with and without its faults.
+"""Predictions for jobs on a GPU, beside runs with the change: `tests/programs/train_on_gpu.py`,
+with and without its faults.
 
     python benchmarks/gpu_gains.py [--only WORD] [--table FILE] [--keep FOLDER]
 
-Each job is recorded once, and predicted from that: with a change (`ioprof whatif`), or by the first advice on a cause, which says
-what the job gains if the cause, or the part of it that a function takes, cost nothing. Then the job is run with the change, or
-without the fault, and without ioprof. Times are those of a steady step: of the recorded job without what recording its GPU took, of
-the other one by its own stopwatch.
+Each job is recorded once, and predicted from that: with a change (`ioprof whatif`), or by the first
+advice on a cause, which says what the job gains if the cause, or the part of it that a function
+takes, cost nothing. Then the job is run with the change, or without the fault, and without ioprof.
+Times are those of a steady step: of the recorded job without what recording its GPU took, of the
+other one by its own stopwatch.
 """
 
 import argparse
@@ -89,15 +91,33 @@ def row(case: Case, runs: dict[str, Run], folder: Path) -> str:
     program = [sys.executable, str(PROGRAM), case.fault, str(case.steps), str(folder / "images")]
     if case.fault not in runs:
         out = folder / case.fault
-        record = [sys.executable, "-m", "ioprof", "record", "--quiet", "--out", str(out), "--", *program]
+        record = [
+            sys.executable,
+            "-m",
+            "ioprof",
+            "record",
+            "--quiet",
+            "--out",
+            str(out),
+            "--",
+            *program,
+        ]
         subprocess.run(record, cwd=folder, check=True, capture_output=True)
         runs[case.fault] = with_gains(Run.load(out))
     run = runs[case.fault]
     base_s = measured(pipeline(run.trace)).step_s
     speedup, low, high = predicted(case, run)
-    ended = subprocess.run([*program, case.changed], cwd=folder, check=True, capture_output=True, text=True)
-    changed_ms = next(float(line.partition(" ms")[0]) for line in ended.stdout.splitlines() if line.endswith(" ms"))
-    change = case.predicted.text if isinstance(case.predicted, Change) else f"without ({case.predicted})"
+    ended = subprocess.run(
+        [*program, case.changed], cwd=folder, check=True, capture_output=True, text=True
+    )
+    changed_ms = next(
+        float(line.partition(" ms")[0])
+        for line in ended.stdout.splitlines()
+        if line.endswith(" ms")
+    )
+    change = (
+        case.predicted.text if isinstance(case.predicted, Change) else f"without ({case.predicted})"
+    )
     of_run = f"| {case.fault} | {change} | {base_s * 1e3:.2f} |"
     if speedup is None:
         return f"{of_run} not predicted | {changed_ms:.2f} | |"

@@ -1,10 +1,12 @@
-"""What recording a GPU costs a loop that does little but launch small kernels, and what torch.profiler alone costs it.
+"""What recording a GPU costs a loop that does little but launch small kernels, and what
+torch.profiler alone costs it.
 
     python benchmarks/gpu_launches.py [--seconds 12]
 
-The loop trains 8 linear layers in batches of 256. It runs without a recording, with one that has no window, with one whose window
-is its first 2 s, the same with TEARDOWN_CUPTI=1, and with torch.profiler from its fourth to its sixth second. A row has the median
-step of each second in ms. The first run is repeated at the end, which shows how much the machine changes.
+The loop trains 8 linear layers in batches of 256. It runs without a recording, with one that has no
+window, with one whose window is its first 2 s, the same with TEARDOWN_CUPTI=1, and with
+torch.profiler from its fourth to its sixth second. A row has the median step of each second in ms.
+The first run is repeated at the end, which shows how much the machine changes.
 """
 
 import argparse
@@ -47,14 +49,27 @@ class Rows(Dataset[torch.Tensor]):
 def job(seconds: float) -> None:
     """Train for that long, and print the median step of each second."""
     hidden = [part for _ in range(8) for part in (torch.nn.Linear(4096, 4096), torch.nn.ReLU())]
-    model = torch.nn.Sequential(torch.nn.Linear(64, 4096), *hidden, torch.nn.Linear(4096, 10)).to("cuda", torch.bfloat16)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 4096), *hidden, torch.nn.Linear(4096, 10)).to(
+        "cuda", torch.bfloat16
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-    profiler: Any = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) if "PROFILE" in os.environ else None
+    profiler: Any = (
+        torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
+        if "PROFILE" in os.environ
+        else None
+    )
     by_second: dict[int, list[float]] = {}
     begin_s = before_s = time.perf_counter()
     is_profiled = was_profiled = False
-    for number, batch in enumerate(DataLoader(Rows(), batch_size=None, num_workers=2, pin_memory=True)):
-        loss = model(batch.to("cuda", non_blocking=True).to(torch.bfloat16) / 255).float().square().mean()
+    for number, batch in enumerate(
+        DataLoader(Rows(), batch_size=None, num_workers=2, pin_memory=True)
+    ):
+        loss = (
+            model(batch.to("cuda", non_blocking=True).to(torch.bfloat16) / 255)
+            .float()
+            .square()
+            .mean()
+        )
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -68,14 +83,18 @@ def job(seconds: float) -> None:
             is_profiled, was_profiled = not is_profiled, is_profiled
         if now_s - begin_s > seconds:
             break
-    print(" ".join(f"{1e3 * statistics.median(times):.2f}" for _, times in sorted(by_second.items())))
+    print(
+        " ".join(f"{1e3 * statistics.median(times):.2f}" for _, times in sorted(by_second.items()))
+    )
 
 
 def main() -> None:
     """Run the loop in each way, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=12.0, help="of each run")
-    parser.add_argument("--job", action="store_true", help="only the loop, as it is run in each way")
+    parser.add_argument(
+        "--job", action="store_true", help="only the loop, as it is run in each way"
+    )
     options = parser.parse_args()
     if not torch.cuda.is_available():
         print("gpu_launches.py needs a GPU")
@@ -89,7 +108,11 @@ def main() -> None:
             out = ("--out", f"{folder}/{number}", "--") if command else ()
             program = (sys.executable, __file__, "--job", "--seconds", str(options.seconds))
             ended = subprocess.run(
-                [*command, *out, *program], env=os.environ | environment, check=True, capture_output=True, text=True
+                [*command, *out, *program],
+                env=os.environ | environment,
+                check=True,
+                capture_output=True,
+                text=True,
             )
         print(f"{name:28} {ended.stdout.strip().splitlines()[0]}", flush=True)
 

@@ -2,9 +2,10 @@
 
     python benchmarks/hook_cost.py [--json]
 
-Each operation runs in a process of its own, alternately with and without the hooks, and the median of the differences of the
-fastest runs of each pair counts. In a job each call costs more, because the job has displaced the hooks from the processor's
-caches; for that see job_cost.py. Processor time is measured: on a busy machine wall time gave negative costs.
+Each operation runs in a process of its own, alternately with and without the hooks, and the median
+of the differences of the fastest runs of each pair counts. In a job each call costs more, because
+the job has displaced the hooks from the processor's caches; for that see job_cost.py. Processor
+time is measured: on a busy machine wall time gave negative costs.
 """
 
 import argparse
@@ -25,7 +26,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 gc.disable()
 def measured(call, number):
     return min(timeit.repeat(call, number=number, repeat=15, timer=time.process_time)) / number * 1e6
-"""
+"""  # noqa: E501
 TORCH = "import torch\nx = torch.ones(1)\n"
 LINEAR = "class Empty(torch.nn.Module):\n    def forward(self, x):\n        return x\n"
 NESTED = """
@@ -42,33 +43,43 @@ print(measured(lambda: model(x), 10) / 1000)
 """
 OPERATIONS = {
     "call of a module within another": TORCH + LINEAR + NESTED,
-    "outermost call of a model on the CPU": TORCH
-    + LINEAR
-    + "model = Empty(); model.weight = torch.nn.Parameter(torch.ones(1))\nprint(measured(lambda: model(x), 2000))",
-    "outermost call of a model on another device": TORCH
-    + LINEAR
-    + "model = Empty(); model.weight = torch.nn.Parameter(torch.ones(1, device='meta'))\nprint(measured(lambda: model(x), 2000))",
-    "call of a transform that is a module": TORCH + LINEAR + "model = Empty()\nprint(measured(lambda: model(x), 2000))",
+    "outermost call of a model on the CPU": (
+        TORCH + LINEAR + "model = Empty(); model.weight ="
+        " torch.nn.Parameter(torch.ones(1))\nprint(measured(lambda: model(x), 2000))"
+    ),
+    "outermost call of a model on another device": (
+        TORCH + LINEAR + "model = Empty(); model.weight = torch.nn.Parameter(torch.ones(1,"
+        " device='meta'))\nprint(measured(lambda: model(x), 2000))"
+    ),
+    "call of a transform that is a module": (
+        TORCH + LINEAR + "model = Empty()\nprint(measured(lambda: model(x), 2000))"
+    ),
     "choice of the samples of a batch": TORCH
     + """
 from torch.utils.data import DataLoader
 iterator = iter(DataLoader([0] * 1000, batch_size=1, sampler=iter(int, 1)))
 print(measured(iterator._next_index, 2000))
 """,
-    "result of a future outside of the loop": "future = Future(); future.set_result(1)\nprint(measured(future.result, 5000))",
-    "task of a thread pool": """
+    "result of a future outside of the loop": (
+        "future = Future(); future.set_result(1)\nprint(measured(future.result, 5000))"
+    ),
+    "task of a thread pool": (
+        """
 pool = ThreadPoolExecutor(1)
 def tasks():
     for future in [pool.submit(int) for _ in range(200)]:
         future.result()
 print(measured(tasks, 5) / 200)
-""",
-    "item through a queue outside of the loop": """
+"""
+    ),
+    "item through a queue outside of the loop": (
+        """
 items = queue.Queue()
 def pass_on():
     items.put(1); items.get()
 print(measured(pass_on, 5000))
-""",
+"""
+    ),
     "garbage collection of the youngest": "print(measured(lambda: gc.collect(0), 2000))",
     "batch of ioprof.batches": TORCH
     + """
@@ -85,7 +96,10 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="for machines")
     options = parser.parse_args()
     for name, program in OPERATIONS.items():
-        pairs = [(measured(program, recorded=True), measured(program, recorded=False)) for _ in range(PAIRS)]
+        pairs = [
+            (measured(program, recorded=True), measured(program, recorded=False))
+            for _ in range(PAIRS)
+        ]
         alone = statistics.median(without for _, without in pairs)
         added = statistics.median(hooked - without for hooked, without in pairs)
         if options.json:
@@ -100,7 +114,13 @@ def measured(program: str, *, recorded: bool) -> float:
         variables = {**os.environ, "OMP_NUM_THREADS": "1"}
         if recorded:
             variables |= {"IOPROF_SPOOL": spool, "PYTHONPATH": str(SITE)}
-        ended = subprocess.run([sys.executable, "-c", PREPARE + program], env=variables, capture_output=True, text=True, check=True)
+        ended = subprocess.run(
+            [sys.executable, "-c", PREPARE + program],
+            env=variables,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
     return float(ended.stdout)
 
 

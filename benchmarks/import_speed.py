@@ -1,11 +1,15 @@
-"""CPU time to load traces of other profilers: `ioprof import` and the tools of their own fields, in turn, on the same files.
+"""CPU time to load traces of other profilers: `ioprof import` and the tools of their own fields, in
+turn, on the same files.
 
-    python benchmarks/import_speed.py [--tools PYTHON] [FORMAT=FILE ...]     formats: kineto, dftracer, darshan
+    python benchmarks/import_speed.py [--tools PYTHON] [FORMAT=FILE ...]     formats: kineto,
+                                                                             dftracer, darshan
 
-PYTHON is an interpreter that has HolisticTraceAnalysis, dftracer-analyzer (with dftracer-utils 0.0.12) and darshan (default: this
-one); a tool that it lacks is left out, and said. Without files it makes one of each format. Loading is from the file to the tables
-that are analysed: HTA's `parse_trace_file`, DFAnalyzer's `read_trace_local` (which indexes and sums by time; a folder of its own
-each time), PyDarshan's `mod_read_all_dxt_records`, ioprof's spans. The best of three in a process; medians of processes in turn.
+PYTHON is an interpreter that has HolisticTraceAnalysis, dftracer-analyzer (with dftracer-utils
+0.0.12) and darshan (default: this one); a tool that it lacks is left out, and said. Without files
+it makes one of each format. Loading is from the file to the tables that are analysed: HTA's
+`parse_trace_file`, DFAnalyzer's `read_trace_local` (which indexes and sums by time; a folder of its
+own each time), PyDarshan's `mod_read_all_dxt_records`, ioprof's spans. The best of three in a
+process; medians of processes in turn.
 """
 
 import argparse
@@ -33,7 +37,9 @@ TOOLS = {"kineto": "hta", "dftracer": "dftracer", "darshan": "darshan"}
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     options.add_argument("files", nargs="*", metavar="FORMAT=FILE")
     options.add_argument("--tools", default=sys.executable, metavar="PYTHON")
     options.add_argument("--load", nargs=3, help=argparse.SUPPRESS)
@@ -44,7 +50,10 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         files = [each.split("=", 1) for each in given.files] or make_files(Path(folder))
-        print("| file | MB of text | ioprof: CPU s | spans | other tool: CPU s | found | ratio, median (of pairs) |")
+        print(
+            "| file | MB of text | ioprof: CPU s | spans | other tool: CPU s | found | ratio,"
+            " median (of pairs) |"
+        )
         print("|---|---|---|---|---|---|---|")
         for kind, name in files:
             compare(given.tools, kind, Path(name))
@@ -58,13 +67,19 @@ def compare(tools: str, kind: str, path: Path) -> None:
         ours.append(loaded(sys.executable, "ioprof", kind, path))
         theirs.append(loaded(tools, TOOLS[kind], kind, path))
     mine = statistics.median(each["cpu_s"] for each in ours)
-    row = f"| {kind}: {path.name[:40]} | {text_bytes(path) / 1e6:.1f} | {mine:.3f} | {ours[0]['found']} "
+    row = (
+        f"| {kind}: {path.name[:40]} | {text_bytes(path) / 1e6:.1f} | {mine:.3f} |"
+        f" {ours[0]['found']} "
+    )
     if any("error" in each for each in theirs):
         print(row + f"| {theirs[0]['error']} | | |", flush=True)
         return
     ratios = [other["cpu_s"] / own["cpu_s"] for own, other in zip(ours, theirs, strict=True)]
     other = statistics.median(each["cpu_s"] for each in theirs)
-    row += f"| {other:.3f} | {theirs[0]['found']} | {statistics.median(ratios):.1f} ({min(ratios):.1f} to {max(ratios):.1f}) |"
+    row += (
+        f"| {other:.3f} | {theirs[0]['found']} | {statistics.median(ratios):.1f} ({min(ratios):.1f}"
+        f" to {max(ratios):.1f}) |"
+    )
     print(row, flush=True)
 
 
@@ -95,7 +110,7 @@ def text_bytes(path: Path) -> int:
     return len(gzip.decompress(data)) if data[:2] == b"\x1f\x8b" else len(data)
 
 
-# ------------------------------------------------------------------------------------------------ ioprof
+# ------------------------------------------------------------------------------------------- ioprof
 
 
 def load_here(module: str, function: str) -> Callable[[Path], str]:
@@ -114,7 +129,7 @@ def load_here(module: str, function: str) -> Callable[[Path], str]:
 OURS = {kind: load_here(kind, f"read_{kind}") for kind in TOOLS}
 
 
-# ------------------------------------------------------------------------------------------------ other tools
+# -------------------------------------------------------------------------------------- other tools
 
 
 def load_by_hta(path: Path) -> str:
@@ -134,7 +149,9 @@ def load_by_dfanalyzer(path: Path) -> str:
     try:
         default_client()
     except ValueError:
-        Client(LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None))
+        Client(
+            LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None)
+        )
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         shutil.copy(path, folder)
         preset = OmegaConf.structured(AnalyzerPresetConfigPOSIX())
@@ -149,19 +166,26 @@ def load_by_pydarshan(path: Path) -> str:
     report = DarshanReport(str(path), read_all=False)
     report.mod_read_all_dxt_records("DXT_POSIX", dtype="pandas")
     reads = [each["read_segments"] for each in report.records["DXT_POSIX"]]
-    return f"{sum(map(len, reads)):,} reads of {sum(int(each['length'].sum()) for each in reads if len(each)):,} bytes"
+    return (
+        f"{sum(map(len, reads)):,} reads of"
+        f" {sum(int(each['length'].sum()) for each in reads if len(each)):,} bytes"
+    )
 
 
 THEIRS = {"kineto": load_by_hta, "dftracer": load_by_dfanalyzer, "darshan": load_by_pydarshan}
 
 
-# ------------------------------------------------------------------------------------------------ files
+# -------------------------------------------------------------------------------------------- files
 
 
 def make_files(folder: Path) -> list[tuple[str, str]]:
     """A file of each format, with about `MADE_EVENTS` events."""
     sys.path.insert(0, str(ROOT / "tests"))
-    made = {"kineto": folder / "made.json.gz", "dftracer": folder / "made.pfw.gz", "darshan": folder / "made.darshan"}
+    made = {
+        "kineto": folder / "made.json.gz",
+        "dftracer": folder / "made.pfw.gz",
+        "darshan": folder / "made.darshan",
+    }
     made["kineto"].write_bytes(gzip.compress(kineto_text().encode(), 6))
     made["dftracer"].write_bytes(gzip.compress("\n".join(["[", *dftracer_lines()]).encode(), 6))
     from test_import import darshan_log
@@ -171,39 +195,82 @@ def make_files(folder: Path) -> list[tuple[str, str]]:
 
 
 def kineto_text() -> str:
-    """Of each four events an operator, a call, a kernel and an arrow, as torch.profiler writes them."""
+    """Of each four events an operator, a call, a kernel and an arrow, as torch.profiler writes
+    them.
+    """
     from kineto_files import MONO_NS, document, event, launch
 
     parts = []
     host = {"device": 41, "stream": 41}
     for number in range(MADE_EVENTS // 4):
         at_ns = MONO_NS + number * 20_000
-        name = f"void at::native::vectorized_elementwise_kernel<4, Functor{number % 50}<float> >(int, float*)"
-        on_device = {"device": 0, "context": 1, "stream": 7, "correlation": number + 1, "grid": [24, 1, 1], "block": [128, 1, 1]}
+        name = (
+            f"void at::native::vectorized_elementwise_kernel<4, Functor{number % 50}<float> >(int,"
+            " float*)"
+        )
+        on_device = {
+            "device": 0,
+            "context": 1,
+            "stream": 7,
+            "correlation": number + 1,
+            "grid": [24, 1, 1],
+            "block": [128, 1, 1],
+        }
         parts += [
             event("cpu_op", "aten::mul", at_ns, 15_000, **host, External_id=number, Ev_Idx=number),
             launch(at_ns + 1_000, number + 1),
             event("kernel", name, at_ns + 8_000, 9_000, External_id=number, queued=0, **on_device),
-            f'\n  {{\n    "ph": "f", "id": {number}, "pid": 0, "tid": 7, "ts": {number}, "cat": "ac2g", "name": "ac2g"\n  }}',
+            (
+                f'\n  {{\n    "ph": "f", "id": {number}, "pid": 0, "tid": 7, "ts": {number}, "cat":'
+                ' "ac2g", "name": "ac2g"\n  }'
+            ),
         ]
-    steps = [event("user_annotation", f"ProfilerStep#{step}", MONO_NS + step * 10**8, 10**8, **host) for step in range(9)]
+    steps = [
+        event("user_annotation", f"ProfilerStep#{step}", MONO_NS + step * 10**8, 10**8, **host)
+        for step in range(9)
+    ]
     return document(*steps, *parts)
 
 
 def dftracer_lines() -> list[str]:
     """Lines of version 1: opens, seeks, reads and closes of 1,000 files."""
-    names = [{"id": 1, "name": "HH", "cat": "dftracer", "pid": 1, "tid": 1, "ph": "M", "args": {"name": "n1", "value": 22}}]
+    names = [
+        {
+            "id": 1,
+            "name": "HH",
+            "cat": "dftracer",
+            "pid": 1,
+            "tid": 1,
+            "ph": "M",
+            "args": {"name": "n1", "value": 22},
+        }
+    ]
     names += [
-        {"id": 2, "name": "FH", "cat": "dftracer", "pid": 1, "tid": 1, "ph": "M", "args": {"name": f"/data/{file}", "value": file}}
+        {
+            "id": 2,
+            "name": "FH",
+            "cat": "dftracer",
+            "pid": 1,
+            "tid": 1,
+            "ph": "M",
+            "args": {"name": f"/data/{file}", "value": file},
+        }
         for file in range(1000)
     ]
     calls = [
         {
-            "id": number, "name": ("open64", "lseek64", "read", "close")[number % 4], "cat": "POSIX", "pid": 9, "tid": 9, "ph": "X",
-            "ts": 10**15 + 20 * number, "dur": 9, "args": {"ret": 4096, "offset": 0, "fhash": number // 4 % 1000, "hhash": 22},
+            "id": number,
+            "name": ("open64", "lseek64", "read", "close")[number % 4],
+            "cat": "POSIX",
+            "pid": 9,
+            "tid": 9,
+            "ph": "X",
+            "ts": 10**15 + 20 * number,
+            "dur": 9,
+            "args": {"ret": 4096, "offset": 0, "fhash": number // 4 % 1000, "hhash": 22},
         }
         for number in range(MADE_EVENTS)
-    ]  # fmt: skip
+    ]
     return [json.dumps(each, separators=(",", ":")) for each in names + calls]
 
 

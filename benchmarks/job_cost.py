@@ -1,26 +1,33 @@
-"""The cost of full capture for a whole job: a training with two loader workers and real decode, with and without `ioprof record`.
+"""The cost of full capture for a whole job: a training with two loader workers and real decode,
+with and without `ioprof record`.
 
     IOPROF_IMAGENET_SAMPLE=DIR python benchmarks/job_cost.py [--json] [--pairs 10] [--seconds 12] [--light] [--equal | --parts]
 
-Both jobs of a pair run at the same time, each with all its processes on one core, the recorded one with its launcher, and are
-measured over the same seconds; they exchange their cores ten times per second. Other load of the machine therefore affects both. A
-job that has a single core for decoding and everything else cannot hide a cost, so the whole cost is visible. The median of the
-ratios counts. The order in which the two are started alternates from pair to pair. The job (training.py) prints its samples per
-second, and the CPU time of each of its processes and of the launcher. It is torchvision's recipe for ImageNet, in batches of 32;
-`--light` mainly decodes, in batches of 16. `--equal` records neither: the result is the measurement error. `--parts` records with
-one part of ioprof at a time: the cost of each part without the others.
+Both jobs of a pair run at the same time, each with all its processes on one core, the recorded one
+with its launcher, and are measured over the same seconds; they exchange their cores ten times per
+second. Other load of the machine therefore affects both. A job that has a single core for decoding
+and everything else cannot hide a cost, so the whole cost is visible. The median of the ratios
+counts. The order in which the two are started alternates from pair to pair. The job (training.py)
+prints its samples per second, and the CPU time of each of its processes and of the launcher. It is
+torchvision's recipe for ImageNet, in batches of 32; `--light` mainly decodes, in batches of 16.
+`--equal` records neither: the result is the measurement error. `--parts` records with one part of
+ioprof at a time: the cost of each part without the others.
 
 What did not work, on a shared virtual machine with 2 cores:
-- One after the other: the rates of such a pair differed by 10 % with nothing changed, and ten pairs do not resolve 1 %.
-- One core each, exchanged from pair to pair: 0.79 to 1.16 in ten equal pairs. The cores differ, and the difference changes.
-- One long pair: two processes of the same job differ for their whole life because of the addresses of their memory; `--equal`
-  shows by how much. Therefore there are ten short pairs.
-- Memory at the same address in each run: an environment or a preloaded library shifts it, which alone cost or saved about as much
-  as is measured here, in every run (Mytkowicz et al., "Producing Wrong Data Without Doing Anything Obviously Wrong!", 2009).
-  The memory of each process of both jobs now starts at a random address.
-- The default thresholds at which glibc returns freed memory to the kernel: a process randomly has some page faults per sample, or
-  several times as many. Both jobs are therefore started with thresholds that are never reached.
-"""
+- One after the other: the rates of such a pair differed by 10 % with nothing changed, and ten pairs
+  do not resolve 1 %.
+- One core each, exchanged from pair to pair: 0.79 to 1.16 in ten equal pairs. The cores differ, and
+  the difference changes.
+- One long pair: two processes of the same job differ for their whole life because of the addresses
+  of their memory; `--equal` shows by how much. Therefore there are ten short pairs.
+- Memory at the same address in each run: an environment or a preloaded library shifts it, which
+  alone cost or saved about as much as is measured here, in every run (Mytkowicz et al., "Producing
+  Wrong Data Without Doing Anything Obviously Wrong!", 2009). The memory of each process of both
+  jobs now starts at a random address.
+- The default thresholds at which glibc returns freed memory to the kernel: a process randomly has
+  some page faults per sample, or several times as many. Both jobs are therefore started with
+  thresholds that are never reached.
+"""  # noqa: E501
 
 import argparse
 import contextlib
@@ -66,15 +73,29 @@ def main() -> None:
 
 def described(part: str, result: dict[str, Any]) -> str:
     """The result as text."""
-    lines = [f"{part}: throughput lost {result['throughput_lost']:.2%}, CPU time added {result['cpu_added']:.2%} (medians)"]
+    lines = [
+        f"{part}: throughput lost {result['throughput_lost']:.2%}, CPU time added"
+        f" {result['cpu_added']:.2%} (medians)"
+    ]
     for name in PROCESSES:
-        lines.append(f"  {name}: {result[name]['added_us']:+.1f} µs per sample (mean, ±{result[name]['error_us']:.1f})")
-    return "\n".join([*lines, f"  recorded over alone: rate {shown(result['rates'])}; CPU {shown(result['cpu'])}"])
+        lines.append(
+            f"  {name}: {result[name]['added_us']:+.1f} µs per sample (mean,"
+            f" ±{result[name]['error_us']:.1f})"
+        )
+    return "\n".join(
+        [
+            *lines,
+            f"  recorded over alone: rate {shown(result['rates'])}; CPU {shown(result['cpu'])}",
+        ]
+    )
 
 
 def measured_part(options: argparse.Namespace, part: str, cores: list[int]) -> dict[str, Any]:
     """The results of all pairs."""
-    pairs = [pair(options, part, cores[:: 1 if number % 2 else -1], number // 2 % 2 == 0) for number in range(options.pairs)]
+    pairs = [
+        pair(options, part, cores[:: 1 if number % 2 else -1], number // 2 % 2 == 0)
+        for number in range(options.pairs)
+    ]
     rates = sorted(recorded.rate / alone.rate for recorded, alone in pairs)
     costs = sorted(sum(recorded.cpu_us) / sum(alone.cpu_us) for recorded, alone in pairs)
     result: dict[str, Any] = {
@@ -100,11 +121,15 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="for machines")
     parser.add_argument("--pairs", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=12.0, help="that are counted")
-    parser.add_argument("--light", action="store_true", help="a job that does little but decode, in small batches")
+    parser.add_argument(
+        "--light", action="store_true", help="a job that does little but decode, in small batches"
+    )
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--equal", action="store_true", help="record none of them")
     what.add_argument("--parts", action="store_true", help="record with one part at a time")
-    parser.add_argument("--sample", type=Path, default=Path(sample) if sample else None, help="a tree of images")
+    parser.add_argument(
+        "--sample", type=Path, default=Path(sample) if sample else None, help="a tree of images"
+    )
     return parser.parse_args()
 
 
@@ -117,9 +142,18 @@ class Measured(NamedTuple):
     """Microseconds per sample, of `PROCESSES`."""
 
 
-def pair(options: argparse.Namespace, part: str, cores: list[int], is_recorded_first: bool) -> tuple[Measured, Measured]:
+def pair(
+    options: argparse.Namespace, part: str, cores: list[int], is_recorded_first: bool
+) -> tuple[Measured, Measured]:
     """One job recorded, and one not."""
-    job = [sys.executable, TRAINING, options.sample, WORKERS, time.monotonic() + START_S, options.seconds]
+    job = [
+        sys.executable,
+        TRAINING,
+        options.sample,
+        WORKERS,
+        time.monotonic() + START_S,
+        options.seconds,
+    ]
     job += ["light"] if options.light else []
     with tempfile.TemporaryDirectory() as folder:
         recorded_job = job if options.equal else [*recording(part, folder), *job]
@@ -147,7 +181,9 @@ def without_launcher(found: Measured) -> Measured:
 def started(command: list[object], core: int) -> "subprocess.Popen[str]":
     """Run a command and its children on one core."""
     words = ["taskset", "-c", str(core), *map(str, command)]
-    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | MEMORY)
+    return subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | MEMORY
+    )
 
 
 def swap_cores(processes: "list[subprocess.Popen[str]]", cores: list[int]) -> None:
@@ -168,7 +204,10 @@ def descendants(pid: int) -> list[int]:
     for parent in found:
         for thread in entries(f"/proc/{parent}/task"):
             with contextlib.suppress(OSError):
-                found += [int(child) for child in Path(f"/proc/{parent}/task/{thread}/children").read_text().split()]
+                found += [
+                    int(child)
+                    for child in Path(f"/proc/{parent}/task/{thread}/children").read_text().split()
+                ]
     return found
 
 

@@ -1,14 +1,17 @@
-"""Cold random reads of a raw LMDB: by plain py-lmdb, and by ours through the map and by pread, in four situations of storage.
+"""Cold random reads of a raw LMDB: by plain py-lmdb, and by ours through the map and by pread, in
+four situations of storage.
 
     IOPROF_IMAGENET_SAMPLE=DIR python benchmarks/lmdb_readahead.py [--rounds 3] [--work DIR] [--only plain,memory]
 
-Every record once, in random order, by one process, without decoding; the file is evicted before each. Each round has all ways, in
-an order that is rotated; medians of records per second count. The situations: `plain`, the disk of --work; `throttled`, a loop
-device of 100 MB/s that reads 128 kB ahead; `fuse`, a file system with 2 ms per read; `memory`, the disk of --work, with a limit of
-memory of half the data. The last three need root. The target: `auto` has 0.95 of the best of py-lmdb and pread.
+Every record once, in random order, by one process, without decoding; the file is evicted before
+each. Each round has all ways, in an order that is rotated; medians of records per second count. The
+situations: `plain`, the disk of --work; `throttled`, a loop device of 100 MB/s that reads 128 kB
+ahead; `fuse`, a file system with 2 ms per read; `memory`, the disk of --work, with a limit of
+memory of half the data. The last three need root. The target: `auto` has 0.95 of the best of
+py-lmdb and pread.
 
 Findings: benchmarks/results/decode.md.
-"""
+"""  # noqa: E501
 
 import argparse
 import json
@@ -68,14 +71,21 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--work", type=Path, help="where to write the dataset")
     parser.add_argument("--only", default=",".join(SITUATIONS))
-    parser.add_argument("--sample", type=Path, default=Path(sample) if sample else None, help="a tree of real images")
+    parser.add_argument(
+        "--sample",
+        type=Path,
+        default=Path(sample) if sample else None,
+        help="a tree of real images",
+    )
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--way", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
 @contextmanager
-def situation(name: str, dataset: Dataset, folder: Path) -> Iterator[tuple[Path, Callable[[], None] | None]]:
+def situation(
+    name: str, dataset: Dataset, folder: Path
+) -> Iterator[tuple[Path, Callable[[], None] | None]]:
     """Where the dataset is then, and what a process does before it reads it."""
     if name == "throttled":
         with throttled_disk(folder, size_bytes=3 * dataset.bytes // 2, bytes_per_s=RATE) as disk:
@@ -99,7 +109,9 @@ def compared(path: Path, prepare: Callable[[], None] | None, rounds: int) -> dic
             way = WAYS[(place + number) % len(WAYS)]
             evict(path)
             command = [sys.executable, __file__, "--child", str(path), "--way", way]
-            ended = subprocess.run(command, preexec_fn=prepare, capture_output=True, text=True, check=False)
+            ended = subprocess.run(
+                command, preexec_fn=prepare, capture_output=True, text=True, check=False
+            )
             if ended.returncode:
                 sys.exit(ended.stderr)
             found[way].append(json.loads(ended.stdout))
@@ -116,14 +128,26 @@ def measured(dataset: Dataset, way: str) -> dict:
     seconds = time.perf_counter() - started
     assert total >= dataset.bytes
     facts = (
-        choose("auto", dataset.data_path / "data.mdb", dataset.bytes // dataset.records, dataset.bytes) if way == "auto" else None
+        choose(
+            "auto", dataset.data_path / "data.mdb", dataset.bytes // dataset.records, dataset.bytes
+        )
+        if way == "auto"
+        else None
     )
-    return {"rate": dataset.records / seconds, "mb": (fetched_bytes() - before) / 1e6, "choice": facts and facts.reason}
+    return {
+        "rate": dataset.records / seconds,
+        "mb": (fetched_bytes() - before) / 1e6,
+        "choice": facts and facts.reason,
+    }
 
 
 def reader(dataset: Dataset, way: str) -> Callable[[int], int]:
     if way == "py-lmdb":
-        cursor = lmdb.open(str(dataset.data_path), readonly=True, lock=False).begin(buffers=True).cursor()
+        cursor = (
+            lmdb.open(str(dataset.data_path), readonly=True, lock=False)
+            .begin(buffers=True)
+            .cursor()
+        )
 
         def plain(index: int) -> int:
             cursor.set_range(b"%08d_" % index)
@@ -141,9 +165,14 @@ def fetched_bytes() -> int:
 
 
 def show(name: str, found: dict[str, list[dict]]) -> None:
-    rates = {way: statistics.median(entry["rate"] for entry in entries) for way, entries in found.items()}
+    rates = {
+        way: statistics.median(entry["rate"] for entry in entries) for way, entries in found.items()
+    }
     bar = rates["auto"] / max(rates["py-lmdb"], rates["pread"])
-    words = ", ".join(f"{way} {rates[way]:,.0f}/s ({statistics.median(e['mb'] for e in found[way]):,.0f} MB)" for way in WAYS)
+    words = ", ".join(
+        f"{way} {rates[way]:,.0f}/s ({statistics.median(e['mb'] for e in found[way]):,.0f} MB)"
+        for way in WAYS
+    )
     chosen = f"auto ({found['auto'][0]['choice']}) has {bar:.2f} of the best, target {TARGET}"
     print(f"{name}: {words}; {chosen}; load {os.getloadavg()[0]:.0f}", flush=True)
 

@@ -1,9 +1,11 @@
-"""Gains of loops without a loader: what a report predicts if a cause cost nothing, beside runs of the job without that cause.
+"""Gains of loops without a loader: what a report predicts if a cause cost nothing, beside runs of
+the job without that cause.
 
     python benchmarks/loop_gains.py [--json] [--pairs 3] [--steps 120]
 
-The job (loop_gains_job.py) computes, runs Python and decodes, one after the other. It is recorded with the cause, and run without
-it and without ioprof; the median of the pairs counts. `noise` is the largest difference of two runs without the cause.
+The job (loop_gains_job.py) computes, runs Python and decodes, one after the other. It is recorded
+with the cause, and run without it and without ioprof; the median of the pairs counts. `noise` is
+the largest difference of two runs without the cause.
 """
 
 import argparse
@@ -51,34 +53,67 @@ def row(causes: str, left_out: str, ranks: int, pairs: int, steps: int) -> dict[
     with tempfile.TemporaryDirectory() as folder:
         for pair in range(pairs):
             run = Path(folder, f"run{pair}")
-            with_ms = step_ms(causes, ranks, steps, [sys.executable, "-m", "ioprof", "record", "--quiet", "--out", str(run), "--"])
+            with_ms = step_ms(
+                causes,
+                ranks,
+                steps,
+                [sys.executable, "-m", "ioprof", "record", "--quiet", "--out", str(run), "--"],
+            )
             without.append(step_ms(others, ranks, steps, []))
             measured.append(with_ms / without[-1])
             predicted += predictions(run, left_out)
     return {
-        "job": causes, "without": left_out, "ranks": ranks, "pairs": pairs, "measured": statistics.median(measured),
-        "predicted": statistics.median(predicted) if predicted else None, "noise": max(without) / min(without) - 1,
-    }  # fmt: skip
+        "job": causes,
+        "without": left_out,
+        "ranks": ranks,
+        "pairs": pairs,
+        "measured": statistics.median(measured),
+        "predicted": statistics.median(predicted) if predicted else None,
+        "noise": max(without) / min(without) - 1,
+    }
 
 
 def step_ms(causes: str, ranks: int, steps: int, before: list[str]) -> float:
     """The time of a step of the slowest rank."""
-    start = [sys.executable, *(["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else [])]
-    ended = subprocess.run([*before, *start, str(JOB), causes, str(steps)], capture_output=True, text=True, check=True)
+    start = [
+        sys.executable,
+        *(
+            ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+            if ranks > 1
+            else []
+        ),
+    ]
+    ended = subprocess.run(
+        [*before, *start, str(JOB), causes, str(steps)], capture_output=True, text=True, check=True
+    )
     return max(float(line) for line in ended.stdout.splitlines() if line.replace(".", "").isdigit())
 
 
 def predictions(run: Path, cause: str) -> list[float]:
-    """The speedup that the report predicts if the cause cost nothing; none if it predicts nothing."""
+    """The speedup that the report predicts if the cause cost nothing; none if it predicts
+    nothing.
+    """
     summary = ioprof.load(run).summary
-    return [1 / (1 - entry.gain.share) for entry in summary.steps.causes if entry.cause == cause and entry.gain is not None]
+    return [
+        1 / (1 - entry.gain.share)
+        for entry in summary.steps.causes
+        if entry.cause == cause and entry.gain is not None
+    ]
 
 
 def shown(found: dict[str, Any]) -> str:
     """A line of the table."""
-    predicted = "not predicted" if found["predicted"] is None else f"predicted {found['predicted']:.2f} x"
-    job = f"{found['job']} without {found['without']}, {found['ranks']} rank{'s' * (found['ranks'] > 1)}"
-    return f"{job:40} {predicted}, measured {found['measured']:.2f} x ({found['pairs']} pairs, noise {found['noise']:.1%})"
+    predicted = (
+        "not predicted" if found["predicted"] is None else f"predicted {found['predicted']:.2f} x"
+    )
+    job = (
+        f"{found['job']} without {found['without']}, {found['ranks']}"
+        f" rank{'s' * (found['ranks'] > 1)}"
+    )
+    return (
+        f"{job:40} {predicted}, measured {found['measured']:.2f} x ({found['pairs']} pairs, noise"
+        f" {found['noise']:.1%})"
+    )
 
 
 if __name__ == "__main__":

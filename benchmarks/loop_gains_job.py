@@ -1,4 +1,5 @@
-"""A training loop without a loader, for loop_gains.py: `loop_gains_job.py CAUSES STEPS`. CAUSES: `host`, `decode`, both, or `none`.
+"""A training loop without a loader, for loop_gains.py: `loop_gains_job.py CAUSES STEPS`. CAUSES:
+`host`, `decode`, both, or `none`.
 
 Prints the mean time of a steady step in milliseconds. Under torchrun its ranks exchange gradients.
 """
@@ -22,7 +23,9 @@ WARMUP = 0.1
 def encoded() -> bytes:
     """One image as JPEG."""
     out = io.BytesIO()
-    Image.fromarray(np.random.default_rng(0).integers(0, 255, (400, 500, 3), np.uint8)).save(out, "JPEG", quality=90)
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (400, 500, 3), np.uint8)).save(
+        out, "JPEG", quality=90
+    )
     return out.getvalue()
 
 
@@ -33,7 +36,9 @@ def python() -> int:
 
 def main(causes: str, steps: int) -> None:
     """Train, and print the time of a step."""
-    model: nn.Module = nn.Sequential(nn.Linear(SIZE, 4 * SIZE), nn.ReLU(), nn.Linear(4 * SIZE, SIZE))
+    model: nn.Module = nn.Sequential(
+        nn.Linear(SIZE, 4 * SIZE), nn.ReLU(), nn.Linear(4 * SIZE, SIZE)
+    )
     if "RANK" in os.environ:
         distributed.init_process_group("gloo")
         torch.set_num_threads(1)

@@ -402,7 +402,9 @@ _SANITY: Final = (Path("ioprof/jobs/byte_sizes.py"), 3)
 """A trivial change, and how many of the test files nearest to it the copy must pass unchanged."""
 _BUILD: Final = ("setup.py", "-q", "build_ext", "--inplace")
 _SHOWN_CHARS: Final = 200
-_FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (tests/\S+?\.py::[^\s\[]+(?:\[.*?\])?)(?= - |$)", re.MULTILINE)
+_FAILED: Final = re.compile(
+    r"^(?:FAILED|ERROR) (tests/\S+?\.py::[^\s\[]+(?:\[.*?\])?)(?= - |$)", re.MULTILINE
+)
 _NOT_COLLECTED: Final = re.compile(r"^ERROR (tests/\S+?\.py)(?= - |$)", re.MULTILINE)
 _NO_TESTS: Final = (3, 4, 5)
 """Exit codes of pytest: an error in it; conftest.py cannot be imported; no test was collected."""
@@ -430,7 +432,10 @@ def mutated(mutation: Mutation, text: str) -> str:
 def problems(root: Path = ROOT) -> list[str]:
     """Which mutations do not fit the sources, a line for each."""
     names = [mutation.name for mutation in MUTATIONS]
-    found = [f"{name}: there are two of that name" for name in sorted({name for name in names if names.count(name) > 1})]
+    found = [
+        f"{name}: there are two of that name"
+        for name in sorted({name for name in names if names.count(name) > 1})
+    ]
     for mutation in MUTATIONS:
         where = f"{mutation.name}: {mutation.file}"
         if not (root / mutation.file).is_file():
@@ -469,7 +474,9 @@ class Checkout:
     @property
     def environment(self) -> dict[str, str]:
         """Of all that runs in it. By `CI`, and by the day, the tests are the same in each run."""
-        others = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+        others = {
+            name: value for name, value in os.environ.items() if not name.startswith("PYTHON")
+        }
         path = f"{self.python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
         own = {"CI": "true", "PATH": path, "VIRTUAL_ENV": str(self.python.parents[1])}
         return {"IOPROF_TESTS_DAY": str(int(time.time() // 86400)), **others, **own}
@@ -598,7 +605,9 @@ def _looks_at_sources(path: Path) -> bool:
     return path.name in _OF_SOURCES or _IMPORTS_THIS.search((ROOT / path).read_text()) is not None
 
 
-def run_tests(copy: Checkout, files: Sequence[str], how: Running, left_out: Sequence[str] = ()) -> Ended:
+def run_tests(
+    copy: Checkout, files: Sequence[str], how: Running, left_out: Sequence[str] = ()
+) -> Ended:
     """Run these tests until one fails, by files in this order, of which chunks must be small."""
     cores = how.cores if len(files) > 1 else 0
     options = f"-x -q -p no:cacheprovider -n {cores}"

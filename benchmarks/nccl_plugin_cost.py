@@ -1,11 +1,13 @@
-"""The cost of the NCCL profiler plugin for one collective, in nanoseconds and bytes; no GPU is needed.
+"""The cost of the NCCL profiler plugin for one collective, in nanoseconds and bytes; no GPU is
+needed.
 
     python benchmarks/nccl_plugin_cost.py [--json] [--repeats 9]
 
-The calls that NCCL 2.29 makes for a collective of 8 channels are made by nccl_events.c: 2 starts and stops by the thread of the
-application, then 8 starts, updates and stops by the proxy thread, which wait for no GPU. They write four records. Processor time is
-measured, of which 20 to 30 ns are the clock that the plugin reads for each record. What NCCL itself does for its plugin, and what
-the kernels do (two stores to the memory of the host per channel), is not included and needs a GPU.
+The calls that NCCL 2.29 makes for a collective of 8 channels are made by nccl_events.c: 2 starts
+and stops by the thread of the application, then 8 starts, updates and stops by the proxy thread,
+which wait for no GPU. They write four records. Processor time is measured, of which 20 to 30 ns are
+the clock that the plugin reads for each record. What NCCL itself does for its plugin, and what the
+kernels do (two stores to the memory of the host per channel), is not included and needs a GPU.
 """
 
 import argparse
@@ -42,8 +44,13 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder, "program")
-        subprocess.run(["cc", "-O2", "-std=gnu11", f"-I{INCLUDE}", SOURCE, "-o", program, "-ldl"], check=True)
-        rows = [measured(program, plugin, Path(folder, str(number))) for number in range(options.repeats)]
+        subprocess.run(
+            ["cc", "-O2", "-std=gnu11", f"-I{INCLUDE}", SOURCE, "-o", program, "-ldl"], check=True
+        )
+        rows = [
+            measured(program, plugin, Path(folder, str(number)))
+            for number in range(options.repeats)
+        ]
     host, proxy = (statistics.median(row[place] for row in rows) for place in (0, 1))
     found = {
         "ns_per_collective_host": host,
@@ -53,7 +60,15 @@ def main() -> None:
         "bytes_per_record": float(RECORD_BYTES),
     }
     if options.json:
-        print(json.dumps({"machine": platform.processor() or platform.machine(), "cores": os.cpu_count(), **found}))
+        print(
+            json.dumps(
+                {
+                    "machine": platform.processor() or platform.machine(),
+                    "cores": os.cpu_count(),
+                    **found,
+                }
+            )
+        )
         return
     for name, value in found.items():
         print(f"{name:<26} {value:8.1f}")
@@ -63,7 +78,11 @@ def measured(program: Path, plugin: Path, spool: Path) -> tuple[float, float, fl
     """Nanoseconds by the application and by the proxy, and bytes in the file, per collective."""
     spool.mkdir()
     ended = subprocess.run(
-        [program, plugin, str(ROUNDS)], env={**os.environ, "IOPROF_SPOOL": str(spool)}, capture_output=True, text=True, check=True
+        [program, plugin, str(ROUNDS)],
+        env={**os.environ, "IOPROF_SPOOL": str(spool)},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     host, proxy = map(float, ended.stdout.split())
     (file,) = read_collective_files(spool)

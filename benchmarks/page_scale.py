@@ -1,23 +1,29 @@
-"""The page of runs of 380,000 and 10 million spans in headless Chromium, offline: size, first paint, frames, search, every use.
+"""The page of runs of 380,000 and 10 million spans in headless Chromium, offline: size, first
+paint, frames, search, every use.
 
     python benchmarks/page_scale.py
     python benchmarks/page_scale.py --spans 10_000_000 --repeats 5
     python benchmarks/page_scale.py --run RUN         the page of a run that is there
 
-The job is that of `analysis.py`: 8 ranks with 4 workers each, 1,000 files. The page is written by `ioprof report RUN --html` in a
-process of its own; `write` is its CPU time, which includes the analysis. Each repeat opens the page in a new context.
+The job is that of `analysis.py`: 8 ranks with 4 workers each, 1,000 files. The page is written by
+`ioprof report RUN --html` in a process of its own; `write` is its CPU time, which includes the
+analysis. Each repeat opens the page in a new context.
 
     paint      to the first contentful paint, since the navigation began (Paint Timing of W3C)
     ready      to the end of reading the spans; the page can be used before
-    draw       the page's own measure of a frame, while the wheel zooms in and out again; `fastest`: the least of all repeats
-               for each frame, which other programs on the machine change least
-    task       CPU time of the page's main thread per frame of that, all tasks included (thread ticks of the DevTools protocol)
-    interval   from one frame to the next; without a GPU the browser itself rasters, and gives at most 60 frames/s
+    draw       the page's own measure of a frame, while the wheel zooms in and out again; `fastest`:
+               the least of all repeats for each frame, which other programs on the machine change
+               least
+    task       CPU time of the page's main thread per frame of that, all tasks included (thread
+               ticks of the DevTools protocol)
+    interval   from one frame to the next; without a GPU the browser itself rasters, and gives at
+               most 60 frames/s
     find       from Enter to the frame that shows what was found: a step, and a file by its path
 
-Each repeat goes through what a person does: zoom, pan, a search for a step and one for a file, the longest stall and its slowest
-read, arrows to its batch, the other theme, a phone's width. It fails on a message in the console, a request, or a page that is
-wider than the window. Targets: paint 2 s, interval 16 ms at the 95th percentile, 40 MB for 10 M spans, 2 MB up to 400,000.
+Each repeat goes through what a person does: zoom, pan, a search for a step and one for a file, the
+longest stall and its slowest read, arrows to its batch, the other theme, a phone's width. It fails
+on a message in the console, a request, or a page that is wider than the window. Targets: paint 2 s,
+interval 16 ms at the 95th percentile, 40 MB for 10 M spans, 2 MB up to 400,000.
 """
 
 import argparse
@@ -43,8 +49,15 @@ from ioprof.format.trace import Trace
 
 FILES: Final = 1000
 _WHEELS: Final = 120
-_QUIET: Final = ("no-first-run", "disable-background-networking", "disable-component-update", "disable-sync", "disable-quic")
-# The page's policy forbids code from strings inside of it; this is added by the browser before any code of the page runs.
+_QUIET: Final = (
+    "no-first-run",
+    "disable-background-networking",
+    "disable-component-update",
+    "disable-sync",
+    "disable-quic",
+)
+# The page's policy forbids code from strings inside of it; this is added by the browser before any
+# code of the page runs.
 _INTERVALS: Final = """
     window.intervals = [];
     let last = 0;
@@ -72,16 +85,33 @@ class Opened(NamedTuple):
 def write_run(num_spans: int, folder: Path) -> None:
     """The run of `analysis.py`, with paths of its files."""
     trace = make_trace(num_spans)
-    known = pl.DataFrame({"file": range(FILES), "path": [f"/data/train/n{number:08d}.jpg" for number in range(FILES)]})
-    absent = {name: pl.lit(None).cast(kind) for name, kind in trace.files.schema.items() if name not in known.columns}
-    Trace(trace.run, trace.spans, known.with_columns(**absent).cast(trace.files.schema).select(trace.files.columns)).save(folder)
+    known = pl.DataFrame(
+        {
+            "file": range(FILES),
+            "path": [f"/data/train/n{number:08d}.jpg" for number in range(FILES)],
+        }
+    )
+    absent = {
+        name: pl.lit(None).cast(kind)
+        for name, kind in trace.files.schema.items()
+        if name not in known.columns
+    }
+    Trace(
+        trace.run,
+        trace.spans,
+        known.with_columns(**absent).cast(trace.files.schema).select(trace.files.columns),
+    ).save(folder)
 
 
 def write_page(run: Path, page: Path) -> None:
     """Write it, and print what that took."""
     found = measure("report", run, "--html", page)
     megabytes = page.stat().st_size / 1e6
-    print(f"page  {megabytes:.2f} MB; write {found.cpu_s:.1f} s of CPU time, peak {found.peak_mb:.0f} MB", flush=True)
+    print(
+        f"page  {megabytes:.2f} MB; write {found.cpu_s:.1f} s of CPU time, peak"
+        f" {found.peak_mb:.0f} MB",
+        flush=True,
+    )
 
 
 class Visit:
@@ -96,7 +126,12 @@ class Visit:
         self.page.on("pageerror", lambda error: self.incidents.append(f"error: {error}"))
         address = path.as_uri()
         wanted = (address, "data:", "blob:")
-        self.page.on("request", lambda request: request.url.startswith(wanted) or self.incidents.append(f"request: {request.url}"))
+        self.page.on(
+            "request",
+            lambda request: (
+                request.url.startswith(wanted) or self.incidents.append(f"request: {request.url}")
+            ),
+        )
         self.page.add_init_script(_INTERVALS)
         self.devtools = self.context.new_cdp_session(self.page)
         self.devtools.send("Performance.enable", {"timeDomain": "threadTicks"})
@@ -106,7 +141,9 @@ class Visit:
         self.ready_s = time.perf_counter() - began
 
     def until(self, expression: str) -> None:
-        """Wait until it holds; polled from here, because the page's policy forbids evaluating strings inside."""
+        """Wait until it holds; polled from here, because the page's policy forbids evaluating
+        strings inside.
+        """
         deadline = time.monotonic() + 60
         while not self.page.evaluate(expression):
             if time.monotonic() > deadline:
@@ -114,7 +151,10 @@ class Visit:
 
     def task_s(self) -> float:
         """CPU time of the main thread so far."""
-        return {each["name"]: each["value"] for each in self.devtools.send("Performance.getMetrics")["metrics"]}["TaskDuration"]
+        return {
+            each["name"]: each["value"]
+            for each in self.devtools.send("Performance.getMetrics")["metrics"]
+        }["TaskDuration"]
 
     def text(self, selector: str) -> str:
         """The shown text."""
@@ -130,7 +170,9 @@ def use(browser: Any, path: Path, step: int) -> Opened:
     """What a person does, once; raises RuntimeError where the page does not do it."""
     visit = Visit(browser, path)
     page = visit.page
-    paint_s = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime") / 1e3
+    paint_s = (
+        page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime") / 1e3
+    )
     draw_ms, task_ms, interval_ms = zoomed(visit)
     visit.key("0")
     visit.key("w")
@@ -159,7 +201,9 @@ def use(browser: Any, path: Path, step: int) -> Opened:
 
 
 def zoomed(visit: Visit) -> tuple[list[float], float, list[float]]:
-    """Milliseconds of each drawing, CPU milliseconds of a frame, and milliseconds between frames, while the wheel turns."""
+    """Milliseconds of each drawing, CPU milliseconds of a frame, and milliseconds between frames,
+    while the wheel turns.
+    """
     page = visit.page
     visit.key("0")
     page.locator("#canvas").scroll_into_view_if_needed()
@@ -198,7 +242,10 @@ def searched(visit: Visit, text: str) -> float:
 
 def show(found: list[Opened]) -> None:
     """Print medians, and percentiles of all repeats together."""
-    draws, intervals = (np.array([each for run in found for each in getattr(run, name)]) for name in ("draw_ms", "interval_ms"))
+    draws, intervals = (
+        np.array([each for run in found for each in getattr(run, name)])
+        for name in ("draw_ms", "interval_ms")
+    )
 
     def median(name: str) -> float:
         return statistics.median(getattr(run, name) for run in found)
@@ -230,16 +277,25 @@ def main() -> None:
         return
     from playwright.sync_api import sync_playwright
 
-    print(f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {options.repeats} repeats")
+    print(
+        f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f},"
+        f" {options.repeats} repeats"
+    )
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         for size in [None] if options.run else options.spans:
-            run, page = options.run or Path(folder, f"run-{size}"), Path(folder, f"report-{size}.html")
+            run, page = (
+                options.run or Path(folder, f"run-{size}"),
+                Path(folder, f"report-{size}.html"),
+            )
             if size:
-                subprocess.run([sys.executable, __file__, "--make", run, "--spans", str(size)], check=True)
+                subprocess.run(
+                    [sys.executable, __file__, "--make", run, "--spans", str(size)], check=True
+                )
             print(f"run   {size or Trace.load(run).num_spans:,} spans")
             write_page(run, page)
             browser = playwright.chromium.launch(
-                executable_path=program, args=["--no-sandbox", "--disable-gpu", *(f"--{flag}" for flag in _QUIET)]
+                executable_path=program,
+                args=["--no-sandbox", "--disable-gpu", *(f"--{flag}" for flag in _QUIET)],
             )
             show([use(browser, page, 17) for _ in range(options.repeats)])
             browser.close()

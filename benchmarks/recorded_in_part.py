@@ -1,4 +1,5 @@
-"""Runs a command with one part of the recording; `job_cost.py --parts` uses it to measure the cost of each part.
+"""Runs a command with one part of the recording; `job_cost.py --parts` uses it to measure the cost
+of each part.
 
 python benchmarks/recorded_in_part.py hooks|library|faults|samples SPOOL COMMAND...
 """

@@ -1,9 +1,11 @@
-"""What sampling costs the launcher: CPU time of the sampling thread per second, with so many processes of so many threads each.
+"""What sampling costs the launcher: CPU time of the sampling thread per second, with so many
+processes of so many threads each.
 
     python benchmarks/sampler_cost.py [--json] [--seconds 10] [--processes 1 16 128] [--threads 4]
 
-The processes wake up ten times per second, so that their series change in every sample. The kernel counts the CPU time of the
-thread, which hardly depends on other load of the machine. The bar is 0.5 % of a core with 16 processes of 4 threads.
+The processes wake up ten times per second, so that their series change in every sample. The kernel
+counts the CPU time of the thread, which hardly depends on other load of the machine. The bar is 0.5
+% of a core with 16 processes of 4 threads.
 """
 
 import argparse
@@ -46,11 +48,17 @@ def measured(num_processes: int, num_threads: int, seconds: float) -> dict[str, 
         for process in processes:
             process.communicate()
     share = (after.cpu_s - before.cpu_s) / (after.wall_s - before.wall_s)
-    return {"cost_ratio": share, "samples": after.samples - before.samples, "longest_period_s": after.longest_period_s}
+    return {
+        "cost_ratio": share,
+        "samples": after.samples - before.samples,
+        "longest_period_s": after.longest_period_s,
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 16, 128])
@@ -60,10 +68,19 @@ def main() -> None:
         for num_threads in options.threads:
             found = measured(num_processes, num_threads, options.seconds)
             if options.json:
-                print(json.dumps({"processes": num_processes, "threads": num_threads, **found}), flush=True)
+                print(
+                    json.dumps({"processes": num_processes, "threads": num_threads, **found}),
+                    flush=True,
+                )
             else:
-                every = f"{found['samples']} samples, longest period {found['longest_period_s']:.1f} s"
-                print(f"{num_processes} × {num_threads} threads: {found['cost_ratio']:.2%} of a core; {every}", flush=True)
+                every = (
+                    f"{found['samples']} samples, longest period {found['longest_period_s']:.1f} s"
+                )
+                print(
+                    f"{num_processes} × {num_threads} threads: {found['cost_ratio']:.2%} of a core;"
+                    f" {every}",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
-"""The benefit of staging on storage with 5 ms per read: three epochs from the shared path, and with two modes of staging.
+"""The benefit of staging on storage with 5 ms per read: three epochs from the shared path, and with
+two modes of staging.
 
     python benchmarks/staging.py [--json] [--images 1200] [--read-ms 5] [--at-once 4] [--workers 4]
 
-The shared storage is a FUSE server that delays each read, serves `--at-once` reads concurrently, and does not use the page cache,
-so that every epoch reads it again, like a dataset larger than memory. The local storage is the disk of `--folder`. `total` is the
-time from the first staged byte to the end of the last step. `from shared` is the number of bytes that the server read, as a
+The shared storage is a FUSE server that delays each read, serves `--at-once` reads concurrently,
+and does not use the page cache, so that every epoch reads it again, like a dataset larger than
+memory. The local storage is the disk of `--folder`. `total` is the time from the first staged byte
+to the end of the last step. `from shared` is the number of bytes that the server read, as a
 multiple of the dataset. Needs root.
 """
 
@@ -29,11 +31,16 @@ from ioprof.loaders.base import LoaderOptions
 from ioprof.loaders.order import batches_per_epoch
 
 HEADING = (
-    f"{'mode':15} {'staging s':>9} {'epochs s':>20} {'total s':>8} {'from shared':>11} {'break-even':>11} {'shared epoch s':>15}"
+    f"{'mode':15} {'staging s':>9} {'epochs s':>20} {'total s':>8} {'from shared':>11}"
+    f" {'break-even':>11} {'shared epoch s':>15}"
 )
 EPOCHS = 3
 BATCH = 16
-MODES = {"shared": (), "before": ("--stage-mode", "before"), "while-training": ("--stage-mode", "while-training")}
+MODES = {
+    "shared": (),
+    "before": ("--stage-mode", "before"),
+    "while-training": ("--stage-mode", "while-training"),
+}
 
 
 def main() -> None:
@@ -59,14 +66,18 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="for machines")
     parser.add_argument("--images", type=int, default=1200)
     parser.add_argument("--read-ms", type=float, default=5)
-    parser.add_argument("--at-once", type=int, default=4, help="requests that the server answers at a time")
+    parser.add_argument(
+        "--at-once", type=int, default=4, help="requests that the server answers at a time"
+    )
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--folder", help="on a local disk")
     return parser.parse_args()
 
 
 def table(folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
-    dataset = convert(folder / "tree", folder / "served" / "data", ConvertOptions(layout="files", image="rgb256"))
+    dataset = convert(
+        folder / "tree", folder / "served" / "data", ConvertOptions(layout="files", image="rgb256")
+    )
     rows = []
     for mode, words in MODES.items():
         waits = {"read_ms": options.read_ms, "threads": options.at_once, "direct_io": True}
@@ -75,10 +86,22 @@ def table(folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
     return rows
 
 
-def row(folder: Path, mounted: Any, dataset: Dataset, words: tuple[str, ...], workers: int) -> dict[str, Any]:
+def row(
+    folder: Path, mounted: Any, dataset: Dataset, words: tuple[str, ...], workers: int
+) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(dir=folder) as place:
         (Path(place) / "local").mkdir()
-        command = [sys.executable, "-m", "ioprof", "run", mounted.path / "data", "--epochs", EPOCHS, "--batch-size", BATCH]
+        command = [
+            sys.executable,
+            "-m",
+            "ioprof",
+            "run",
+            mounted.path / "data",
+            "--epochs",
+            EPOCHS,
+            "--batch-size",
+            BATCH,
+        ]
         command += ["--workers", workers, "--out", f"{place}/run", "--json"]
         command += ["--stage-to", f"{place}/local", *words] if words else []
         before = mounted.counters()["bytes"]
@@ -107,7 +130,10 @@ def measured(trace: Trace) -> dict[str, Any]:
 
 def shown(row: dict[str, Any]) -> str:
     epochs = " ".join(f"{seconds:6.2f}" for seconds in row["epochs_s"])
-    known = [f"{row[key]:.2f}" if row[key] is not None else "–" for key in ("break_even_epochs", "shared_epoch_s")]
+    known = [
+        f"{row[key]:.2f}" if row[key] is not None else "–"
+        for key in ("break_even_epochs", "shared_epoch_s")
+    ]
     sizes = f"{row['total_s']:8.2f} {row['served_ratio']:10.2f}x {known[0]:>11} {known[1]:>15}"
     return f"{row['mode']:15} {row['staging_s']:9.2f} {epochs:>20} {sizes}"
 

@@ -1,9 +1,11 @@
-"""What `ioprof run` takes until its first step has been made: CPU time of all of its processes, and wall time.
+"""What `ioprof run` takes until its first step has been made: CPU time of all of its processes, and
+wall time.
 
     python benchmarks/start_up.py [PYTHON ...]     absolute paths
 
-Each PYTHON is an interpreter that has a version of ioprof installed (default: this one). They take turns, so that a busy machine is
-the same for all; CPU time is what to compare there. Prints the median of each, and the ratio to the first.
+Each PYTHON is an interpreter that has a version of ioprof installed (default: this one). They take
+turns, so that a busy machine is the same for all; CPU time is what to compare there. Prints the
+median of each, and the ratio to the first.
 """
 
 import os
@@ -17,7 +19,17 @@ from pathlib import Path
 import psutil
 
 TURNS = 3
-JOB = ("--loader", "null", "--device", "emulated:a100", "--steps", "400", "--no-stacks", "--out", "run")
+JOB = (
+    "--loader",
+    "null",
+    "--device",
+    "emulated:a100",
+    "--steps",
+    "400",
+    "--no-stacks",
+    "--out",
+    "run",
+)
 
 
 def main() -> None:
@@ -26,7 +38,10 @@ def main() -> None:
     for _ in range(TURNS):
         for python in pythons:
             found[python].append(first_step(python))
-    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores\n{'CPU, s':>8} {'ratio':>6} {'wall, s':>8}")
+    print(
+        f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores\n{'CPU, s':>8} {'ratio':>6}"
+        f" {'wall, s':>8}"
+    )
     first = statistics.median(cpu_s for cpu_s, _ in found[pythons[0]])
     for python, times in found.items():
         cpu_s, wall_s = (statistics.median(each[place] for each in times) for place in (0, 1))
@@ -42,10 +57,15 @@ def first_step(python: str) -> tuple[float, float]:
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         try:
-            while process.poll() is None and not any(path.stat().st_size for path in Path(folder).glob("ioprof-*/progress")):
+            while process.poll() is None and not any(
+                path.stat().st_size for path in Path(folder).glob("ioprof-*/progress")
+            ):
                 time.sleep(0.02)
             wall_s = time.monotonic() - start_s
-            tree = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+            tree = [
+                psutil.Process(process.pid),
+                *psutil.Process(process.pid).children(recursive=True),
+            ]
             cpu_s = sum(sum(each.cpu_times()[:2]) for each in tree) + sum(tree[0].cpu_times()[2:4])
         finally:
             for each in psutil.Process(process.pid).children(recursive=True):

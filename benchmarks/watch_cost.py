@@ -1,10 +1,12 @@
-"""What `ioprof watch` costs the job that it watches: CPU time of the job with and without it, in turn, and that of watch itself.
+"""What `ioprof watch` costs the job that it watches: CPU time of the job with and without it, in
+turn, and that of watch itself.
 
     python benchmarks/watch_cost.py [PAIRS] [SECONDS]
 
-The job makes 250 steps/s at most of 13 spans each, and as many steps in each run: its CPU time (user and system, of the job's
-process alone) is compared in pairs. Watch looks every 5 s, as by default. Its CPU time is given for its start, the first 8 s, and
-for the rest. The job must be longer than some looks: by default 40 s.
+The job makes 250 steps/s at most of 13 spans each, and as many steps in each run: its CPU time
+(user and system, of the job's process alone) is compared in pairs. Watch looks every 5 s, as by
+default. Its CPU time is given for its start, the first 8 s, and for the rest. The job must be
+longer than some looks: by default 40 s.
 """
 
 import json
@@ -37,15 +39,31 @@ print(json.dumps({"cpu_s": used.ru_utime + used.ru_stime, "wall_s": time.monoton
 
 
 def job(folder: Path, steps: int, watched: bool) -> tuple[float, float, float, float]:
-    """CPU time of the job, its wall time, CPU time of the start of watch, and its share of a core after that; times in seconds."""
+    """CPU time of the job, its wall time, CPU time of the start of watch, and its share of a core
+    after that; times in seconds.
+    """
     out = folder / f"run-{time.monotonic_ns()}"
-    command = [sys.executable, "-m", "ioprof", "record", "--quiet", "--no-stacks", "--out", str(out), "--"]
-    with subprocess.Popen([*command, sys.executable, "-c", JOB, str(steps)], text=True, stdout=subprocess.PIPE) as recording:
+    command = [
+        sys.executable,
+        "-m",
+        "ioprof",
+        "record",
+        "--quiet",
+        "--no-stacks",
+        "--out",
+        str(out),
+        "--",
+    ]
+    with subprocess.Popen(
+        [*command, sys.executable, "-c", JOB, str(steps)], text=True, stdout=subprocess.PIPE
+    ) as recording:
         while not (out / "recording.json").exists():
             time.sleep(0.05)
         start_s = share = 0.0
         if watched:
-            watch = subprocess.Popen([sys.executable, "-m", "ioprof", "watch", str(out)], stdout=subprocess.DEVNULL)
+            watch = subprocess.Popen(
+                [sys.executable, "-m", "ioprof", "watch", str(out)], stdout=subprocess.DEVNULL
+            )
             time.sleep(START_S)
             begin_s, start_s = time.monotonic(), _cpu_s(watch.pid)
             _, _, used = os.wait4(watch.pid, 0)
@@ -73,12 +91,16 @@ def main() -> None:
             changes.append((with_s - alone_s) / wall_s)
             shares.append(share)
             print(
-                f"pair {pair + 1}: job {alone_s:.2f} s CPU alone, {with_s:.2f} s watched ({changes[-1]:+.2%} of a core); "
-                f"watch {start_s:.2f} s CPU at its start, then {share:.2%} of a core; load {os.getloadavg()[0]:.1f}",
+                f"pair {pair + 1}: job {alone_s:.2f} s CPU alone, {with_s:.2f} s watched"
+                f" ({changes[-1]:+.2%} of a core); watch {start_s:.2f} s CPU at its start, then"
+                f" {share:.2%} of a core; load {os.getloadavg()[0]:.1f}",
                 flush=True,
             )
     spread = statistics.stdev(changes) / len(changes) ** 0.5 if len(changes) > 1 else float("nan")
-    print(f"job: {statistics.mean(changes):+.2%} ± {spread:.2%} of a core; watch: {statistics.mean(shares):.2%} of one")
+    print(
+        f"job: {statistics.mean(changes):+.2%} ± {spread:.2%} of a core; watch:"
+        f" {statistics.mean(shares):.2%} of one"
+    )
 
 
 if __name__ == "__main__":

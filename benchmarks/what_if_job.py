@@ -1,4 +1,5 @@
-"""The job that `what_if.py` records and changes: images of a tree, torch's DataLoader, a network on one core of the CPU.
+"""The job that `what_if.py` records and changes: images of a tree, torch's DataLoader, a network on
+one core of the CPU.
 
     python benchmarks/what_if_job.py TREE '{"workers": 2, "batch": 8, ...}'
 
@@ -27,7 +28,9 @@ DEFAULTS = {
     "decodes": 1,  # times that each image is decoded; 0: it was decoded before
     "copies": 1,  # of what was decoded before, after reading its file: what else `convert` does
     "resizes": 1,  # 0: it was resized before
-    "source": "",  # the same images elsewhere, from which those are made that were decoded or resized before
+    "source": (
+        ""
+    ),  # the same images elsewhere, from which those are made that were decoded or resized before
     "synthetic": False,  # whether samples are there already, so that nothing is read
     "computes": True,  # whether the loop computes anything
     "own_ms": 0.0,  # time without computation in the dataset's own code, per sample
@@ -44,12 +47,16 @@ class Tree(Dataset):
     def __init__(self, root: str, settings: dict) -> None:
         self.paths = sorted(Path(root).glob("*/*.JPEG"))
         self.settings = settings
-        self.decoded: dict[Path, Image.Image] = {}  # made before the first epoch, for what a run shall not do for each sample
+        self.decoded: dict[
+            Path, Image.Image
+        ] = {}  # made before the first epoch, for what a run shall not do for each sample
         self.resized: dict[Path, Image.Image] = {}
         if settings["decodes"] and settings["resizes"] and not settings["synthetic"]:
             return
         for path in self.paths[: settings["samples"]]:
-            self.decoded[path] = Image.open(Path(settings["source"]) / path.relative_to(root)).convert("RGB")
+            self.decoded[path] = Image.open(
+                Path(settings["source"]) / path.relative_to(root)
+            ).convert("RGB")
             self.resized[path] = resized(self.decoded[path])
         self.tensor = as_tensor(next(iter(self.resized.values())))
 
@@ -63,7 +70,10 @@ class Tree(Dataset):
         for _ in range(self.settings["decodes"]):
             image = Image.open(path).convert("RGB")
         for _ in range(0 if self.settings["decodes"] else self.settings["copies"]):
-            with path.open("rb") as file, Image.open(file):  # reads as decoding does, in as many pieces
+            with (
+                path.open("rb") as file,
+                Image.open(file),
+            ):  # reads as decoding does, in as many pieces
                 while file.read(ImageFile.MAXBLOCK):
                     pass
             image = self.decoded[path].copy()
@@ -109,8 +119,14 @@ def main() -> None:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     network = Network(settings["layers"])
     optimizer = torch.optim.SGD(network.parameters(), 0.01)
-    more = {"prefetch_factor": settings["prefetch"], "persistent_workers": settings["persistent"]} if settings["workers"] else {}
-    loader = DataLoader(Tree(sys.argv[1], settings), settings["batch"], num_workers=settings["workers"], **more)
+    more = (
+        {"prefetch_factor": settings["prefetch"], "persistent_workers": settings["persistent"]}
+        if settings["workers"]
+        else {}
+    )
+    loader = DataLoader(
+        Tree(sys.argv[1], settings), settings["batch"], num_workers=settings["workers"], **more
+    )
     for _ in range(settings["epochs"]):
         for images in loader:
             if settings["computes"]:

@@ -69,15 +69,33 @@ class Bench:
         """The trace of one run of the job."""
         out = self._folder / name
         out.parent.mkdir(parents=True, exist_ok=True)
-        settings = job.settings | {"real_time": self._machine.real_time, "source": str(self._tree(job.storage))}
+        settings = job.settings | {
+            "real_time": self._machine.real_time,
+            "source": str(self._tree(job.storage)),
+        }
         cores = ",".join(map(str, sorted(os.sched_getaffinity(0))[: job.num_cores]))
         before = ("taskset", "-c", cores) if job.num_cores else ()
         with self._data(job.storage) as (data, join):
             words = [*before, sys.executable, str(JOB), str(data), json.dumps(settings)]
             ended = subprocess.run(
-                [sys.executable, "-m", "ioprof", "record", "--quiet", "--out", str(out), "--", *words],
-                cwd=self._folder, capture_output=True, text=True, preexec_fn=join, check=False, env=os.environ | MEMORY,
-            )  # fmt: skip
+                [
+                    sys.executable,
+                    "-m",
+                    "ioprof",
+                    "record",
+                    "--quiet",
+                    "--out",
+                    str(out),
+                    "--",
+                    *words,
+                ],
+                cwd=self._folder,
+                capture_output=True,
+                text=True,
+                preexec_fn=join,
+                check=False,
+                env=os.environ | MEMORY,
+            )
         if ended.returncode:
             raise SystemExit(ended.stderr)
         return Trace.load(out)
@@ -95,7 +113,9 @@ class Bench:
             # Its server stands for one on another machine, which no load here slows down.
             os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))  # which the server inherits
             images = self._tree(storage)
-            with fuse_server.fuse_server(images, read_ms=storage.read_ms if storage.is_cold else 0.0) as mounted:
+            with fuse_server.fuse_server(
+                images, read_ms=storage.read_ms if storage.is_cold else 0.0
+            ) as mounted:
                 os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
                 if not storage.is_cold:
                     read_all(mounted.path)
@@ -123,19 +143,28 @@ def needs(storage: Storage) -> str | None:
 
 
 @contextmanager
-def machine(sample: Path, scenarios: list[Scenario], real_time: bool, until: datetime | None) -> Iterator[tuple[Machine, Path]]:
-    """The machine with the images of a sample and, where a scenario needs it, a disk; and a folder for runs that are not kept."""
+def machine(
+    sample: Path, scenarios: list[Scenario], real_time: bool, until: datetime | None
+) -> Iterator[tuple[Machine, Path]]:
+    """The machine with the images of a sample and, where a scenario needs it, a disk; and a folder
+    for runs that are not kept.
+    """
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         images = trees(sample, Path(folder) / "images")
         disk = None
-        if any(scenario.storage.disk_bytes_per_s for scenario in scenarios) and slow_storage.missing() is None:
+        if (
+            any(scenario.storage.disk_bytes_per_s for scenario in scenarios)
+            and slow_storage.missing() is None
+        ):
             disk = stack.enter_context(slow_storage.throttled_disk(Path(folder), DISK_BYTES))
             subprocess.run(["cp", "-r", str(images), str(disk.path)], check=True)
         yield Machine(images, disk, real_time, until), Path(folder)
 
 
 def trees(source: Path, place: Path) -> Path:
-    """Copies of the images of the sample as class folders, and beside it `small`, a tree of small ones."""
+    """Copies of the images of the sample as class folders, and beside it `small`, a tree of small
+    ones.
+    """
     for number, path in enumerate(sorted(source.rglob("*.JPEG"))):
         folder = place / f"n{number % 10:08d}"
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,6 @@
-"""The jobs of `what_if.py`, and what is changed of each: `SCENARIOS` change a job, `REMOVALS` take a cause away from it."""
+"""The jobs of `what_if.py`, and what is changed of each: `SCENARIOS` change a job, `REMOVALS` take
+a cause away from it.
+"""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -105,22 +107,45 @@ SCENARIOS = (
     Scenario(
         "decode",
         {"workers": 1, "decodes": 2, "resizes": 2, "samples": 480},
-        (*workers(0, 2), *prefetch(1, 4), *batch(4, 16), faster("decode", 2.0, decodes=1), faster("transform", 2.0, resizes=1)),
+        (
+            *workers(0, 2),
+            *prefetch(1, 4),
+            *batch(4, 16),
+            faster("decode", 2.0, decodes=1),
+            faster("transform", 2.0, resizes=1),
+        ),
     ),
     Scenario(
         "compute",
         {"workers": 1, "layers": 24, "samples": 480},
-        (*workers(0, 2), faster("compute", 2.0, layers=12), faster("compute", 0.5, layers=48), *batch(16,)),
+        (
+            *workers(0, 2),
+            faster("compute", 2.0, layers=12),
+            faster("compute", 0.5, layers=48),
+            *batch(
+                16,
+            ),
+        ),
     ),
     Scenario(
         "disk bound by rate",
         {"workers": 2, "samples": 240, "layers": 4},
         (
             *workers(1, 4),
-            *prefetch(1,),
-            Variant(Change(speeds={"storage": 2.0}), {}, Storage(disk_bytes_per_s=8 << 20, is_cold=True)),
-            Variant(Change(speeds={"storage": 4.0}), {}, Storage(disk_bytes_per_s=16 << 20, is_cold=True)),
-            Variant(Change(speeds={"storage": 0.5}), {}, Storage(disk_bytes_per_s=2 << 20, is_cold=True)),
+            *prefetch(
+                1,
+            ),
+            Variant(
+                Change(speeds={"storage": 2.0}), {}, Storage(disk_bytes_per_s=8 << 20, is_cold=True)
+            ),
+            Variant(
+                Change(speeds={"storage": 4.0}),
+                {},
+                Storage(disk_bytes_per_s=16 << 20, is_cold=True),
+            ),
+            Variant(
+                Change(speeds={"storage": 0.5}), {}, Storage(disk_bytes_per_s=2 << 20, is_cold=True)
+            ),
             Variant(Change(cache="warm"), {}, Storage(disk_bytes_per_s=4 << 20)),
         ),
         DISK,
@@ -141,7 +166,9 @@ SCENARIOS = (
         {"workers": 4, "samples": 480, "pause_ms": 5.0},
         (
             *workers(1, 2, 8),
-            *prefetch(1,),
+            *prefetch(
+                1,
+            ),
             *batch(4, 16),
             Variant(Change(speeds={"storage": 2.0}), {}, Storage(read_ms=2.0, is_cold=True)),
         ),
@@ -152,7 +179,9 @@ SCENARIOS = (
         {"workers": 1, "samples": 480, "pause_ms": 4.0},
         (
             *workers(0, 2, 4, 6),
-            *prefetch(1,),
+            *prefetch(
+                1,
+            ),
             *batch(4, 16),
             Variant(Change(speeds={"storage": 2.0}), {}, latent_small(4.0)),
             Variant(Change(speeds={"storage": 4.0}), {}, latent_small(2.0)),
@@ -166,7 +195,9 @@ SCENARIOS = (
         {"workers": 4, "samples": 480, "pause_ms": 4.0},
         (
             *workers(1, 2, 6),
-            *prefetch(1,),
+            *prefetch(
+                1,
+            ),
             *batch(4, 16),
             Variant(Change(speeds={"storage": 2.0}), {}, latent_small(4.0)),
             Variant(Change(speeds={"storage": 0.5}), {}, latent_small(16.0)),
@@ -176,16 +207,28 @@ SCENARIOS = (
     Scenario(
         "short epochs",
         {"workers": 2, "samples": 80, "epochs": 6, "own_ms": 4.0, "batch": 4},
-        (PERSISTENT, *workers(1, 4), *prefetch(4,), *batch(8,)),
+        (
+            PERSISTENT,
+            *workers(1, 4),
+            *prefetch(
+                4,
+            ),
+            *batch(
+                8,
+            ),
+        ),
         SMALL,
     ),
     Scenario(
         "one core",
         {"workers": 1, "samples": 640, "layers": 8},
-        (Variant(Change(cores=2), {}, num_cores=2), *(Variant(each.change, each.settings, num_cores=1) for each in workers(0, 2))),
+        (
+            Variant(Change(cores=2), {}, num_cores=2),
+            *(Variant(each.change, each.settings, num_cores=1) for each in workers(0, 2)),
+        ),
         num_cores=1,
     ),
-)  # fmt: skip
+)
 
 
 def without(*causes: str, storage: Storage | None = None, **settings: Any) -> Variant:
@@ -199,7 +242,8 @@ def warm(storage: Storage) -> Storage:
 
 
 SYNTHETIC = without("storage", "page_cache", "decode", "transform", synthetic=True)
-"""Samples are made already: with a run without storage and one with all, the three runs of the differential method."""
+"""Samples are made already: with a run without storage and one with all, the three runs of the
+differential method."""
 
 REMOVALS = (
     Scenario(
@@ -210,7 +254,11 @@ REMOVALS = (
     Scenario(
         "own code removed",
         {"workers": 2, "own_ms": 8.0, "samples": 640, "pause_ms": 20.0},
-        (without("loader", own_ms=0.0), without("host", pause_ms=0.0), without("decode", decodes=0)),
+        (
+            without("loader", own_ms=0.0),
+            without("host", pause_ms=0.0),
+            without("decode", decodes=0),
+        ),
         SMALL,
     ),
     Scenario(
@@ -227,13 +275,22 @@ REMOVALS = (
     Scenario(
         "latency removed",
         {"workers": 1, "samples": 240, "layers": 4},
-        (without("storage", storage=warm(LATENT)), without("decode", decodes=0), without("compute", computes=False), SYNTHETIC),
+        (
+            without("storage", storage=warm(LATENT)),
+            without("decode", decodes=0),
+            without("compute", computes=False),
+            SYNTHETIC,
+        ),
         LATENT,
     ),
     Scenario(
         "latency removed, 4 workers",
         {"workers": 4, "samples": 480, "pause_ms": 12.0},
-        (without("storage", storage=warm(latent_small(8.0))), without("host", pause_ms=0.0), SYNTHETIC),
+        (
+            without("storage", storage=warm(latent_small(8.0))),
+            without("host", pause_ms=0.0),
+            SYNTHETIC,
+        ),
         latent_small(8.0),
     ),
     Scenario(

@@ -1,6 +1,7 @@
 """The files that mark a folder as written by ioprof: name and schema of each.
 
-A folder that holds one of them with the right schema may be replaced by `--force`; no other folder is ever removed.
+A folder that holds one of them with the right schema may be replaced by `--force`; no other folder
+is ever removed.
 """
 
 from typing import Final
@@ -18,5 +19,9 @@ PART_NAME: Final = "part.json"
 
 PART_SCHEMA: Final = "ioprof.part/1"
 
-SCHEMAS: Final = {MANIFEST_NAME: DATASET_SCHEMA, SYNTHETIC_NAME: SYNTHETIC_SCHEMA, PART_NAME: PART_SCHEMA}
+SCHEMAS: Final = {
+    MANIFEST_NAME: DATASET_SCHEMA,
+    SYNTHETIC_NAME: SYNTHETIC_SCHEMA,
+    PART_NAME: PART_SCHEMA,
+}
 """File name → its schema."""

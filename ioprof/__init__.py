@@ -1,21 +1,27 @@
-"""ioprof: what a deep-learning training job waits for, from the storage read to the GPU kernel, on one clock.
+"""ioprof: what a deep-learning training job waits for, from the storage read to the GPU kernel, on
+one clock.
 
     run = ioprof.record(["python", "train.py"], out="runs/first")    any command, unchanged
     run = ioprof.run("data", ranks=2, steps=50)                      the built-in training job
-    run = ioprof.snapshot("runs/first")                              what is recorded so far, while the job goes on
+    run = ioprof.snapshot("runs/first")                              what is recorded so far, while
+                                                                     the job goes on
     with ioprof.profile("runs/notebook"): ...                        a block of this process
-    with ioprof.span("augment"): ...                                 a span of your own in a recorded job
-    for batch in ioprof.batches(loader): ...                         a loader of your own in a recorded job
-    run = ioprof.load("runs/first")                                  its summary, tables in milliseconds, and figures
+    with ioprof.span("augment"): ...                                 a span of your own in a
+                                                                     recorded job
+    for batch in ioprof.batches(loader): ...                         a loader of your own in a
+                                                                     recorded job
+    run = ioprof.load("runs/first")                                  its summary, tables in
+                                                                     milliseconds, and figures
     print(ioprof.compare("runs/first", "runs/second"))               runs side by side
     ioprof.whatif("runs/first", workers=8).speedup                   what a change would bring
-    ioprof.prove("runs/first", advice=1).measured                    what an advised change brings, measured
+    ioprof.prove("runs/first", advice=1).measured                    what an advised change brings,
+                                                                     measured
     print(ioprof.study("rannc-mlp").to_json())                       a published study made again
     ioprof.convert(source, "data", layout="lmdb")                    a dataset of images
     ioprof.probe("/lustre/me/data")                                  what a path delivers
 
-Errors are those of `ioprof.errors`. Everything but `span` is imported when it is first used. `span` and `batches` work in a job
-whose interpreter cannot load the C extension; all else needs it.
+Errors are those of `ioprof.errors`. Everything but `span` is imported when it is first used. `span`
+and `batches` work in a job whose interpreter cannot load the C extension; all else needs it.
 """
 
 from importlib import import_module
@@ -64,10 +70,23 @@ _LAZY: Final = {
     "batches": ("ioprof.instrument.batches", "batches"),
     **{
         name: ("ioprof.api", name)
-        for name in ("compare", "convert", "load", "probe", "profile", "prove", "record", "run", "snapshot", "study", "whatif")
+        for name in (
+            "compare",
+            "convert",
+            "load",
+            "probe",
+            "profile",
+            "prove",
+            "record",
+            "run",
+            "snapshot",
+            "study",
+            "whatif",
+        )
     },
 }
-"""Module and name there of what is imported at first use: the libraries behind it are heavy, and a recorded job needs none."""
+"""Module and name there of what is imported at first use: the libraries behind it are heavy, and a
+recorded job needs none."""
 
 
 def __getattr__(name: str) -> Any:

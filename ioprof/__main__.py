@@ -1,7 +1,9 @@
-"""The command `ioprof`, also as `python -m ioprof`: its own modules come from its own installation, whatever the job's are.
+"""The command `ioprof`, also as `python -m ioprof`: its own modules come from its own installation,
+whatever the job's are.
 
-The environment and the folder are the job's. A `PYTHONPATH` of `module load` may name another Python's numpy, a working directory
-may hold a `json.py`, and `PYTHONWARNINGS=error` would end ioprof instead of a warning in the job.
+The environment and the folder are the job's. A `PYTHONPATH` of `module load` may name another
+Python's numpy, a working directory may hold a `json.py`, and `PYTHONWARNINGS=error` would end
+ioprof instead of a warning in the job.
 """
 
 import os
@@ -10,10 +12,12 @@ import sys
 from typing import Final
 
 _OF_INTERPRETER: Final = ("PYTHON_CPU_COUNT", "PYTHON_FROZEN_MODULES", "PYTHON_GIL", "PYTHON_JIT")
-"""The only variables with PYTHON_ in front that mean something to Python. Images of containers set PYTHON_VERSION, for example."""
+"""The only variables with PYTHON_ in front that mean something to Python. Images of containers set
+PYTHON_VERSION, for example."""
 _RESERVE_BYTES: Final = 4 << 20
 _NEEDED_BYTES: Final = 110 << 20
-"""Data that loading ioprof's libraries takes on two cores. With less, OpenBLAS does not raise an error but ends the process."""
+"""Data that loading ioprof's libraries takes on two cores. With less, OpenBLAS does not raise an
+error but ends the process."""
 _PACKAGES: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 """The folder that ioprof was imported from."""
 
@@ -21,7 +25,9 @@ _PACKAGES: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 def program() -> int:
     """What the command `ioprof` calls."""
     _isolate()
-    from ioprof.process import started_environment  # both before the libraries, which may leave no memory for them
+    from ioprof.process import (
+        started_environment,
+    )  # both before the libraries, which may leave no memory for them
     from ioprof.recording.unrecorded import has_begun, run_unrecorded
 
     environment = started_environment()
@@ -40,7 +46,9 @@ def program() -> int:
 
 
 def _refuse_small_memory() -> None:
-    """Raise MemoryError under a limit that ioprof's libraries do not fit in (setrlimit(2), RLIMIT_DATA and RLIMIT_AS)."""
+    """Raise MemoryError under a limit that ioprof's libraries do not fit in (setrlimit(2),
+    RLIMIT_DATA and RLIMIT_AS).
+    """
     for limit in (resource.RLIMIT_DATA, resource.RLIMIT_AS):
         given = resource.getrlimit(limit)[0]
         if given != resource.RLIM_INFINITY and given < _NEEDED_BYTES:
@@ -48,17 +56,22 @@ def _refuse_small_memory() -> None:
 
 
 def _isolate() -> None:
-    """Leave out what the environment and the working directory give Python; the environment itself stays as it is, for the job.
+    """Leave out what the environment and the working directory give Python; the environment itself
+    stays as it is, for the job.
 
     An installation that is found by PYTHONPATH needs it, for ioprof's libraries too.
     """
     if not sys.flags.safe_path and sys.path and os.path.abspath(sys.path[0]) != _PACKAGES:
         del sys.path[0]  # the script's folder, or the working directory
     names = [name for name in os.environ if name.startswith("PYTHON")]
-    if sys.flags.ignore_environment or not any(not name.startswith("PYTHON_") or name in _OF_INTERPRETER for name in names):
+    if sys.flags.ignore_environment or not any(
+        not name.startswith("PYTHON_") or name in _OF_INTERPRETER for name in names
+    ):
         return
     entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    if _PACKAGES in {os.path.abspath(entry) for entry in entries if entry} or (not sys.flags.safe_path and _is_here()):
+    if _PACKAGES in {os.path.abspath(entry) for entry in entries if entry} or (
+        not sys.flags.safe_path and _is_here()
+    ):
         return
     from ioprof.process import own_python, started_environment
 
@@ -67,7 +80,9 @@ def _isolate() -> None:
 
 
 def _is_here() -> bool:
-    """Whether ioprof was imported from the working directory, by `python -m ioprof` in a checkout."""
+    """Whether ioprof was imported from the working directory, by `python -m ioprof` in a
+    checkout.
+    """
     try:
         return os.getcwd() == _PACKAGES and sys.path[:1] == [_PACKAGES]
     except OSError:  # it was removed

@@ -1,7 +1,9 @@
-"""The public functions of `import ioprof` that do what commands do; each command of the command line calls its function here.
+"""The public functions of `import ioprof` that do what commands do; each command of the command
+line calls its function here.
 
-This is where a Python program's environment and command line are read; everything below takes them as parameters. Modules are
-imported when a function is called: a job that uses `ioprof.span` loads none of them.
+This is where a Python program's environment and command line are read; everything below takes them
+as parameters. Modules are imported when a function is called: a job that uses `ioprof.span` loads
+none of them.
 """
 
 import os
@@ -29,18 +31,32 @@ if TYPE_CHECKING:
     from ioprof.report.explore import Run
     from ioprof.report.texts.comparison import Comparison
 
-__all__ = ["compare", "convert", "load", "probe", "profile", "record", "run", "snapshot", "study", "whatif"]
+__all__ = [
+    "compare",
+    "convert",
+    "load",
+    "probe",
+    "profile",
+    "record",
+    "run",
+    "snapshot",
+    "study",
+    "whatif",
+]
 
 
 def load(path: Path | str) -> "Run":
     """The run in the folder `path`: its summary, tables in milliseconds, and figures.
 
         run = ioprof.load("runs/first")
-        run                                                        # a card in a notebook, one line elsewhere
+        run                                                        # a card in a notebook, one line
+                                                                   elsewhere
         run.where(kind="read", source="storage").sort("took_ms")
-        run.trace.spans                                            # as recorded, in nanoseconds since the run's zero
+        run.trace.spans                                            # as recorded, in nanoseconds
+                                                                   since the run's zero
 
-    Raises `ioprof.errors.RunError` where there is no run, or a damaged one; its message says what to type.
+    Raises `ioprof.errors.RunError` where there is no run, or a damaged one; its message says what
+    to type.
     """
     from ioprof.report.explore import Run
 
@@ -59,47 +75,72 @@ def record(
     environment: Mapping[str, str] | None = None,
     reporter: Reporter = SILENT,
 ) -> "Run":
-    """Run any command, unchanged, record all of its processes, and return the run; as `ioprof record -- COMMAND`.
+    """Run any command, unchanged, record all of its processes, and return the run; as
+    `ioprof record -- COMMAND`.
 
         run = ioprof.record(["torchrun", "--nproc-per-node", "8", "train.py"], out="runs/first")
         print(run.summary.verdict.text, run.summary.throughput.samples_per_s)
 
-    The command inherits standard input and output and the working directory. Its exit code is `run.trace.run.exit_code`; a
-    command that fails is no error here.
+    The command inherits standard input and output and the working directory. Its exit code is
+    `run.trace.run.exit_code`; a command that fails is no error here.
 
     Args:
         command: the program and its arguments.
-        out: the run folder to make (default: `runs/TIME`); each task of a job with several makes a part in `out`.parts.
+        out: the run folder to make (default: `runs/TIME`); each task of a job with several makes a
+            part in `out`.parts.
         force: replace an earlier run in `out`.
-        gpu_window: when GPUs are recorded: `2s/30s` is 2 s of every 30 s, or of more where windows would block the job for
-            over 0.5 % of the time; `all`, or `off`.
+        gpu_window: when GPUs are recorded: `2s/30s` is 2 s of every 30 s, or of more where windows
+            would block the job for over 0.5 % of the time; `all`, or `off`.
         stacks: sample the Python stacks of ranks and their workers, from outside.
-        keep: keep the spans of the last so long only, such as `10m`, and the sums of all (`run.trace.run.whole_job`); default: all.
-        keep_arguments: store secrets in the arguments (`--token X`, signed URLs); default: they are stored as `***`.
+        keep: keep the spans of the last so long only, such as `10m`, and the sums of all
+            (`run.trace.run.whole_job`); default: all.
+        keep_arguments: store secrets in the arguments (`--token X`, signed URLs); default: they are
+            stored as `***`.
         environment: of the command (default: that of this process).
         reporter: where messages go (default: nowhere).
 
     Raises:
-        CommandError: no such program, a bad option, or `out` cannot be made or would be overwritten; nothing was started.
+        CommandError: no such program, a bad option, or `out` cannot be made or would be
+            overwritten; nothing was started.
 
     """
     from ioprof.recording.command import default_run_folder, record_command
 
     variables = _variables(environment)
-    words, folder = [os.fspath(word) for word in command], default_run_folder(variables) if out is None else Path(out)
-    return _shown(record_command(
-        words, folder, variables, force=force, gpu_window=gpu_window, stacks=stacks, keep=keep, keep_arguments=keep_arguments,
-        reporter=reporter,
-    ))  # fmt: skip
+    words, folder = (
+        [os.fspath(word) for word in command],
+        default_run_folder(variables) if out is None else Path(out),
+    )
+    return _shown(
+        record_command(
+            words,
+            folder,
+            variables,
+            force=force,
+            gpu_window=gpu_window,
+            stacks=stacks,
+            keep=keep,
+            keep_arguments=keep_arguments,
+            reporter=reporter,
+        )
+    )
 
 
-def snapshot(run: Path | str | int, *, out: Path | str | None = None, force: bool = False, reporter: Reporter = SILENT) -> "Run":
-    """What is recorded so far of a job that goes on, as a run folder of its own; as `ioprof snapshot RUN`.
+def snapshot(
+    run: Path | str | int,
+    *,
+    out: Path | str | None = None,
+    force: bool = False,
+    reporter: Reporter = SILENT,
+) -> "Run":
+    """What is recorded so far of a job that goes on, as a run folder of its own; as
+    `ioprof snapshot RUN`.
 
         ioprof.snapshot("runs/first", out="runs/first-noon").summary.verdict.text
 
-    Of a recording with `keep` that is the last minutes, and the sums of all. `run` is its run folder, or the id of a process of the
-    job; `out` is by default next to it, with the time in its name. `force` replaces an earlier run in `out`.
+    Of a recording with `keep` that is the last minutes, and the sums of all. `run` is its run
+    folder, or the id of a process of the job; `out` is by default next to it, with the time in its
+    name. `force` replaces an earlier run in `out`.
 
     Raises:
         CommandError: no recording goes on there, or `out` cannot be made or would be overwritten.
@@ -114,18 +155,22 @@ def snapshot(run: Path | str | int, *, out: Path | str | None = None, force: boo
 
 
 def profile(out: Path | str, force: bool = False) -> AbstractContextManager[None]:
-    """Record the block of a `with` statement in this process, and make the run folder `out` when the block ends.
+    """Record the block of a `with` statement in this process, and make the run folder `out` when
+    the block ends.
 
         with ioprof.profile("runs/first"):
             train()
 
-    Everything that hooks see is recorded, of this process and of workers that it forks in the block; reads are not, since they
-    need a library that is loaded before a process starts (`ioprof.record`). Workers that were started before are seen from this
-    side only, spawned workers not at all. What the block raises is raised, and the run says so. `force` replaces an earlier run.
+    Everything that hooks see is recorded, of this process and of workers that it forks in the
+    block; reads are not, since they need a library that is loaded before a process starts
+    (`ioprof.record`). Workers that were started before are seen from this side only, spawned
+    workers not at all. What the block raises is raised, and the run says so. `force` replaces an
+    earlier run.
 
     Raises:
-        CommandError: before the block, `out` cannot be made or would be overwritten; after it, the run folder cannot be made (the
-            message says where the capture files are, and how to make a run of them).
+        CommandError: before the block, `out` cannot be made or would be overwritten; after it, the
+            run folder cannot be made (the message says where the capture files are, and how to make
+            a run of them).
         CaptureError: this process is being recorded already.
 
     """
@@ -143,15 +188,24 @@ class _Run(RunOptions):
 
 @takes_options(_Run)
 def run(options: _Run) -> "Run":
-    """Train with the built-in job, record it, and return the run; `ioprof run --help` explains every option.
+    """Train with the built-in job, record it, and return the run; `ioprof run --help` explains
+    every option.
 
         run = ioprof.run("data", device="emulated:h100", ranks=2, steps=50, cache="cold", out="runs/cold")
 
-    A job that fails is no error (`run.trace.run.status`). Raises `CommandError` or `DatasetError` before it starts.
-    """
+    A job that fails is no error (`run.trace.run.status`). Raises `CommandError` or `DatasetError`
+    before it starts.
+    """  # noqa: E501
     from ioprof.jobs.training_run import run_attempt
 
-    return _shown(run_attempt(options, options.command or sys.orig_argv, _variables(options.environment), options.reporter))
+    return _shown(
+        run_attempt(
+            options,
+            options.command or sys.orig_argv,
+            _variables(options.environment),
+            options.reporter,
+        )
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,21 +215,25 @@ class _Conversion(ConversionOptions):
 
 @takes_options(_Conversion)
 def convert(options: _Conversion) -> "ConversionResult":
-    """Make a dataset of ImageNet, or of any folder of class folders; `ioprof convert imagenet --help` explains every option.
+    """Make a dataset of ImageNet, or of any folder of class folders;
+    `ioprof convert imagenet --help` explains every option.
 
         made = ioprof.convert("ILSVRC2012_img_train.tar", "data", layout="lmdb", image="rgb256")
         print(made.dataset.records, made.dataset.bytes, made.seconds)
 
-    `size` is in pixels, `workers` in processes (default: one per core), `shard_bytes` in bytes, `limit` in images. A call that was
-    interrupted, made again, resumes from where it was.
+    `size` is in pixels, `workers` in processes (default: one per core), `shard_bytes` in bytes,
+    `limit` in images. A call that was interrupted, made again, resumes from where it was.
 
-    Raises `CommandError` for options, places or images that cannot be used, and `DatasetError` for a damaged source.
+    Raises `CommandError` for options, places or images that cannot be used, and `DatasetError` for
+    a damaged source.
     """
     from ioprof.converters import Part, engine_for, run_conversion
 
     only = Part.parse(options.part) if options.part else None
     engine = engine_for(options.engine, options.workers, options.scheduler)
-    return run_conversion(Path(options.source), Path(options.destination), options.how, only, engine, options.reporter)
+    return run_conversion(
+        Path(options.source), Path(options.destination), options.how, only, engine, options.reporter
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,20 +243,21 @@ class _Probe(ProbeOptions):
 
 @takes_options(_Probe)
 def probe(options: _Probe) -> "PathProbe":
-    """Measure what a path delivers, cold: opening, sequential reads and random record reads, by 1 to `clients` clients.
+    """Measure what a path delivers, cold: opening, sequential reads and random record reads, by 1
+    to `clients` clients.
 
         found = ioprof.probe("/lustre/me/data", seconds=10)
         best = found.result.best("random")
         print(best.operations_per_s, best.bytes_per_s, best.latency.p99_s)
 
-    Only reads, unless `scratch` is given (bytes of files to write in `path`, read, and remove). The files that are read are dropped
-    from this machine's page cache.
+    Only reads, unless `scratch` is given (bytes of files to write in `path`, read, and remove). The
+    files that are read are dropped from this machine's page cache.
 
-    `ioprof probe --help` explains every option; sizes are texts such as `2G`, in powers of 1024, and `seconds` is the time of all
-    levels together.
+    `ioprof probe --help` explains every option; sizes are texts such as `2G`, in powers of 1024,
+    and `seconds` is the time of all levels together.
 
-    Raises `CommandError` for options that do not fit together and files that cannot be opened, `DatasetError` for a dataset that is
-    damaged.
+    Raises `CommandError` for options that do not fit together and files that cannot be opened,
+    `DatasetError` for a dataset that is damaged.
 
     """
     from ioprof.jobs.probes.probing import plan_probe
@@ -211,9 +270,11 @@ def compare(*runs: "Run | Trace | Path | str") -> "Comparison":
 
         comparison = ioprof.compare("runs/files", "runs/lmdb")
         print(comparison)           # the table
-        comparison.speedups         # (1.0, 1.03): steady samples per second, divided by those of the first
+        comparison.speedups         # (1.0, 1.03): steady samples per second, divided by those of
+                                    the first
         comparison.differences      # of each other run, by cause, with intervals from the steps
-        comparison.slower_than(0.05)    # a sentence for each run that is more than 5 % slower than the first
+        comparison.slower_than(0.05)    # a sentence for each run that is more than 5 % slower than
+                                        the first
 
     Each is a run folder, what `ioprof.load` gives, or what `ioprof.record` and `ioprof.run` give.
 
@@ -227,7 +288,11 @@ def compare(*runs: "Run | Trace | Path | str") -> "Comparison":
     from ioprof.report.texts.comparison import Comparison
 
     if len(runs) < 2:
-        named = f", or see one run with: ioprof report {runs[0]}" if runs and isinstance(runs[0], Path | str) else ""
+        named = (
+            f", or see one run with: ioprof report {runs[0]}"
+            if runs and isinstance(runs[0], Path | str)
+            else ""
+        )
         raise CommandError(f"compare needs two runs or more; name another one{named}")
     first, *others = map(_analysed, runs)
     summaries = (first.summary, *(run.summary for run in others))
@@ -251,14 +316,17 @@ def whatif(
     copy: str | None = None,
     **speeds: float | str | None,
 ) -> "Prediction":
-    """Predict what a change of a recorded run would bring, by replaying its pipeline; as `ioprof whatif`.
+    """Predict what a change of a recorded run would bring, by replaying its pipeline; as
+    `ioprof whatif`.
 
         found = ioprof.whatif("runs/first", workers=8, storage="2x")
-        found.speedup, found.speedup_range, found.baseline_error  # 1.62, 1.55 to 1.70; without change: 0.012 too slow
+        found.speedup, found.speedup_range, found.baseline_error  # 1.62, 1.55 to 1.70; without
+                                                                  change: 0.012 too slow
 
     Args:
         run: a run folder, what `ioprof.load` gives, or what `ioprof.record` and `ioprof.run` give.
-        others: further recordings of the same job, whose differences the range has; the middle prediction counts.
+        others: further recordings of the same job, whose differences the range has; the middle
+            prediction counts.
         workers: loader workers per rank; 0: the rank loads its batches itself.
         prefetch: batches per worker that are prepared ahead.
         persistent_workers: keep workers from epoch to epoch.
@@ -268,11 +336,13 @@ def whatif(
         cache: page cache, `warm` (holds all data) or `cold` (holds nothing).
         layout: layout of the dataset, which the run `like` read.
         image: form of its images, `original` or `rgb256`, which the run `like` read.
-        like: another run, such as a short one of a converted sample: batches cost what they cost there.
+        like: another run, such as a short one of a converted sample: batches cost what they cost
+            there.
         device: another emulated device, as `emulated:h100`.
         copy: how batches get to the device: `overlapped`, `pinned` or `pageable`.
-        speeds: by how many times a cause becomes faster: `storage="2x"`, `decode=1.5`, `transform="none"` (at no cost); also
-            `collate`, `compute`, `exchange`, and others of `ioprof.model.changes.SPEEDS`.
+        speeds: by how many times a cause becomes faster: `storage="2x"`, `decode=1.5`,
+            `transform="none"` (at no cost); also `collate`, `compute`, `exchange`, and others of
+            `ioprof.model.changes.SPEEDS`.
 
     Raises:
         CommandError: a change that cannot be, or of which the run does not show the costs.
@@ -284,14 +354,26 @@ def whatif(
     from ioprof.report.explore import Run
 
     recordings = [
-        each if isinstance(each, Run) else Run(each) if isinstance(each, Trace) else Run.load(each) for each in (run, *others)
+        each if isinstance(each, Run) else Run(each) if isinstance(each, Trace) else Run.load(each)
+        for each in (run, *others)
     ]
 
     def asked(recording: Run) -> "Prediction":
         return recording.whatif(
-            workers=workers, prefetch=prefetch, persistent_workers=persistent_workers, batch=batch, cores=cores, ranks=ranks,
-            cache=cache, layout=layout, image=image, like=like, device=device, copy=copy, **speeds,
-        )  # fmt: skip
+            workers=workers,
+            prefetch=prefetch,
+            persistent_workers=persistent_workers,
+            batch=batch,
+            cores=cores,
+            ranks=ranks,
+            cache=cache,
+            layout=layout,
+            image=image,
+            like=like,
+            device=device,
+            copy=copy,
+            **speeds,
+        )
 
     return predicted(recordings, asked)
 
@@ -307,13 +389,15 @@ def prove(
     environment: Mapping[str, str] | None = None,
     reporter: Reporter = SILENT,
 ) -> "Proof":
-    """Make a change that the report of a run advises, and measure what it brings; as `ioprof prove`.
+    """Make a change that the report of a run advises, and measure what it brings; as
+    `ioprof prove`.
 
         found = ioprof.prove("runs/first", advice=1)
         found.predicted, found.measured, found.measured_range
 
-    The job runs `pairs` times without the change and as often with it, in turn, each run like the recorded one. A script that was
-    recorded runs in the current folder; arguments of the DataLoader that it trains from are changed as it makes it, in no file.
+    The job runs `pairs` times without the change and as often with it, in turn, each run like the
+    recorded one. A script that was recorded runs in the current folder; arguments of the DataLoader
+    that it trains from are changed as it makes it, in no file.
 
     Args:
         run: a run folder, or what `ioprof.run` and `ioprof.record` give.
@@ -326,8 +410,9 @@ def prove(
         reporter: where messages and progress go (default: nowhere).
 
     Raises:
-        CommandError: no such advice, one that ioprof cannot carry out, a script whose training loader cannot be told from its
-            others, or `out` cannot be made; before anything is run. Later, if a run fails, or the change had no effect.
+        CommandError: no such advice, one that ioprof cannot carry out, a script whose training
+            loader cannot be told from its others, or `out` cannot be made; before anything is run.
+            Later, if a run fails, or the change had no effect.
         RunError: a folder is no run, or is damaged.
 
     """
@@ -374,13 +459,15 @@ class _Study(StudyOptions):  # type: ignore[misc]  # as there
 
 @takes_options(_Study)
 def study(options: _Study) -> "Study":
-    """Make a published study again; as `ioprof study`: the job of a preset once for each value of the setting that it varies.
+    """Make a published study again; as `ioprof study`: the job of a preset once for each value of
+    the setting that it varies.
 
         found = ioprof.study("rannc-mlp", steps=50)
         [(row.value, row.speedup, row.iteration.straggler_s) for row in found.rows]
 
-    `values` replaces those of the preset; the other options are those of `ioprof.run`. `out` (default: `study-PRESET`) gets
-    a folder for each run, `study.json` and `study.html`. Raises `CommandError` and `DatasetError`, the former also if a job fails.
+    `values` replaces those of the preset; the other options are those of `ioprof.run`. `out`
+    (default: `study-PRESET`) gets a folder for each run, `study.json` and `study.html`. Raises
+    `CommandError` and `DatasetError`, the former also if a job fails.
     """
     from ioprof.jobs.studying import make_study
     from ioprof.report.study import write_study

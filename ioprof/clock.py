@@ -1,8 +1,8 @@
 """The only module that reads clocks: monotonic nanoseconds, and their offset to the wall clock.
 
-All spans of one host use CLOCK_MONOTONIC, which has the same value in all processes of a kernel (man clock_gettime). Times of
-different hosts are aligned by the wall clock: the offset between CLOCK_MONOTONIC and CLOCK_REALTIME is constant until the wall
-clock is stepped.
+All spans of one host use CLOCK_MONOTONIC, which has the same value in all processes of a kernel
+(man clock_gettime). Times of different hosts are aligned by the wall clock: the offset between
+CLOCK_MONOTONIC and CLOCK_REALTIME is constant until the wall clock is stepped.
 """
 
 import os
@@ -17,7 +17,9 @@ thread_cpu_ns = time.thread_time_ns
 
 @dataclass(frozen=True)
 class Anchor:
-    """One reading of the wall clock between two readings of the monotonic clock, all in nanoseconds."""
+    """One reading of the wall clock between two readings of the monotonic clock, all in
+    nanoseconds.
+    """
 
     before_ns: int
     wall_ns: int
@@ -30,13 +32,17 @@ class Anchor:
 
     @property
     def uncertainty_ns(self) -> int:
-        """Maximum error of `offset_ns`: half the bracket, rounded up. High: the process was preempted between the readings."""
+        """Maximum error of `offset_ns`: half the bracket, rounded up. High: the process was
+        preempted between the readings.
+        """
         return (self.after_ns - self.before_ns + 1) // 2
 
 
 def anchor(attempts: int = 100) -> Anchor:
     """The narrowest of `attempts` brackets of the wall clock between two monotonic readings."""
-    brackets = (Anchor(time.monotonic_ns(), time.time_ns(), time.monotonic_ns()) for _ in range(attempts))
+    brackets = (
+        Anchor(time.monotonic_ns(), time.time_ns(), time.monotonic_ns()) for _ in range(attempts)
+    )
     return min(brackets, key=lambda bracket: bracket.uncertainty_ns)
 
 
@@ -46,9 +52,11 @@ def wall_text(wall_ns: int) -> str:
 
 
 def process_start_ns() -> int | None:
-    """When this process was started, CLOCK_MONOTONIC ns, to a hundredth of a second; None where the kernel does not say.
+    """When this process was started, CLOCK_MONOTONIC ns, to a hundredth of a second; None where the
+    kernel does not say.
 
-    Field 22 of /proc/self/stat counts clock ticks of CLOCK_BOOTTIME (man proc_pid_stat), which also advances while the host sleeps.
+    Field 22 of /proc/self/stat counts clock ticks of CLOCK_BOOTTIME (man proc_pid_stat), which also
+    advances while the host sleeps.
     """
     try:
         with open("/proc/self/stat", "rb") as file:

@@ -7,7 +7,8 @@
     ├── LoaderError            a loader lost a worker process
     └── CaptureError           recording could not be started
 
-Every message is one line that tells the user what to do. Only `ioprof.cli` converts them into output and exit codes.
+Every message is one line that tells the user what to do. Only `ioprof.cli` converts them into
+output and exit codes.
 """
 
 from typing import Final
@@ -25,7 +26,9 @@ class IoprofError(Exception):
 
 
 class CommandError(IoprofError):
-    """A command cannot do what was requested; `exit_code` is 2 unless the work had already started."""
+    """A command cannot do what was requested; `exit_code` is 2 unless the work had already
+    started.
+    """
 
     def __init__(self, message: str, exit_code: int = 2) -> None:
         super().__init__(message)
@@ -33,7 +36,9 @@ class CommandError(IoprofError):
 
 
 class DatasetError(IoprofError):
-    """A folder is not a dataset, or a record in it cannot be read; the message names the file or the key."""
+    """A folder is not a dataset, or a record in it cannot be read; the message names the file or
+    the key.
+    """
 
     exit_code = 2
 

@@ -1,4 +1,6 @@
-"""Writing a file whole or not at all, checking before that it can be written, and reading small files of strangers."""
+"""Writing a file whole or not at all, checking before that it can be written, and reading small
+files of strangers.
+"""
 
 import errno
 import os
@@ -16,7 +18,9 @@ DESCRIPTION_BYTES: Final = 256 << 20
 
 
 def open_regular_file(path: Path) -> BufferedReader:
-    """A file that somebody else may have made, to be read. OSError for what is no regular file: a pipe would block."""
+    """A file that somebody else may have made, to be read. OSError for what is no regular file: a
+    pipe would block.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
@@ -28,7 +32,8 @@ def open_regular_file(path: Path) -> BufferedReader:
 
 
 def read_regular_file(path: Path, most_bytes: int = DESCRIPTION_BYTES) -> bytes:
-    """The content of a file that somebody else may have made. OSError for what is no regular file, or has more than `most_bytes`.
+    """The content of a file that somebody else may have made. OSError for what is no regular file,
+    or has more than `most_bytes`.
 
     A link to /dev/zero, for example, never ends.
     """
@@ -41,11 +46,12 @@ def read_regular_file(path: Path, most_bytes: int = DESCRIPTION_BYTES) -> bytes:
 
 @contextmanager
 def replaced_file(path: Path, *, synced: bool = False) -> Iterator[Path]:
-    """Yield a temporary path in the folder of `path`; what the block writes there becomes `path` by rename when the block ends.
+    """Yield a temporary path in the folder of `path`; what the block writes there becomes `path` by
+    rename when the block ends.
 
-    A file that is there is replaced. If the block raises, `path` stays as it was and the temporary file is removed; a process
-    that is killed leaves it, named `.NAME.PID.tmp`. `synced` waits until data and name are on stable storage, so that the file
-    is whole after a power cut, too.
+    A file that is there is replaced. If the block raises, `path` stays as it was and the temporary
+    file is removed; a process that is killed leaves it, named `.NAME.PID.tmp`. `synced` waits until
+    data and name are on stable storage, so that the file is whole after a power cut, too.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -67,19 +73,24 @@ def write_atomically(path: Path, content: str | bytes, *, synced: bool = False) 
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
-    """Ioprof's folder in the user's cache folder (XDG_CACHE_HOME, else ~/.cache); it need not be there. RuntimeError: no home."""
+    """Ioprof's folder in the user's cache folder (XDG_CACHE_HOME, else ~/.cache); it need not be
+    there. RuntimeError: no home.
+    """
     return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ioprof"
 
 
 def make_folders(path: Path) -> None:
-    """Make a folder, and those above it that are not there. Path.mkdir calls itself for each level, of which 1,000 can be."""
+    """Make a folder, and those above it that are not there. Path.mkdir calls itself for each level,
+    of which 1,000 can be.
+    """
     for folder in reversed((path, *path.parents)):
         if not folder.is_dir():
             folder.mkdir(exist_ok=True)
 
 
 def remove_own(folder: Path, is_own: Callable[[str], object]) -> list[str]:
-    """Remove files and links below a folder of whose paths in it `is_own` is true, then each folder that is empty by that.
+    """Remove files and links below a folder of whose paths in it `is_own` is true, then each folder
+    that is empty by that.
 
     No link is followed. Returns the paths in the folder of what stays.
     """
@@ -110,17 +121,26 @@ def remove_own(folder: Path, is_own: Callable[[str], object]) -> list[str]:
 
 
 def check_new_file(path: Path, force: bool, example: str, option: str = "") -> None:
-    """CommandError unless a file can be written to `path` later on; one that is there only with `force`.
+    """CommandError unless a file can be written to `path` later on; one that is there only with
+    `force`.
 
-    `example` is a file's name, and `option` the option that the path was given with, if any: `--html`.
+    `example` is a file's name, and `option` the option that the path was given with, if any:
+    `--html`.
     """
     given = f"{option} " if option else ""
     if path.is_dir():
-        raise CommandError(f"{given}{path}: is a folder; name a file in it: {given}{path / example}")
+        raise CommandError(
+            f"{given}{path}: is a folder; name a file in it: {given}{path / example}"
+        )
     if not path.parent.is_dir():
-        raise CommandError(f"{given}{path}: there is no folder {path.parent}; make it first: mkdir -p {path.parent}")
+        raise CommandError(
+            f"{given}{path}: there is no folder {path.parent}; make it first: mkdir -p"
+            f" {path.parent}"
+        )
     if os.path.lexists(path) and not force:  # also a link to nothing
-        raise CommandError(f"{given}{path}: is there already; replace it with --force or choose another name")
+        raise CommandError(
+            f"{given}{path}: is there already; replace it with --force or choose another name"
+        )
 
 
 def sync(path: Path) -> None:

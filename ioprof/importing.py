@@ -1,4 +1,6 @@
-"""Runs of the files of other profilers: read, put on one clock, analysed and saved like a recording."""
+"""Runs of the files of other profilers: read, put on one clock, analysed and saved like a
+recording.
+"""
 
 import shlex
 from collections.abc import Callable, Sequence
@@ -23,11 +25,14 @@ _READERS: Final[dict[str, tuple[Callable[[Sequence[Path]], list[Imported]], str]
     "darshan": (darshan.read_darshan, darshan.CLOCK),
     "nsys-sqlite": (nsys.read_nsys, nsys.CLOCK),
 }
-"""By format, which is also the verb of `ioprof import`: what reads its files, and what their times are."""
+"""By format, which is also the verb of `ioprof import`: what reads its files, and what their times
+are."""
 
 
 def import_run(format_: str, files: Sequence[Path], out: Path, force: bool) -> Run:
-    """Make the run folder `out` of the files of one job. Raises `CommandError` for files that cannot be used."""
+    """Make the run folder `out` of the files of one job. Raises `CommandError` for files that
+    cannot be used.
+    """
     check_output(out, force)
     _check(files)
     read, clock_method = _READERS[format_]
@@ -36,7 +41,9 @@ def import_run(format_: str, files: Sequence[Path], out: Path, force: bool) -> R
         trace = to_trace(read(files), out.resolve().name, command[:4000], clock_method)
         run = with_gains(Run.of(trace, out), is_asked=False)
     except MemoryError:
-        raise CommandError(f"{files[0]}: takes more memory than there is; import fewer files") from None
+        raise CommandError(
+            f"{files[0]}: takes more memory than there is; import fewer files"
+        ) from None
     create_output(out, force)
     write_run_folder(run, out)
     return run
@@ -44,7 +51,9 @@ def import_run(format_: str, files: Sequence[Path], out: Path, force: bool) -> R
 
 def _check(files: Sequence[Path]) -> None:
     if len(files) > MOST_FILES:
-        raise CommandError(f"{len(files):,} files are more than {MOST_FILES:,}; import a part of them")
+        raise CommandError(
+            f"{len(files):,} files are more than {MOST_FILES:,}; import a part of them"
+        )
     if len({path.resolve() for path in files}) < len(files):
         raise CommandError("a file is named twice; name each once")
     for path in files:

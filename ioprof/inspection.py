@@ -1,4 +1,6 @@
-"""What a path is: a dataset, a run, what an interrupted conversion or recording left, data of other programs; and its storage."""
+"""What a path is: a dataset, a run, what an interrupted conversion or recording left, data of other
+programs; and its storage.
+"""
 
 import json
 from collections.abc import Callable, Iterator
@@ -19,7 +21,8 @@ from ioprof.storage import PathStorage, describe
 from ioprof.storage.wording import lines, plain, printable
 
 _SHOWN_CLASSES: Final = 3
-_LONGEST: Final = 2000  # characters of one line: a command may be long, but no path of a damaged file fills the screen
+# characters of one line: a command may be long, but no path of a damaged file fills the screen
+_LONGEST: Final = 2000
 _MOST_BYTES: Final = 1 << 20  # of a job.json, which takes some kilobytes
 _NEITHER: Final = "no dataset, run, or part of one"
 
@@ -29,13 +32,17 @@ class Inspection:
     """What is known of a path."""
 
     facts: dict[str, object]
-    """By name, in the order in which they are printed: JSON values, and under `storage` a `PathStorage`."""
+    """By name, in the order in which they are printed: JSON values, and under `storage` a
+    `PathStorage`."""
     next_command: tuple[object, ...]
     """The command to type next."""
 
     def to_json(self) -> str:
         """The facts as one JSON object."""
-        plain_facts = {key: plain(value) if isinstance(value, PathStorage) else value for key, value in self.facts.items()}
+        plain_facts = {
+            key: plain(value) if isinstance(value, PathStorage) else value
+            for key, value in self.facts.items()
+        }
         return json.dumps(printable(plain_facts))
 
     def lines(self) -> list[str]:
@@ -46,7 +53,9 @@ class Inspection:
 
 
 def inspect_path(path: Path) -> Inspection:
-    """Recognise a path by the files in it, and describe it. Raises `IoprofError` for a damaged dataset or run."""
+    """Recognise a path by the files in it, and describe it. Raises `IoprofError` for a damaged
+    dataset or run.
+    """
     kind = next((known for name, known in KINDS.items() if (path / name).exists()), _other)
     return kind(path)
 
@@ -61,12 +70,19 @@ def _dataset(path: Path) -> Inspection:
         "split": dataset.split,
         "layout": dataset.layout,
         "shards": dataset.shards,
-        "image": {"transform": image.transform, "encoding": image.encoding, "size": image.size, "quality": image.quality},
+        "image": {
+            "transform": image.transform,
+            "encoding": image.encoding,
+            "size": image.size,
+            "quality": image.quality,
+        },
         "records": dataset.records,
         "bytes": dataset.bytes,
         "record_bytes_quantiles": dataset.record_bytes_quantiles,
         "classes": len(dataset.classes),
-        "first_classes": [f"{entry.wnid} {entry.name}" for entry in dataset.classes[:_SHOWN_CLASSES]],
+        "first_classes": [
+            f"{entry.wnid} {entry.name}" for entry in dataset.classes[:_SHOWN_CLASSES]
+        ],
         "quarantined": len(dataset.quarantined),
         "scale": dataset.scale,
         "shuffle_seed": dataset.shuffle_seed,
@@ -82,14 +98,25 @@ def _run(path: Path) -> Inspection:
     trace = Trace.load(path)
     run = trace.run
     shown = run.to_dict()
-    facts = {key: shown.get(key) for key in ("name", "status", "started", "command", "config", "device", "dataset", "clocks")}
+    facts = {
+        key: shown.get(key)
+        for key in ("name", "status", "started", "command", "config", "device", "dataset", "clocks")
+    }
     counts = {"ranks": len(trace.ranks), "processes": len(run.processes), "spans": trace.num_spans}
-    return Inspection({"kind": "run", "path": str(path), **facts, "hosts": len(run.hosts), **counts}, ("ioprof", "report", path))
+    return Inspection(
+        {"kind": "run", "path": str(path), **facts, "hosts": len(run.hosts), **counts},
+        ("ioprof", "report", path),
+    )
 
 
 def _part(path: Path) -> Inspection:
     part = read_part(path)
-    facts = {"part": str(part.part), "images": len(part.places), "of_images": part.total, "layout_asked_for": part.options.layout}
+    facts = {
+        "part": str(part.part),
+        "images": len(part.places),
+        "of_images": part.total,
+        "layout_asked_for": part.options.layout,
+    }
     whole = path.with_name(path.name.rpartition(".part-")[0])
     shown = {"kind": "part of a dataset", "path": str(path), **facts, "source": part.source}
     return Inspection(shown, ("ioprof", "convert", "merge", whole))
@@ -98,23 +125,40 @@ def _part(path: Path) -> Inspection:
 def _half_made(path: Path) -> Inspection:
     work = PartialOutput(path)
     job = work.read_job() or {}
-    facts = {key: job[key] for key in ("layout", "image", "split", "part") if job.get(key) is not None}
+    facts = {
+        key: job[key] for key in ("layout", "image", "split", "part") if job.get(key) is not None
+    }
     kind = "an unfinished conversion, running or killed"
     shown = {"kind": kind, "path": str(path), "images_done": work.images_done, **facts}
     return Inspection(shown, ("ioprof", "convert", "imagenet", "--help"))
 
 
 def _unfinished(path: Path) -> Inspection:
-    """The folder of a run that is being recorded, or whose ioprof was killed; or the spool that its processes write to."""
+    """The folder of a run that is being recorded, or whose ioprof was killed; or the spool that its
+    processes write to.
+    """
     try:
         found = interrupted_recording(path)
         spool, run = found.spool, {**found.run.to_dict(), "out": found.out and str(found.out)}
         state = "not being recorded any more; its run folder can be made"
     except CommandError as error:
         spool, run, state = path, _object(path / JOB), str(error)
-    kind = "an unfinished recording (a spool)" if (path / JOB).exists() else "the folder of an unfinished run"
-    facts = {key: run[key] for key in ("name", "command", "started", "out") if run.get(key) is not None}
-    shown = {"kind": kind, "path": str(path), "state": state, "spool": str(spool), **facts, "processes": _num_captures(spool)}
+    kind = (
+        "an unfinished recording (a spool)"
+        if (path / JOB).exists()
+        else "the folder of an unfinished run"
+    )
+    facts = {
+        key: run[key] for key in ("name", "command", "started", "out") if run.get(key) is not None
+    }
+    shown = {
+        "kind": kind,
+        "path": str(path),
+        "state": state,
+        "spool": str(spool),
+        **facts,
+        "processes": _num_captures(spool),
+    }
     return Inspection(shown, ("ioprof", "gather", path))
 
 
@@ -124,7 +168,11 @@ def _num_captures(spool: Path) -> int:
 
 def _job(path: Path) -> Inspection:
     """Both a spool and an unfinished dataset have a job.json."""
-    return _unfinished(path) if "capture" in _object(path / JOB) or _num_captures(path) else _half_made(path)
+    return (
+        _unfinished(path)
+        if "capture" in _object(path / JOB) or _num_captures(path)
+        else _half_made(path)
+    )
 
 
 def _object(path: Path) -> dict[str, Any]:
@@ -139,9 +187,13 @@ def _object(path: Path) -> dict[str, Any]:
 def _other(path: Path) -> Inspection:
     storage = describe(path)
     if (found := _foreign(path)) is not None:
-        return Inspection({**found, "storage": storage}, ("ioprof", "convert", "imagenet", path, "DATASET"))
+        return Inspection(
+            {**found, "storage": storage}, ("ioprof", "convert", "imagenet", path, "DATASET")
+        )
     kind = f"a folder, {_NEITHER}" if path.is_dir() else "a file"
-    return Inspection({"kind": kind, "path": str(path), "storage": storage}, ("ioprof", "doctor", path))
+    return Inspection(
+        {"kind": kind, "path": str(path), "storage": storage}, ("ioprof", "doctor", path)
+    )
 
 
 def _foreign(path: Path) -> dict[str, object] | None:
@@ -151,16 +203,25 @@ def _foreign(path: Path) -> dict[str, object] | None:
     except IoprofError:
         return None
     images = source.images
-    size = images.num_bytes if images[0].size is not None else round(source.mean_image_bytes * len(images))
+    size = (
+        images.num_bytes
+        if images[0].size is not None
+        else round(source.mean_image_bytes * len(images))
+    )
     return {
         "kind": "data of another program" if kind not in ("tree", "tars", "kaggle") else "images",
         "path": str(path),
         "format": FORMATS[kind],
         "description": source.description,
         "records": len(images),
-        ("bytes" if images.kind == "file" else "bytes_with_framing") if images.num_bytes else "bytes_estimated": size,
+        ("bytes" if images.kind == "file" else "bytes_with_framing")
+        if images.num_bytes
+        else "bytes_estimated": size,
         "classes": len(source.wnids),
-        "first_classes": [f"{wnid} {source.class_names.get(wnid, '')}".strip() for wnid in source.wnids[:_SHOWN_CLASSES]],
+        "first_classes": [
+            f"{wnid} {source.class_names.get(wnid, '')}".strip()
+            for wnid in source.wnids[:_SHOWN_CLASSES]
+        ],
         "left_out": len(source.refused),
     }
 
@@ -177,14 +238,24 @@ KINDS: Final[dict[str, Callable[[Path], Inspection]]] = {
 
 def _labelled(facts: dict[str, object]) -> Iterator[tuple[str, str]]:
     for key, value in facts.items():
-        yield from lines(value) if isinstance(value, PathStorage) else [(key.replace("_", " "), _shown(value))]
+        yield from (
+            lines(value)
+            if isinstance(value, PathStorage)
+            else [(key.replace("_", " "), _shown(value))]
+        )
 
 
 def _shown(value: object) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{key} {_shown(inner)}" for key, inner in value.items() if inner is not None)
+        return ", ".join(
+            f"{key} {_shown(inner)}" for key, inner in value.items() if inner is not None
+        )
     if isinstance(value, list):
-        return " ".join(map(_shown, value)) if all(isinstance(entry, str) for entry in value) else json.dumps(value)
+        return (
+            " ".join(map(_shown, value))
+            if all(isinstance(entry, str) for entry in value)
+            else json.dumps(value)
+        )
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     return "-" if value is None else " ".join(str(value).split())

@@ -1,10 +1,13 @@
-"""JPEGs decoded in part and checked, by libjpeg-turbo: that of Pillow's wheel or of the system, else by simplejpeg.
+"""JPEGs decoded in part and checked, by libjpeg-turbo: that of Pillow's wheel or of the system,
+else by simplejpeg.
 
-    decoder = installed()                                   None: there is neither, and Pillow decodes
+    decoder = installed()                                   None: there is neither, and Pillow
+                                                            decodes
     size = decoder.size(data)                               None: Pillow decodes this one
     pixels = decoder.region(data, (10, 20, 110, 220), 1)    exactly the pixels of the whole image
 
-Pillow asks libjpeg to go on where data is damaged, and shows no warning. Here a warning about the pixels is a `CorruptJpegError`.
+Pillow asks libjpeg to go on where data is damaged, and shows no warning. Here a warning about the
+pixels is a `CorruptJpegError`.
 """
 
 from collections.abc import Iterator
@@ -22,7 +25,8 @@ START: Final = b"\xff\xd8\xff"
 """The first bytes of a JPEG."""
 SYSTEM_LIBRARY: Final = "libjpeg.so.62"
 _DENOMINATORS: Final = (8, 4, 2)
-"""Sizes at which libjpeg-turbo decodes with less work: its other reductions have no fast transform."""
+"""Sizes at which libjpeg-turbo decodes with less work: its other reductions have no fast
+transform."""
 _PLAIN_COLOURS: Final = ("YCbCr", "Gray", "RGB")
 _MAX_PIXELS: Final = 80_000_000  # above it Pillow checks for a decompression bomb
 
@@ -33,7 +37,9 @@ Box = tuple[int, int, int, int]
 
 
 class CorruptJpegError(Exception):
-    """The data of a JPEG is not what its encoder wrote; the message is the library's first warning, with its code if it has one."""
+    """The data of a JPEG is not what its encoder wrote; the message is the library's first warning,
+    with its code if it has one.
+    """
 
 
 class UndecidedJpegError(Exception):
@@ -51,16 +57,21 @@ class Decoder(Protocol):
     """Whether hooks see what it decodes: then it is no span of the caller's."""
 
     def size(self, data: Any) -> tuple[int, int] | None:
-        """Width and height of a JPEG in grey, YCbCr or RGB of 8 bits and up to 80 million pixels; None for anything else."""
+        """Width and height of a JPEG in grey, YCbCr or RGB of 8 bits and up to 80 million pixels;
+        None for anything else.
+        """
 
     def region(self, data: Any, box: Box, denominator: int = 1, to_end: bool = True) -> Pixels:
-        """A region of the image, at a size of 1 / `denominator` (1, 2, 4 or 8) that is rounded up to whole pixels.
+        """A region of the image, at a size of 1 / `denominator` (1, 2, 4 or 8) that is rounded up
+        to whole pixels.
 
         Without `to_end` what follows the region may stay unread, and what is wrong with it unknown.
         """
 
     def check(self, data: Any) -> None:
-        """Raise `CorruptJpegError` if the library warns about the pixels, of any JPEG; decodes its entropy code alone."""
+        """Raise `CorruptJpegError` if the library warns about the pixels, of any JPEG; decodes its
+        entropy code alone.
+        """
 
 
 class LibjpegTurbo:
@@ -108,14 +119,20 @@ class SimpleJpeg:
             height, width, colours, _ = self._package.decode_jpeg_header(data)
         except ValueError:
             return None
-        return (width, height) if colours in _PLAIN_COLOURS and width * height <= _MAX_PIXELS else None
+        return (
+            (width, height) if colours in _PLAIN_COLOURS and width * height <= _MAX_PIXELS else None
+        )
 
     def region(self, data: Any, box: Box, denominator: int = 1, to_end: bool = True) -> Pixels:
         """See `Decoder`; the denominator must be 1."""
         assert denominator == 1
         pixels = self._decoded(data)
         left, top, right, bottom = box
-        return pixels if (bottom, right) == pixels.shape[:2] and (left, top) == (0, 0) else pixels[top:bottom, left:right].copy()
+        return (
+            pixels
+            if (bottom, right) == pixels.shape[:2] and (left, top) == (0, 0)
+            else pixels[top:bottom, left:right].copy()
+        )
 
     def check(self, data: Any) -> None:
         """See `Decoder`; images of other colours are not checked."""
@@ -131,12 +148,18 @@ class SimpleJpeg:
 
 
 def _problem(warnings: int, code: int, text: str) -> CorruptJpegError | UndecidedJpegError:
-    return CorruptJpegError(f"{text.strip()}; libjpeg's warning {code}") if warnings else UndecidedJpegError(text.strip())
+    return (
+        CorruptJpegError(f"{text.strip()}; libjpeg's warning {code}")
+        if warnings
+        else UndecidedJpegError(text.strip())
+    )
 
 
 @cache
 def installed() -> Decoder | None:
-    """The decoder of this installation, the best there is; loads its library. None: there is none."""
+    """The decoder of this installation, the best there is; loads its library. None: there is
+    none.
+    """
     for path in _libraries():
         try:
             return LibjpegTurbo(path)
@@ -155,13 +178,19 @@ def simple_jpeg() -> SimpleJpeg | None:
 
 
 def reduction(box: Box, size: tuple[int, int]) -> int:
-    """The largest denominator at which the region is decoded with no fewer pixels than `size`, width and height."""
+    """The largest denominator at which the region is decoded with no fewer pixels than `size`,
+    width and height.
+    """
     width, height = box[2] - box[0], box[3] - box[1]
-    return next((each for each in _DENOMINATORS if width >= each * size[0] and height >= each * size[1]), 1)
+    return next(
+        (each for each in _DENOMINATORS if width >= each * size[0] and height >= each * size[1]), 1
+    )
 
 
 def _libraries() -> Iterator[str]:
-    """Pillow's first: what it decodes is then the same to the bit, and it is newer than most systems'."""
+    """Pillow's first: what it decodes is then the same to the bit, and it is newer than most
+    systems'.
+    """
     pillow = find_spec("PIL")
     for folder in pillow.submodule_search_locations or () if pillow else ():
         # Where auditwheel puts the libraries of a wheel: beside the package, or in it.

@@ -2,8 +2,8 @@
 
     workers: Annotated[int, Option("Loader processes per rank.", least=0)] = 2
 
-From such a class come the options of a command (`ioprof.cli.options`), the parameters of a function of `ioprof.api`
-(`takes_options`), and the checks of what is given.
+From such a class come the options of a command (`ioprof.cli.options`), the parameters of a function
+of `ioprof.api` (`takes_options`), and the checks of what is given.
 """
 
 from collections.abc import Callable, Iterator
@@ -55,7 +55,9 @@ class Declaration:
 
     @property
     def types(self) -> tuple[Any, ...]:
-        """The types of its values, None left out; the first is that of a value on the command line."""
+        """The types of its values, None left out; the first is that of a value on the command
+        line.
+        """
         kinds = get_args(self.kind) if isinstance(self.kind, UnionType) else (self.kind,)
         return tuple(kind for kind in kinds if kind is not type(None))
 
@@ -65,21 +67,27 @@ def declarations(options: type) -> Iterator[Declaration]:
     for field in sorted(fields(options), key=lambda field: bool(field.kw_only)):
         if field.metadata.get("internal"):
             continue
-        found = [each for each in getattr(field.type, "__metadata__", ()) if isinstance(each, Option)]
+        found = [
+            each for each in getattr(field.type, "__metadata__", ()) if isinstance(each, Option)
+        ]
         kind = get_args(field.type)[0] if get_origin(field.type) is Annotated else field.type
         default = Parameter.empty if field.default is MISSING else field.default
         yield Declaration(field.name, kind, default, not field.kw_only, found[0] if found else None)
 
 
 def check_options(options: Any) -> None:
-    """CommandError for a value that is out of range or none of the choices; a default that was not given is always allowed."""
+    """CommandError for a value that is out of range or none of the choices; a default that was not
+    given is always allowed.
+    """
     given = getattr(options, "given", ())
     for each in declarations(type(options)):
         value, option = getattr(options, each.name), each.option
         if option is None or value is None or (value == each.default and each.name not in given):
             continue
         if option.choices and value not in option.choices:
-            raise CommandError(f"{each.flag} {value}: unknown; choose one of {', '.join(option.choices)}")
+            raise CommandError(
+                f"{each.flag} {value}: unknown; choose one of {', '.join(option.choices)}"
+            )
         least, most = option.least, option.most
         if (least is not None and value < least) or (most is not None and value > most):
             allowed = f"{least} or more" if most is None else f"a number from {least} to {most}"
@@ -89,7 +97,9 @@ def check_options(options: Any) -> None:
 def takes_options(
     options: Callable[Parameters, Options],
 ) -> Callable[[Callable[[Options], Result]], Callable[Parameters, Result]]:
-    """A function of options as one that takes their fields as arguments; None stands for an option that is not given."""
+    """A function of options as one that takes their fields as arguments; None stands for an option
+    that is not given.
+    """
     assert isinstance(options, type)
     found = list(declarations(options))
     parameters = [
@@ -118,7 +128,11 @@ def takes_options(
 def given_options(options: type[Options], values: dict[str, Any]) -> Options:
     """The options with those values; a class with a field `given` gets the names of them."""
     values = {name: value for name, value in values.items() if value is not None}
-    given = {"given": frozenset(values)} if any(field.name == "given" for field in fields(options)) else {}  # type: ignore[arg-type]
+    given = (
+        {"given": frozenset(values)}
+        if any(field.name == "given" for field in fields(options))  # type: ignore[arg-type]
+        else {}
+    )
     return options(**values, **given)
 
 

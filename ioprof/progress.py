@@ -1,4 +1,6 @@
-"""Progress of long work: a bar on a terminal, a line at each tenth elsewhere. The console is the caller's."""
+"""Progress of long work: a bar on a terminal, a line at each tenth elsewhere. The console is the
+caller's.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -21,8 +23,12 @@ from ioprof.reporter import Advance
 
 
 @contextmanager
-def shown_progress(what: str, total: int, console: Console, print_line: Callable[[str], None]) -> Iterator[Advance]:
-    """Show progress from 0 to `total` units while the block runs: with rate and time left on a terminal, else by `print_line`."""
+def shown_progress(
+    what: str, total: int, console: Console, print_line: Callable[[str], None]
+) -> Iterator[Advance]:
+    """Show progress from 0 to `total` units while the block runs: with rate and time left on a
+    terminal, else by `print_line`.
+    """
     if not console.is_terminal:
         yield _LineProgress(what, total, print_line)
         return
@@ -37,7 +43,9 @@ def shown_progress(what: str, total: int, console: Console, print_line: Callable
         console=console,
     )
     task = bar.add_task(what, total=total, note="")
-    with suppress(OSError):  # a bar that cannot be drawn, since the terminal has gone, is no reason to end the work
+    with suppress(
+        OSError
+    ):  # a bar that cannot be drawn, since the terminal has gone, is no reason to end the work
         bar.start()
     try:
         yield _BarProgress(bar, task)
@@ -59,7 +67,13 @@ class _BarProgress:
 
 class _LineProgress:
     def __init__(self, what: str, total: int, print_line: Callable[[str], None]) -> None:
-        self._what, self._total, self._done, self._note, self._print_line = what, max(total, 1), 0, "", print_line
+        self._what, self._total, self._done, self._note, self._print_line = (
+            what,
+            max(total, 1),
+            0,
+            "",
+            print_line,
+        )
 
     def note(self, text: str, /) -> None:
         """Shown with the next line."""
@@ -70,7 +84,10 @@ class _LineProgress:
         self._done += count
         after = self._done * 10 // self._total
         if after > before:
-            self._print_line(f"{self._what}: {self._done} of {self._total}{f', {self._note}' if self._note else ''}")
+            self._print_line(
+                f"{self._what}: {self._done} of"
+                f" {self._total}{f', {self._note}' if self._note else ''}"
+            )
 
 
 class _RateColumn(ProgressColumn):

@@ -1,4 +1,6 @@
-"""Messages and progress of work that runs long: whoever starts the work passes in a `Reporter`; the default is silent."""
+"""Messages and progress of work that runs long: whoever starts the work passes in a `Reporter`; the
+default is silent.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -8,7 +10,9 @@ _MEGABYTE: Final = 1_000_000
 
 
 class Advance(Protocol):
-    """A callback for progress: called with the number of units that were done since the last call."""
+    """A callback for progress: called with the number of units that were done since the last
+    call.
+    """
 
     def __call__(self, count: int, /) -> object: ...
 
@@ -28,7 +32,9 @@ def note(advance: Advance, text: str) -> None:
 
 
 class Reporter(Protocol):
-    """Where work that runs long sends its messages. `ioprof.cli.console` has the one that writes to a terminal."""
+    """Where work that runs long sends its messages. `ioprof.cli.console` has the one that writes to
+    a terminal.
+    """
 
     def say(self, text: str) -> None:
         """Show one line to the user; never a result."""
@@ -58,7 +64,9 @@ SILENT: Final[Reporter] = SilentReporter()
 
 
 def in_megabytes(advance: Advance) -> Advance:
-    """An `Advance` for bytes that reports to `advance` in megabytes (10^6 bytes); the remainder is carried over."""
+    """An `Advance` for bytes that reports to `advance` in megabytes (10^6 bytes); the remainder is
+    carried over.
+    """
     remainder = 0
 
     def advance_bytes(num_bytes: int, /) -> None:
@@ -76,7 +84,9 @@ def megabytes(num_bytes: int) -> int:
 
 
 def stoppable(advance: Advance, num_interrupts: Callable[[], int]) -> Advance:
-    """The same `Advance`, except that it raises KeyboardInterrupt once `num_interrupts()` is not 0."""
+    """The same `Advance`, except that it raises KeyboardInterrupt once `num_interrupts()` is not
+    0.
+    """
 
     def advance_or_stop(count: int, /) -> None:
         advance(count)

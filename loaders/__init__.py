@@ -1,17 +1,20 @@
 """Loaders: datasets to batches of uint8 images, for one rank, in a seeded order.
 
     null         one random batch again and again: the upper bound of every other loader
-    files        torch's DataLoader, a file per image                  one order for both of them, whatever the
-    lmdb         the same on LMDB, by its memory map or by reads       layout and the number of workers
-    webdataset   the same on tars, each read from end to end           an order that depends on ranks and workers
-    parquet      row groups of Parquet shards, each read as a whole     an order that depends on ranks and workers
+    files        torch's DataLoader, a file per image one order for both of them, whatever the
+    lmdb         the same on LMDB, by its memory map or by reads layout and the number of workers
+    webdataset   the same on tars, each read from end to end an order that depends on ranks and
+                 workers
+    parquet      row groups of Parquet shards, each read as a whole an order that depends on ranks
+                 and workers
     raw          one packed file and its index, by map or by reads     the order of files and lmdb
     indexed      records in files of other programs, by an index       the order of files and lmdb
-    threads      any of these layouts, by threads of the rank           the order of the layout's own loader
+    threads      any of these layouts, by threads of the rank the order of the layout's own loader
     dali         DALI's own readers, threads and decoders              an order of DALI's
 
-To add one: a file with a subclass of `records.Records`, or a `base.Backend` of its own, and its line in `LOADERS`. Then
-tests/test_loader_contract.py, which states what a loader must do, runs on it.
+To add one: a file with a subclass of `records.Records`, or a `base.Backend` of its own, and its
+line in `LOADERS`. Then tests/test_loader_contract.py, which states what a loader must do, runs on
+it.
 """
 
 from importlib import import_module
@@ -49,7 +52,9 @@ def backend_kind(name: str) -> type[Backend]:
 
 
 def check_loader(name: str, dataset: "Dataset | None", options: LoaderOptions) -> None:
-    """Raise the error that a job with this loader would end with, before the job is started; reads next to nothing."""
+    """Raise the error that a job with this loader would end with, before the job is started; reads
+    next to nothing.
+    """
     kind = backend_kind(name)
     check_options(options)
     if kind.layouts:
@@ -58,10 +63,14 @@ def check_loader(name: str, dataset: "Dataset | None", options: LoaderOptions) -
 
 
 def open_records(name: str, dataset: "Dataset", options: LoaderOptions | None = None) -> "Records":
-    """The records of `dataset`, for a loader that reads them one by one; opens nothing until it is used."""
+    """The records of `dataset`, for a loader that reads them one by one; opens nothing until it is
+    used.
+    """
     from ioprof.loaders.records import Records
 
-    found = backend_kind(name)(dataset, options or LoaderOptions(batch_size=1, num_batches=dataset.records, workers=0))
+    found = backend_kind(name)(
+        dataset, options or LoaderOptions(batch_size=1, num_batches=dataset.records, workers=0)
+    )
     assert isinstance(found, Records)
     return found
 
@@ -75,12 +84,23 @@ def make_loader(name: str, dataset: "Dataset | None", options: LoaderOptions) ->
     return backend_kind(name)(dataset, options).loader()
 
 
-def _check_dataset(name: str, kind: type[Backend], dataset: "Dataset | None", options: LoaderOptions) -> None:
+def _check_dataset(
+    name: str, kind: type[Backend], dataset: "Dataset | None", options: LoaderOptions
+) -> None:
     if dataset is None:
-        raise CommandError(f"--loader {name} needs a dataset; make one with: ioprof convert imagenet SOURCE DATASET")
+        raise CommandError(
+            f"--loader {name} needs a dataset; make one with: ioprof convert imagenet SOURCE"
+            " DATASET"
+        )
     if dataset.layout not in kind.layouts:
         layout = dataset.layout
-        raise CommandError(f"--loader {name} cannot read {dataset.path}, whose layout is {layout}; use --loader {layout}")
+        raise CommandError(
+            f"--loader {name} cannot read {dataset.path}, whose layout is {layout}; use --loader"
+            f" {layout}"
+        )
     if dataset.records < options.num_ranks:
         ranks = options.num_ranks
-        raise CommandError(f"{dataset.path}: {dataset.records} records are too few for {ranks} ranks; use fewer --ranks")
+        raise CommandError(
+            f"{dataset.path}: {dataset.records} records are too few for {ranks} ranks; use fewer"
+            " --ranks"
+        )

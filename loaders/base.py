@@ -1,4 +1,6 @@
-"""What all loaders share: their options, a batch, and the two contracts (a backend that is named, a loader of batches)."""
+"""What all loaders share: their options, a batch, and the two contracts (a backend that is named, a
+loader of batches).
+"""
 
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
@@ -14,43 +16,65 @@ if TYPE_CHECKING:
 _PANEL: Final = "Loader"
 
 LMDB_READS: Final = ("mmap", "pread")
-"""How the `lmdb` loader gets at a value: through the memory map, as LMDB does; or by one read of its bytes."""
+"""How the `lmdb` loader gets at a value: through the memory map, as LMDB does; or by one read of
+its bytes."""
 READAHEADS: Final = ("auto", "on", "off")
-"""Whether the kernel reads ahead where a memory map of an LMDB is touched; `auto`: as `lmdb_readahead.choose` finds better."""
+"""Whether the kernel reads ahead where a memory map of an LMDB is touched; `auto`: as
+`lmdb_readahead.choose` finds better."""
 
 REGION, FULL, PILLOW = "roi", "full", "pillow"
 DECODES: Final = (REGION, FULL, PILLOW)
-"""What is decoded of a JPEG: the crop alone; or all of it, by the same library; or all of it, by Pillow."""
+"""What is decoded of a JPEG: the crop alone; or all of it, by the same library; or all of it, by
+Pillow."""
 FAIL, QUARANTINE, ACCEPT = "fail", "quarantine", "accept"
 ON_CORRUPT: Final = (FAIL, QUARANTINE, ACCEPT)
-"""What happens with an image that cannot be decoded or of which libjpeg warns: an error; it is left out; or the latter is used."""
+"""What happens with an image that cannot be decoded or of which libjpeg warns: an error; it is left
+out; or the latter is used."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoadingOptions:
     """Options of `ioprof run` that every loader of the job is given."""
 
-    workers: Annotated[int, Option("Loader processes per rank (of threads: threads); 0: the rank itself.", _PANEL, least=0)] = 2
-    seed: Annotated[int, Option("Seed of the order of the samples and of their crops.", _PANEL, least=0)] = 0
+    workers: Annotated[
+        int,
+        Option(
+            "Loader processes per rank (of threads: threads); 0: the rank itself.", _PANEL, least=0
+        ),
+    ] = 2
+    seed: Annotated[
+        int, Option("Seed of the order of the samples and of their crops.", _PANEL, least=0)
+    ] = 0
     lmdb_read: Annotated[
         str,
-        Option("How --loader lmdb and raw read: mmap, through the memory map; pread, as threads do.", _PANEL, choices=LMDB_READS),
+        Option(
+            "How --loader lmdb and raw read: mmap, through the memory map; pread, as threads do.",
+            _PANEL,
+            choices=LMDB_READS,
+        ),
     ] = LMDB_READS[0]
     lmdb_readahead: Annotated[
         str,
         Option(
-            "Whether the kernel reads ahead in the map of an LMDB: auto, by size, memory and device; on; off.",
+            "Whether the kernel reads ahead in the map of an LMDB: auto, by size, memory and"
+            " device; on; off.",
             _PANEL,
             choices=READAHEADS,
         ),
     ] = READAHEADS[0]
     decode: Annotated[
-        str, Option("Of a JPEG: roi, the crop alone; full, all of it; pillow, all by Pillow.", _PANEL, choices=DECODES)
+        str,
+        Option(
+            "Of a JPEG: roi, the crop alone; full, all of it; pillow, all by Pillow.",
+            _PANEL,
+            choices=DECODES,
+        ),
     ] = REGION
     on_corrupt: Annotated[
         str,
         Option(
-            "A JPEG that libjpeg warns of, or no image: fail; quarantine, leave it out; accept, as Pillow does.",
+            "A JPEG that libjpeg warns of, or no image: fail; quarantine, leave it out; accept, as"
+            " Pillow does.",
             _PANEL,
             choices=ON_CORRUPT,
         ),
@@ -75,12 +99,15 @@ class LoaderOptions(LoadingOptions):
     first_batch: int = 0
     """The first batch to yield: a job that goes on gets the very batches that it would have got."""
     shuffle_buffer: int = 1000
-    """Samples held back to be shuffled where the data is read in the order in which it lies: by `webdataset`, and by `dali`."""
+    """Samples held back to be shuffled where the data is read in the order in which it lies: by
+    `webdataset`, and by `dali`."""
     device_id: int | None = None
-    """Number of the GPU that `dali` may decode on, and then leaves its batches on; None: it works on the CPU."""
+    """Number of the GPU that `dali` may decode on, and then leaves its batches on; None: it works
+    on the CPU."""
 
     sample_shape: tuple[int, ...] | None = None
-    """Of the bytes of a sample, where it is no image of `crop` pixels: of the null loader's samples alone."""
+    """Of the bytes of a sample, where it is no image of `crop` pixels: of the null loader's samples
+    alone."""
     evaluates: bool = False
     """The batches are to evaluate a model: the centre of each image, instead of a random crop."""
 
@@ -91,7 +118,9 @@ class LoaderOptions(LoadingOptions):
 
     @property
     def largest_batch(self) -> tuple[int, ...]:
-        """Shape of the largest batch there can be: an epoch's last may have one sample more (see `order.batch_bounds`)."""
+        """Shape of the largest batch there can be: an epoch's last may have one sample more (see
+        `order.batch_bounds`).
+        """
         return self.batch_size + 1, *self.shape
 
 
@@ -99,7 +128,8 @@ class Batch(NamedTuple):
     """One batch of one rank."""
 
     number: int
-    """Counts from 0 over all epochs: the identity of the batch from its first read to the step that used it."""
+    """Counts from 0 over all epochs: the identity of the batch from its first read to the step that
+    used it."""
     images: "Tensor"
     """uint8, (samples, 3, crop, crop), RGB."""
     labels: "Tensor"
@@ -139,11 +169,15 @@ class Loader(Protocol):
         """How it works, once it has begun."""
 
     def lost_worker(self) -> str | None:
-        """Which worker process died, and how; None if none did. Call it after any error, which rarely contains that itself."""
+        """Which worker process died, and how; None if none did. Call it after any error, which
+        rarely contains that itself.
+        """
 
 
 class Backend(Protocol):
-    """What a line of `LOADERS` names. Light to make and to check: neither imports torch, or reads more than it must."""
+    """What a line of `LOADERS` names. Light to make and to check: neither imports torch, or reads
+    more than it must.
+    """
 
     layouts: ClassVar[tuple[str, ...]]
     """The layouts that it reads; none: it needs no dataset."""
@@ -151,7 +185,9 @@ class Backend(Protocol):
     def __init__(self, dataset: "Dataset | None", options: LoaderOptions) -> None: ...
 
     def check(self) -> None:
-        """Raise what a job with this loader would end with, as far as that can be seen without reading the data."""
+        """Raise what a job with this loader would end with, as far as that can be seen without
+        reading the data.
+        """
 
     def loader(self) -> Loader:
         """The batches of one rank; imports torch."""

@@ -1,8 +1,10 @@
-"""Batches made by NVIDIA DALI: its readers, threads and decoders, on the CPU or a GPU; optional (`pip install 'ioprof[dali]'`).
+"""Batches made by NVIDIA DALI: its readers, threads and decoders, on the CPU or a GPU; optional
+(`pip install 'ioprof[dali]'`).
 
-One thread of a pipeline reads, however many decode. Where DALI maps files (LMDB always, others but on file systems that several
-hosts share) its reads are page faults, of the decoding threads where each image is a file. DALI does not say which batch a thread
-works for, so the spans are those of the consumer alone: `wait`, and `deliver` for what it does with a finished batch.
+One thread of a pipeline reads, however many decode. Where DALI maps files (LMDB always, others but
+on file systems that several hosts share) its reads are page faults, of the decoding threads where
+each image is a file. DALI does not say which batch a thread works for, so the spans are those of
+the consumer alone: `wait`, and `deliver` for what it does with a finished batch.
 """
 
 import tempfile
@@ -19,7 +21,13 @@ from ioprof.instrument.manual import wait_for_batch
 from ioprof.instrument.span import span
 from ioprof.loaders.base import Batch, LoaderOptions, LoadingFacts
 from ioprof.loaders.dali_parts import ListedPart, Part, StoredPart
-from ioprof.loaders.dali_pipelines import READER, filled_environments, first_undecodable, is_installed, make_pipeline
+from ioprof.loaders.dali_pipelines import (
+    READER,
+    filled_environments,
+    first_undecodable,
+    is_installed,
+    make_pipeline,
+)
 from ioprof.loaders.tar_index import check_tar_index
 
 if TYPE_CHECKING:
@@ -41,7 +49,9 @@ class DaliBackend:
         self._dataset, self._options = dataset, options
 
     def check(self) -> None:
-        """Raise `CommandError` where DALI is missing or cannot read the data, and what the layout's own loader would raise."""
+        """Raise `CommandError` where DALI is missing or cannot read the data, and what the layout's
+        own loader would raise.
+        """
         from ioprof.loaders import open_records
 
         if not is_installed():
@@ -65,17 +75,28 @@ class DaliBackend:
         finally:
             environment.close()
         if not is_ours:
-            raise CommandError(f"--loader dali: {self._dataset.path} holds no Caffe2 TensorProtos; use --loader lmdb")
+            raise CommandError(
+                f"--loader dali: {self._dataset.path} holds no Caffe2 TensorProtos; use --loader"
+                " lmdb"
+            )
 
 
 class DaliLoader:
     """Runs one pipeline in the rank's own process."""
 
-    def __init__(self, dataset: Dataset, options: LoaderOptions, maps_files: bool | None = None) -> None:
-        """`maps_files`: DALI maps files of other layouts than LMDB; None: where that costs no round trip per page."""
+    def __init__(
+        self, dataset: Dataset, options: LoaderOptions, maps_files: bool | None = None
+    ) -> None:
+        """`maps_files`: DALI maps files of other layouts than LMDB; None: where that costs no round
+        trip per page.
+        """
         self._dataset, self._options = dataset, options
-        self._maps_files = not is_shared(file_system_of(str(dataset.path))) if maps_files is None else maps_files
-        self._part: Part = (ListedPart if dataset.layout == "files" else StoredPart)(dataset, options)
+        self._maps_files = (
+            not is_shared(file_system_of(str(dataset.path))) if maps_files is None else maps_files
+        )
+        self._part: Part = (ListedPart if dataset.layout == "files" else StoredPart)(
+            dataset, options
+        )
 
     def facts(self) -> LoadingFacts:
         """DALI decodes by itself."""
@@ -97,7 +118,8 @@ class DaliLoader:
                 runs = [self._run(pipeline, number) for _ in range(self._part.runs(number))]
                 with span("deliver", batch=number):
                     images, labels = _joined(
-                        [(_images(pipeline, run[0]), _labels(run[1])) for run in runs], self._part.samples(number)
+                        [(_images(pipeline, run[0]), _labels(run[1])) for run in runs],
+                        self._part.samples(number),
                     )
             yield Batch(number, images, labels)
 
@@ -107,14 +129,27 @@ class DaliLoader:
                 listed.writelines(self._part.lines())
                 listed.flush()
             try:
-                pipeline = make_pipeline(self._dataset, self._options, Path(listed.name), self._maps_files)
+                pipeline = make_pipeline(
+                    self._dataset, self._options, Path(listed.name), self._maps_files
+                )
                 pipeline.build()
                 found = pipeline.reader_meta(READER)
             except _ERRORS as error:
-                raise LoaderError(f"{self._dataset.path}: DALI cannot begin ({_reason(error)})") from None
-        if (found["epoch_size"], found["epoch_size_padded"]) != (self._part.epoch_size, self._part.padded_epoch_size):
-            sizes = f"{found['epoch_size']} records, {found['epoch_size_padded']} with what fills them up"
-            raise LoaderError(f"{self._dataset.path}: DALI finds {sizes}, where {self._part.epoch_size} were expected")
+                raise LoaderError(
+                    f"{self._dataset.path}: DALI cannot begin ({_reason(error)})"
+                ) from None
+        if (found["epoch_size"], found["epoch_size_padded"]) != (
+            self._part.epoch_size,
+            self._part.padded_epoch_size,
+        ):
+            sizes = (
+                f"{found['epoch_size']} records, {found['epoch_size_padded']} with what fills"
+                " them up"
+            )
+            raise LoaderError(
+                f"{self._dataset.path}: DALI finds {sizes}, where {self._part.epoch_size} were"
+                " expected"
+            )
         return pipeline
 
     def _run(self, pipeline: Any, number: int) -> tuple[Any, Any]:
@@ -125,23 +160,31 @@ class DaliLoader:
         return images, labels
 
     def _about(self, number: int, reason: str) -> IoprofError:
-        """The error, with the record's name: DALI's message seldom has it, and refers to its own source code."""
+        """The error, with the record's name: DALI's message seldom has it, and refers to its own
+        source code.
+        """
         from ioprof.loaders import open_records
 
         records = open_records(self._dataset.layout, self._dataset, self._options)
         suspects = ((index, records.read(index)) for index in self._part.in_progress(number))
         found = first_undecodable(suspects, records.raw_shape)
         if found is None:
-            return LoaderError(f"{self._dataset.path}: DALI could not make batch {number} ({reason})")
+            return LoaderError(
+                f"{self._dataset.path}: DALI could not make batch {number} ({reason})"
+            )
         index, num_bytes = found
-        return DatasetError(f"{records.name(index)}: image of {num_bytes} bytes cannot be decoded (DALI: {reason})")
+        return DatasetError(
+            f"{records.name(index)}: image of {num_bytes} bytes cannot be decoded (DALI: {reason})"
+        )
 
 
-# ------------------------------------------------------------------------------------------------ what DALI returns
+# -------------------------------------------------------------------------------- what DALI returns
 
 
 def _images(pipeline: Any, made: Any) -> "Tensor":
-    """As a tensor of torch's: of DALI's own memory where that stays as it is (its dynamic executor's), otherwise a copy."""
+    """As a tensor of torch's: of DALI's own memory where that stays as it is (its dynamic
+    executor's), otherwise a copy.
+    """
     from torch.utils.dlpack import from_dlpack
 
     found = from_dlpack(made.as_tensor())
@@ -151,7 +194,9 @@ def _images(pipeline: Any, made: Any) -> "Tensor":
 
 
 def _copied_on_gpu(images: "Tensor") -> "Tensor":
-    """A copy that is complete: DALI may take its memory back while other streams still read from it. Some 10 µs of the GPU's."""
+    """A copy that is complete: DALI may take its memory back while other streams still read from
+    it. Some 10 µs of the GPU's.
+    """
     import torch
 
     stream = torch.cuda.Stream(images.device)
@@ -177,12 +222,22 @@ def _labels(made: Any) -> "Tensor":
 def _joined(runs: list[tuple["Tensor", "Tensor"]], samples: int) -> tuple["Tensor", "Tensor"]:
     import torch
 
-    images, labels = runs[0] if len(runs) == 1 else (torch.cat(parts) for parts in zip(*runs, strict=True))
+    images, labels = (
+        runs[0] if len(runs) == 1 else (torch.cat(parts) for parts in zip(*runs, strict=True))
+    )
     return images[:samples], labels[:samples]
 
 
 def _reason(error: RuntimeError | UnicodeDecodeError) -> str:
-    """DALI's message without the operator's place in our source: the first line after `encountered:`."""
-    text = error.object.decode(errors="backslashreplace") if isinstance(error, UnicodeDecodeError) else str(error)
-    lines = [line.strip() for line in text.partition("encountered:")[2].splitlines() or text.splitlines()]
+    """DALI's message without the operator's place in our source: the first line after
+    `encountered:`.
+    """
+    text = (
+        error.object.decode(errors="backslashreplace")
+        if isinstance(error, UnicodeDecodeError)
+        else str(error)
+    )
+    lines = [
+        line.strip() for line in text.partition("encountered:")[2].splitlines() or text.splitlines()
+    ]
     return next((line for line in lines if line), type(error).__name__)[:200]

@@ -1,7 +1,9 @@
-"""Which samples DALI returns in which run of its pipeline, so that every sample comes once per epoch.
+"""Which samples DALI returns in which run of its pipeline, so that every sample comes once per
+epoch.
 
-DALI's batches have one size, so an epoch's last ones are filled up with copies, which are cut off again; and where an epoch ends in
-a batch of one sample more than asked (see `order.batch_bounds`), that takes two runs.
+DALI's batches have one size, so an epoch's last ones are filled up with copies, which are cut off
+again; and where an epoch ends in a batch of one sample more than asked (see `order.batch_bounds`),
+that takes two runs.
 """
 
 from collections.abc import Iterator
@@ -14,17 +16,20 @@ from ioprof.loaders.base import LoaderOptions
 from ioprof.loaders.order import Batches, BatchRequest, batch_requests
 
 _MOST_LISTED: Final = 1 << 21
-"""Entries of a list of files, which takes DALI 0.7 s and 100 MB to read. Of more, whole epochs come again in the order they had."""
+"""Entries of a list of files, which takes DALI 0.7 s and 100 MB to read. Of more, whole epochs come
+again in the order they had."""
 
 
 class Part(Protocol):
     """One rank's samples."""
 
     epoch_size: int
-    """Size of the epoch in all ranks together, by DALI's reader, without and with what fills up the shorter parts."""
+    """Size of the epoch in all ranks together, by DALI's reader, without and with what fills up the
+    shorter parts."""
     padded_epoch_size: int
     skipped_runs: int
-    """How many runs make the batches before `first_batch`: its crops follow from theirs, so DALI must make them to get there."""
+    """How many runs make the batches before `first_batch`: its crops follow from theirs, so DALI
+    must make them to get there."""
 
     def runs(self, number: int) -> int:
         """How many runs make batch `number`."""
@@ -37,7 +42,9 @@ class Part(Protocol):
 
 
 class ListedPart:
-    """`files`: a list in the order that the loaders `files` and `lmdb` have, read from one end to the other."""
+    """`files`: a list in the order that the loaders `files` and `lmdb` have, read from one end to
+    the other.
+    """
 
     def __init__(self, dataset: Dataset, options: LoaderOptions) -> None:
         self._dataset, self._options = dataset, options
@@ -45,7 +52,9 @@ class ListedPart:
         epochs = max(1, _MOST_LISTED // (self._batches.per_epoch * options.batch_size))
         self._cycle = epochs * self._batches.per_epoch
         self._listed = range(min(self._cycle, options.num_batches))
-        self.epoch_size = self.padded_epoch_size = sum(map(self.runs, self._listed)) * options.batch_size
+        self.epoch_size = self.padded_epoch_size = (
+            sum(map(self.runs, self._listed)) * options.batch_size
+        )
         self.skipped_runs = sum(map(self.runs, range(options.first_batch)))
 
     def lines(self) -> Iterator[str]:
@@ -73,15 +82,20 @@ class ListedPart:
         for number in numbers:
             first = number % self._cycle
             if number == numbers[0] or not first:
-                requests = batch_requests(self._dataset.records, replace(self._options, first_batch=first, num_batches=self._cycle))
+                requests = batch_requests(
+                    self._dataset.records,
+                    replace(self._options, first_batch=first, num_batches=self._cycle),
+                )
             yield next(requests)
 
 
 class StoredPart:
-    """`lmdb` and `webdataset`: the records, in their stored order, are divided into consecutive parts, one per rank.
+    """`lmdb` and `webdataset`: the records, in their stored order, are divided into consecutive
+    parts, one per rank.
 
-    In the first epoch rank r has part r, and in each further epoch the next (`stick_to_shard` is off). All parts are filled up to
-    the length of the longest, and to whole batches (`pad_last_batch`). Samples leave through a buffer (`random_shuffle`).
+    In the first epoch rank r has part r, and in each further epoch the next (`stick_to_shard` is
+    off). All parts are filled up to the length of the longest, and to whole batches
+    (`pad_last_batch`). Samples leave through a buffer (`random_shuffle`).
     """
 
     def __init__(self, dataset: Dataset, options: LoaderOptions) -> None:
@@ -100,11 +114,18 @@ class StoredPart:
     def samples(self, number: int) -> int:
         """How many samples batch `number` has."""
         before = (self._per_epoch - 1) * self._options.batch_size
-        return len(self._part(number)) - before if self._is_last(number) else self._options.batch_size
+        return (
+            len(self._part(number)) - before if self._is_last(number) else self._options.batch_size
+        )
 
     def in_progress(self, number: int) -> Iterator[int]:
-        """The records that were read last, and what may still wait in the buffer, from the last to the first."""
-        part, ahead = self._part(number), self._options.batch_size * (self._options.prefetch + 2) + self._options.shuffle_buffer
+        """The records that were read last, and what may still wait in the buffer, from the last to
+        the first.
+        """
+        part, ahead = (
+            self._part(number),
+            self._options.batch_size * (self._options.prefetch + 2) + self._options.shuffle_buffer,
+        )
         step = number % self._per_epoch
         read = part[: step * self._options.batch_size + ahead]
         return islice(reversed(read), 2 * ahead)

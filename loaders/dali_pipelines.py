@@ -27,9 +27,11 @@ def is_installed() -> bool:
 
 
 def make_pipeline(dataset: Dataset, options: LoaderOptions, listed: Path, maps_files: bool) -> Any:
-    """The pipeline of one rank: uint8 (batch, 3, crop, crop) images, cropped and flipped as in `images.load_sample`, and labels.
+    """The pipeline of one rank: uint8 (batch, 3, crop, crop) images, cropped and flipped as in
+    `images.load_sample`, and labels.
 
-    `listed` is the list of a `ListedPart`; with `maps_files` its reader maps files, else it reads them. LMDB is always mapped.
+    `listed` is the list of a `ListedPart`; with `maps_files` its reader maps files, else it reads
+    them. LMDB is always mapped.
     """
     dali = _library()
     fn = dali.fn
@@ -58,7 +60,9 @@ def _read(dataset: Dataset, options: LoaderOptions, listed: Path, maps_files: bo
     fn = _library().fn
     unmapped = {"dont_use_mmap": not maps_files}
     if dataset.layout == "files":
-        return fn.readers.file(name=READER, file_root=str(dataset.path), file_list=str(listed), **unmapped)
+        return fn.readers.file(
+            name=READER, file_root=str(dataset.path), file_list=str(listed), **unmapped
+        )
     stored = {
         "name": READER,
         "shard_id": options.rank,
@@ -68,25 +72,45 @@ def _read(dataset: Dataset, options: LoaderOptions, listed: Path, maps_files: bo
         "pad_last_batch": True,
     }
     if dataset.layout == "lmdb":
-        return fn.readers.caffe2(path=[str(folder) for folder in filled_environments(dataset)], label_type=0, **stored)
+        return fn.readers.caffe2(
+            path=[str(folder) for folder in filled_environments(dataset)], label_type=0, **stored
+        )
     shards = [str(path) for path in dataset.shard_paths()]
     components = ["jpg;png;rgb", "cls"]
     indexes = [path.with_suffix(SUFFIX) for path in dataset.shard_paths()]
-    indexed = {"index_paths": list(map(str, indexes))} if all(path.is_file() for path in indexes) else {}
-    return fn.readers.webdataset(paths=shards, ext=components, missing_component_behavior="error", **indexed, **stored, **unmapped)
+    indexed = (
+        {"index_paths": list(map(str, indexes))} if all(path.is_file() for path in indexes) else {}
+    )
+    return fn.readers.webdataset(
+        paths=shards,
+        ext=components,
+        missing_component_behavior="error",
+        **indexed,
+        **stored,
+        **unmapped,
+    )
 
 
 def _cropped(data: Any, dataset: Dataset, options: LoaderOptions) -> Any:
     fn = _library().fn
 
-    crop = {"random_area": list(AREA), "random_aspect_ratio": list(ASPECT), "num_attempts": CROP_TRIES}
+    crop = {
+        "random_area": list(AREA),
+        "random_aspect_ratio": list(ASPECT),
+        "num_attempts": CROP_TRIES,
+    }
     image = dataset.image
     if image.encoding == "raw":
         if dataset.layout != "lmdb":
             data = fn.reshape(data, shape=[image.size, image.size, 3], layout="HWC")
-        return fn.random_resized_crop(data.gpu() if options.device_id is not None else data, size=options.crop, **crop)
+        return fn.random_resized_crop(
+            data.gpu() if options.device_id is not None else data, size=options.crop, **crop
+        )
     device = "cpu" if options.device_id is None else "mixed"
-    return fn.resize(fn.decoders.image_random_crop(data, device=device, **crop), size=[options.crop, options.crop])
+    return fn.resize(
+        fn.decoders.image_random_crop(data, device=device, **crop),
+        size=[options.crop, options.crop],
+    )
 
 
 def filled_environments(dataset: Dataset) -> list[Path]:
@@ -101,13 +125,19 @@ def filled_environments(dataset: Dataset) -> list[Path]:
     return filled
 
 
-def first_undecodable(suspects: Iterable[tuple[int, Record]], raw_shape: tuple[int, int, int] | None) -> tuple[int, int] | None:
-    """Index and bytes of the first record that DALI alone, given it by itself, cannot decode; None: it can decode them all."""
+def first_undecodable(
+    suspects: Iterable[tuple[int, Record]], raw_shape: tuple[int, int, int] | None
+) -> tuple[int, int] | None:
+    """Index and bytes of the first record that DALI alone, given it by itself, cannot decode; None:
+    it can decode them all.
+    """
     dali = _library()
     fn = dali.fn
     pipeline = dali.Pipeline(batch_size=1, num_threads=1, device_id=None, prefetch_queue_depth=1)
     with pipeline:
-        pipeline.set_outputs(fn.decoders.image(fn.external_source(name="data", dtype=dali.types.UINT8, ndim=1)))
+        pipeline.set_outputs(
+            fn.decoders.image(fn.external_source(name="data", dtype=dali.types.UINT8, ndim=1))
+        )
     for index, record in suspects:
         try:
             if raw_shape is None:

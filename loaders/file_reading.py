@@ -1,4 +1,6 @@
-"""Reads of whole files, and of parts of files that stay open. They are ordinary system calls, which the capture library records."""
+"""Reads of whole files, and of parts of files that stay open. They are ordinary system calls, which
+the capture library records.
+"""
 
 import errno
 import os
@@ -6,7 +8,8 @@ import stat
 from typing import Final
 
 LARGEST_FILE: Final = 1 << 30
-"""Bytes that `read_file` reads at most: an image of a gigabyte is a file that came into a dataset by mistake."""
+"""Bytes that `read_file` reads at most: an image of a gigabyte is a file that came into a dataset
+by mistake."""
 
 ANNOUNCED_BYTES: Final = 1 << 17
 """Of one announcement: the window of readahead of most devices, with which the kernel begins."""
@@ -15,19 +18,26 @@ ANNOUNCED_BYTES: Final = 1 << 17
 def read_file(path: str) -> bytearray:
     """All bytes of the file `path`.
 
-    Raises OSError as open and read do, and where it is no regular file or larger than `LARGEST_FILE`.
+    Raises OSError as open and read do, and where it is no regular file or larger than
+    `LARGEST_FILE`.
     """
     file = FileRanges(path)
     try:
         if file.size > LARGEST_FILE:
-            raise OSError(errno.EFBIG, f"{file.size:,} bytes are too many for one image; the limit is {LARGEST_FILE:,}", path)
+            raise OSError(
+                errno.EFBIG,
+                f"{file.size:,} bytes are too many for one image; the limit is {LARGEST_FILE:,}",
+                path,
+            )
         return file.read(0, file.size)
     finally:
         file.close()
 
 
 class FileRanges:
-    """An open file, for the process that opened it. Raises OSError as open and read do, and where it is no regular file."""
+    """An open file, for the process that opened it. Raises OSError as open and read do, and where
+    it is no regular file.
+    """
 
     def __init__(self, path: str) -> None:
         self._descriptor = -1
@@ -38,7 +48,8 @@ class FileRanges:
         if not stat.S_ISREG(status.st_mode):
             self.close()
             raise _not_regular(path)
-        # Hierarchical storage (GPFS, DMAPI) answers a read that would recall a file from tape with EAGAIN where it may not wait.
+        # Hierarchical storage (GPFS, DMAPI) answers a read that would recall a file from tape with
+        # EAGAIN where it may not wait.
         os.set_blocking(self._descriptor, True)
 
     def close(self) -> None:
@@ -58,15 +69,20 @@ class FileRanges:
 
     def announce(self, offset: int, size: int) -> None:
         """Have the kernel begin to read a part; does not wait (man 2 posix_fadvise)."""
-        # Of one call the kernel reads no more than the device's window of readahead (force_page_cache_ra in mm/readahead.c).
+        # Of one call the kernel reads no more than the device's window of readahead
+        # (force_page_cache_ra in mm/readahead.c).
         for begin in range(offset, offset + size, ANNOUNCED_BYTES):
             count = min(ANNOUNCED_BYTES, offset + size - begin)
             os.posix_fadvise(self._descriptor, begin, count, os.POSIX_FADV_WILLNEED)
 
     def read_into(self, data: memoryview, offset: int) -> int:
-        """Fill `data` from `offset`; returns how many bytes that were, fewer where the file ends."""
+        """Fill `data` from `offset`; returns how many bytes that were, fewer where the file
+        ends.
+        """
         done = 0
-        while done < len(data) and (count := os.preadv(self._descriptor, [data[done:]], offset + done)):
+        while done < len(data) and (
+            count := os.preadv(self._descriptor, [data[done:]], offset + done)
+        ):
             done += count
         return done
 

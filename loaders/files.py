@@ -19,7 +19,9 @@ class FileRecords(Records):
         """Raise `DatasetError` if the index is damaged or its first file is missing."""
         path = self.dataset.path / self.name(0)
         if not path.is_file():
-            raise DatasetError(f"{path}: missing, though the dataset lists it; convert the dataset again")
+            raise DatasetError(
+                f"{path}: missing, though the dataset lists it; convert the dataset again"
+            )
 
     def read(self, index: int) -> Record:
         """Record `index`; `DatasetError` names the file if it cannot be read."""

@@ -1,13 +1,18 @@
-"""Records of a shared folder, written to a copy on this node as they are read: the first epoch fills it, the next ones read it.
+"""Records of a shared folder, written to a copy on this node as they are read: the first epoch
+fills it, the next ones read it.
 
-The copy is an incomplete dataset, which `prepare` begins; what completes or removes it is `ioprof.jobs.filling`:
+The copy is an incomplete dataset, which `prepare` begins; what completes or removes it is
+`ioprof.jobs.filling`:
 
-    COPY/dataset/...     the same files as the dataset's; those that hold many records at their full length, and empty at first
-    COPY/flags/...       a byte for each record of `files`, for each block of an environment or a tar: 1 once it is there, whole
+    COPY/dataset/...     the same files as the dataset's; those that hold many records at their full
+                         length, and empty at first
+    COPY/flags/...       a byte for each record of `files`, for each block of an environment or a
+                         tar: 1 once it is there, whole
 
-What is flagged was written before, so a process that is killed leaves nothing that looks whole and is not. Two that read the same
-at the same time write the same bytes. A write that fails ends the filling of that process, not the job: it reads on from the
-shared folder. Reads are whole blocks, which costs up to two blocks more than was requested.
+What is flagged was written before, so a process that is killed leaves nothing that looks whole and
+is not. Two that read the same at the same time write the same bytes. A write that fails ends the
+filling of that process, not the job: it reads on from the shared folder. Reads are whole blocks,
+which costs up to two blocks more than was requested.
 """
 
 import os
@@ -49,12 +54,16 @@ class FillingOptions(LoaderOptions):
 
 
 def filling(name: str, dataset: Dataset | None, options: LoaderOptions) -> Records:
-    """The records of `dataset` for the loader `name`, read from and written to the copy that the options name."""
+    """The records of `dataset` for the loader `name`, read from and written to the copy that the
+    options name.
+    """
     return FILLING[name](dataset, options)
 
 
 def prepare(copy: Path, dataset: Dataset, files: Sequence[tuple[str, str]]) -> None:
-    """Make the empty copy; `files` are the dataset's, each as its path and its place below `dataset`. Raises OSError."""
+    """Make the empty copy; `files` are the dataset's, each as its path and its place below
+    `dataset`. Raises OSError.
+    """
     for _, target in files:
         (copy / "dataset" / target).parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(copy / "flags", ignore_errors=True)  # of a job that was killed
@@ -88,7 +97,7 @@ def _make_flags(path: Path, count: int) -> None:
         stream.truncate(count)
 
 
-# ------------------------------------------------------------------------------------------------ a file per record
+# -------------------------------------------------------------------------------- a file per record
 
 
 class FillingFiles(FileRecords):
@@ -107,7 +116,9 @@ class FillingFiles(FileRecords):
                 return Record(self._data(local), self.raw_shape, self._index[1][index])
         record = super().read(index)
         if self._is_filling:
-            self._is_filling = _written(lambda: self._write(local, index, record.data), local, len(record.data))
+            self._is_filling = _written(
+                lambda: self._write(local, index, record.data), local, len(record.data)
+            )
         return record
 
     def _data(self, path: str) -> bytearray:
@@ -131,14 +142,16 @@ class FillingFiles(FileRecords):
         self._flags[index] = 1
 
     def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key != "_flags"}  # a process maps them itself
+        return {
+            key: value for key, value in self.__dict__.items() if key != "_flags"
+        }  # a process maps them itself
 
     @cached_property
     def _flags(self) -> Flags:
         return flags_of(self._copy)
 
 
-# ------------------------------------------------------------------------------------------------ files of many records
+# ---------------------------------------------------------------------------- files of many records
 
 
 class FilledRanges(FileRanges):
@@ -160,7 +173,9 @@ class FilledRanges(FileRanges):
             self._shared.close()
 
     def read_into(self, data: memoryview, offset: int) -> int:
-        """Fill `data` from `offset`, from the copy if all of it is there; else from the shared file, and then it is."""
+        """Fill `data` from `offset`, from the copy if all of it is there; else from the shared
+        file, and then it is.
+        """
         first, last = offset // BLOCK_BYTES, -(-min(offset + len(data), self.size) // BLOCK_BYTES)
         if first >= last or self._flags[first:last].all():
             return self._local.read_into(data, offset)
@@ -204,7 +219,9 @@ class _FilledPages(_Filled, LmdbPages):
 
 
 class _FilledTar(_Filled, TarReader):
-    def __init__(self, path: str, shard: range, numbers: range, of_copy: tuple[Path, Flags]) -> None:
+    def __init__(
+        self, path: str, shard: range, numbers: range, of_copy: tuple[Path, Flags]
+    ) -> None:
         self._of_copy = of_copy
         super().__init__(path, shard, numbers)
 
@@ -214,8 +231,14 @@ class FillingLmdb(LmdbRecords):
 
     def _opened(self, shard: int) -> LmdbPages:
         path = self._folders[shard] / "data.mdb"
-        first, end = ([0, *self._ends][shard], self._ends[shard]) if self._ends else (0, self.dataset.records)
-        return _FilledPages(str(path), first, end - first, _of_copy(self.options, self.dataset, path, shard))
+        first, end = (
+            ([0, *self._ends][shard], self._ends[shard])
+            if self._ends
+            else (0, self.dataset.records)
+        )
+        return _FilledPages(
+            str(path), first, end - first, _of_copy(self.options, self.dataset, path, shard)
+        )
 
 
 class FillingTars(TarRecords):
@@ -228,11 +251,17 @@ class FillingTars(TarRecords):
         return _FilledTar(str(path), self._order.shards[shard], numbers, of_copy)
 
 
-FILLING: Final[dict[str, type[Records]]] = {"files": FillingFiles, "lmdb": FillingLmdb, "webdataset": FillingTars}
+FILLING: Final[dict[str, type[Records]]] = {
+    "files": FillingFiles,
+    "lmdb": FillingLmdb,
+    "webdataset": FillingTars,
+}
 """Name of a loader that can fill a copy, and its backend that does."""
 
 
-def _of_copy(options: LoaderOptions, dataset: Dataset, path: Path, number: int) -> tuple[Path, Flags]:
+def _of_copy(
+    options: LoaderOptions, dataset: Dataset, path: Path, number: int
+) -> tuple[Path, Flags]:
     copy = _copy_of(options)
     return copy / "dataset" / path.relative_to(dataset.path), flags_of(copy, number)
 

@@ -1,9 +1,10 @@
 """A stored record to a training sample: decode, random resized crop, flip; one image at a time.
 
-Of a JPEG only the crop is decoded (`ioprof.jpeg`), at half, a quarter or an eighth of its size where that is still enough for the
-target. Pillow decodes what is unusual. The crop is resized by torch's antialiased bilinear filter for bytes, as torchvision's v2
-transforms do it on tensors: within 2 of 255 of Pillow's. `ioprof._bilinear` gives the same bytes as torch, and writes them, flipped
-or not, to their place in the batch.
+Of a JPEG only the crop is decoded (`ioprof.jpeg`), at half, a quarter or an eighth of its size
+where that is still enough for the target. Pillow decodes what is unusual. The crop is resized by
+torch's antialiased bilinear filter for bytes, as torchvision's v2 transforms do it on tensors:
+within 2 of 255 of Pillow's. `ioprof._bilinear` gives the same bytes as torch, and writes them,
+flipped or not, to their place in the batch.
 """
 
 import io
@@ -54,10 +55,12 @@ def load_sample(
     to_end: bool = True,
     out: Pixels | None = None,
 ) -> Pixels:
-    """The record as a randomly cropped and flipped image, uint8 (3, crop, crop) RGB; in `out`, which is contiguous, if it is given.
+    """The record as a randomly cropped and flipped image, uint8 (3, crop, crop) RGB; in `out`,
+    which is contiguous, if it is given.
 
-    Without `to_end` damage below the crop may go unseen. Without a choice: the centre of the image, as for an evaluation. Raises
-    `CorruptJpegError`, and what Pillow raises; then `out` has no meaning.
+    Without `to_end` damage below the crop may go unseen. Without a choice: the centre of the image,
+    as for an evaluation. Raises `CorruptJpegError`, and what Pillow raises; then `out` has no
+    meaning.
     """
     if out is None:
         out = np.empty((3, crop, crop), np.uint8)
@@ -74,8 +77,12 @@ def load_sample(
 
 
 @transforming
-def random_crop(image: "Image.Image | Pixels", box: Box, choice: random.Random | None, out: Pixels) -> None:
-    """The crop of an image, or of its pixels (height, width, 3), flipped with probability 1/2, to `out`, (3, crop, crop)."""
+def random_crop(
+    image: "Image.Image | Pixels", box: Box, choice: random.Random | None, out: Pixels
+) -> None:
+    """The crop of an image, or of its pixels (height, width, 3), flipped with probability 1/2, to
+    `out`, (3, crop, crop).
+    """
     is_flipped, crop = choice is not None and choice.random() < 0.5, out.shape[1]
     if not isinstance(image, np.ndarray):
         image, box = np.asarray(image.crop(box)), (0, 0, box[2] - box[0], box[3] - box[1])
@@ -85,7 +92,9 @@ def random_crop(image: "Image.Image | Pixels", box: Box, choice: random.Random |
 def _part(
     record: Record, choice: random.Random | None, crop: int, decoding: Decoding, to_end: bool
 ) -> "tuple[Image.Image | Pixels, Box] | None":
-    """Pixels of a JPEG and the crop within them; None, without a draw from `choice`, for what Pillow must decode."""
+    """Pixels of a JPEG and the crop within them; None, without a draw from `choice`, for what
+    Pillow must decode.
+    """
     data, decoder = record.data, decoding.decoder
     assert decoder is not None
     with span("decode", batch=current_batch()):
@@ -97,7 +106,9 @@ def _part(
         return None
     box = crop_box(*size, choice)
     try:
-        with nullcontext() if decoder.is_observed else span("decode", "JPEG", batch=current_batch()):
+        with (
+            nullcontext() if decoder.is_observed else span("decode", "JPEG", batch=current_batch())
+        ):
             if not decoding.regions:
                 return decoder.region(data, (0, 0, *size)), box
             pixels = decoder.region(data, box, jpeg.reduction(box, (crop, crop)), to_end)
@@ -110,9 +121,15 @@ def _part(
 
 def _decoded(record: Record) -> Image.Image:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # ImageNet's EXIF blocks are full of nonsense that does not touch the pixels
+        warnings.simplefilter(
+            "ignore"
+        )  # ImageNet's EXIF blocks are full of nonsense that does not touch the pixels
         warnings.simplefilter("error", Image.DecompressionBombWarning)
-        with span("decode", batch=current_batch()):  # the hooks see `load`, and not that `open` parses the header
+        with span(
+            "decode", batch=current_batch()
+        ):  # the hooks see `load`, and not that `open` parses the header
             image = Image.open(io.BytesIO(record.data))
         image.load()
-        return image if image.mode == "RGB" else image.convert("RGB")  # which would copy what is RGB already
+        return (
+            image if image.mode == "RGB" else image.convert("RGB")
+        )  # which would copy what is RGB already

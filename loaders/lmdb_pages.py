@@ -1,7 +1,9 @@
-"""Where the values of an LMDB environment lie in its file, found by reading its pages: nothing is mapped, everything is checked.
+"""Where the values of an LMDB environment lie in its file, found by reading its pages: nothing is
+mapped, everything is checked.
 
-A value of more than half a page lies by itself on consecutive overflow pages, so it is one read of exactly its bytes, and it
-is known whether they came from storage; through the memory map it is a fault per page or per readahead window, and is not known.
+A value of more than half a page lies by itself on consecutive overflow pages, so it is one read of
+exactly its bytes, and it is known whether they came from storage; through the memory map it is a
+fault per page or per readahead window, and is not known.
 
 The format is that of `ioprof.foreign.lmdb_format`.
 """
@@ -21,9 +23,11 @@ _AGAIN: Final = "convert the dataset again"
 
 
 class LmdbPages:
-    """The values of records `first` to `first + entries`, whose keys are `%08d_...`, each read from its place in the file.
+    """The values of records `first` to `first + entries`, whose keys are `%08d_...`, each read from
+    its place in the file.
 
-    For the process that made it. Raises `DatasetError` for whatever is no such environment, and for what is missing or damaged.
+    For the process that made it. Raises `DatasetError` for whatever is no such environment, and for
+    what is missing or damaged.
     """
 
     def __init__(self, path: str, first: int, entries: int) -> None:
@@ -34,7 +38,8 @@ class LmdbPages:
             raise DatasetError(f"{path}: cannot be read ({error.strerror}); {_AGAIN}") from None
         self._page_bytes, self._last_page, self._depth, self._root = self._newest_meta()
         self._branches: dict[int, list[tuple[bytes, int]]] = {}
-        # Offset and length of each value, filled a leaf at a time: the records of a leaf share one read of it. 0: not known yet.
+        # Offset and length of each value, filled a leaf at a time: the records of a leaf share one
+        # read of it. 0: not known yet.
         self._places = np.zeros((entries, 2), np.int64)
 
     def value(self, number: int) -> memoryview:
@@ -46,7 +51,9 @@ class LmdbPages:
         return memoryview(data)
 
     def announce(self, number: int) -> None:
-        """Have the kernel read the value of record `number`, in one piece, for whoever touches it next."""
+        """Have the kernel read the value of record `number`, in one piece, for whoever touches it
+        next.
+        """
         self._file.announce(*self._place_of(number))
 
     def _place_of(self, number: int) -> tuple[int, int]:
@@ -80,14 +87,22 @@ class LmdbPages:
         for node in self._nodes(content):
             digits = node.key[:_DIGITS]
             row = int(digits) - self._first if len(digits) == _DIGITS and digits.isdigit() else -1
-            if 0 <= row < len(self._places) and node.flags in (0, BIGDATA) and node.size <= LARGEST_FILE:
+            if (
+                0 <= row < len(self._places)
+                and node.flags in (0, BIGDATA)
+                and node.size <= LARGEST_FILE
+            ):
                 self._places[row] = self._place(page, content, node)
 
     def _place(self, page: int, content: bytes, node: Node) -> tuple[int, int]:
         if not node.flags:
             return page * self._page_bytes + node.data, node.size
         outside = lmdb_format.value_page(content, node.data) or 0
-        return (outside * self._page_bytes + HEADER_BYTES, node.size) if 0 < outside <= self._last_page else (0, 0)
+        return (
+            (outside * self._page_bytes + HEADER_BYTES, node.size)
+            if 0 < outside <= self._last_page
+            else (0, 0)
+        )
 
     def _nodes(self, content: bytes) -> list[Node]:
         try:
@@ -96,20 +111,27 @@ class LmdbPages:
             raise self._damaged(str(error)) from None
 
     def _page(self, page: int, kind: int) -> bytes:
-        content = self._read(page * self._page_bytes, self._page_bytes) if 1 < page <= self._last_page else b""
+        content = (
+            self._read(page * self._page_bytes, self._page_bytes)
+            if 1 < page <= self._last_page
+            else b""
+        )
         if len(content) < self._page_bytes or not lmdb_format.is_page(content, page, kind):
             raise self._damaged(f"page {page} is none of the tree's")
         return bytes(content)
 
     def _newest_meta(self) -> tuple[int, int, int, int]:
-        # Both are written in turn; the second lies a page after the first, whose free-page tree holds the length of a page.
+        # Both are written in turn; the second lies a page after the first, whose free-page tree
+        # holds the length of a page.
         found = [lmdb_format.meta(self._read(0, META_BYTES))]
         found += [lmdb_format.meta(self._read(found[0].page_bytes, META_BYTES))] if found[0] else []
         newest = max((meta for meta in found if meta), default=None)
         if newest is None:
             raise self._damaged("no LMDB environment of data version 1")
         if not newest.is_plain or not newest.depth:
-            raise self._damaged(f"its records are not a plain tree (flags {newest.flags}, depth {newest.depth})")
+            raise self._damaged(
+                f"its records are not a plain tree (flags {newest.flags}, depth {newest.depth})"
+            )
         return newest.page_bytes, newest.last_page, newest.depth, newest.root
 
     def _read(self, offset: int, length: int) -> bytearray:

@@ -1,15 +1,19 @@
-"""Records of an `lmdb` dataset: one environment, or one per shard, keys `%08d_<name>` in order from one to the next.
+"""Records of an `lmdb` dataset: one environment, or one per shard, keys `%08d_<name>` in order from
+one to the next.
 
-How a value is got at decides what a cold random read costs. Records of 110 kB in random order, records per second of one process
-and of eight, on a virtual disk that reads 8 MB ahead, and on XFS over a loop device that reads 128 kB ahead (2 cores):
+How a value is got at decides what a cold random read costs. Records of 110 kB in random order,
+records per second of one process and of eight, on a virtual disk that reads 8 MB ahead, and on XFS
+over a loop device that reads 128 kB ahead (2 cores):
 
                                           8 MB ahead       128 kB ahead
-    memory map, with readahead              51    346      1,093  2,469     up to 93 times the record's bytes are read
-    memory map, without (MADV_RANDOM)      320  1,118        361    658     28 reads of a page for each record, one after the other
-    pread of the value                   1,309  2,207      2,296  2,721     one read of the record's bytes
+    memory map, with readahead              51 346 1,093 2,469 up to 93 times the record's bytes are
+                                            read
+    memory map, without (MADV_RANDOM)      320 1,118 361 658 28 reads of a page for each record, one
+                                           after the other
+    pread of the value                   1,309 2,207 2,296 2,721 one read of the record's bytes
 
-Cached, all take 10 to 30 µs. The map is the default nevertheless: it is what LMDB is to everybody who reads it, and what a job that
-reads LMDB will get; `pread` shows what the same file could give.
+Cached, all take 10 to 30 µs. The map is the default nevertheless: it is what LMDB is to everybody
+who reads it, and what a job that reads LMDB will get; `pread` shows what the same file could give.
 """
 
 import os
@@ -44,7 +48,9 @@ class Values(Protocol):
 
 
 class LmdbRecords(Records):
-    """Reads the values of environments that are opened without locks, in each process anew: what ioprof writes, or `Datum`s."""
+    """Reads the values of environments that are opened without locks, in each process anew: what
+    ioprof writes, or `Datum`s.
+    """
 
     layouts: ClassVar[tuple[str, ...]] = ("lmdb",)
 
@@ -56,16 +62,26 @@ class LmdbRecords(Records):
         self._owner = 0
 
     def check(self) -> None:
-        """Raise `DatasetError` if an environment cannot be opened or was cut short, or the records are too few or many."""
+        """Raise `DatasetError` if an environment cannot be opened or was cut short, or the records
+        are too few or many.
+        """
         entries = sum(self._entries())
         if entries != self.dataset.records:
-            wanted, where = self.dataset.records, self._folders[0] / "data.mdb" if len(self._folders) == 1 else self.dataset.path
-            raise DatasetError(f"{where}: holds {entries} records, the manifest says {wanted}; convert the dataset again")
+            wanted, where = (
+                self.dataset.records,
+                self._folders[0] / "data.mdb" if len(self._folders) == 1 else self.dataset.path,
+            )
+            raise DatasetError(
+                f"{where}: holds {entries} records, the manifest says {wanted}; convert the dataset"
+                " again"
+            )
 
     def read(self, index: int) -> Record:
         """Record `index`; `DatasetError` names the key if it is missing or damaged."""
         try:
-            image, shape, label = tensorprotos.decode(self._shard_values(self._shard(index)).value(index))
+            image, shape, label = tensorprotos.decode(
+                self._shard_values(self._shard(index)).value(index)
+            )
         except (DatasetError, lmdb.Error) as error:
             raise DatasetError(f"{self.name(index)}: {error}") from None
         return Record(image, shape, label)
@@ -75,7 +91,11 @@ class LmdbRecords(Records):
         facts = super().facts()
         if self.options.lmdb_read != LMDB_READS[0]:
             return facts
-        return replace(facts, lmdb_readahead=self._readahead.is_on, lmdb_readahead_reason=self._readahead.reason)
+        return replace(
+            facts,
+            lmdb_readahead=self._readahead.is_on,
+            lmdb_readahead_reason=self._readahead.reason,
+        )
 
     def name(self, index: int) -> str:
         """The environment and the key of record `index`."""
@@ -85,10 +105,13 @@ class LmdbRecords(Records):
     def _readahead(self) -> Readahead:
         files = [folder / "data.mdb" for folder in self._folders]
         data_bytes = sum(path.stat().st_size for path in files)
-        return choose(self.options.lmdb_readahead, files[0], data_bytes // self.dataset.records, data_bytes)
+        return choose(
+            self.options.lmdb_readahead, files[0], data_bytes // self.dataset.records, data_bytes
+        )
 
     def _shard_values(self, shard: int) -> Values:
-        # An environment must not be used across a fork (lmdb.h, "Do not use opened MDB_env after fork").
+        # An environment must not be used across a fork (lmdb.h, "Do not use opened MDB_env after
+        # fork").
         if self._owner != os.getpid():
             self._values, self._owner = {}, os.getpid()
         if shard not in self._values:
@@ -99,7 +122,11 @@ class LmdbRecords(Records):
         folder = self._folders[shard]
         if self.options.lmdb_read == LMDB_READS[0] and self._readahead.is_on:
             return MappedValues(folder, None)
-        first, end = ([0, *self._ends][shard], self._ends[shard]) if self._ends else (0, self.dataset.records)
+        first, end = (
+            ([0, *self._ends][shard], self._ends[shard])
+            if self._ends
+            else (0, self.dataset.records)
+        )
         pages = LmdbPages(str(folder / "data.mdb"), first, end - first)
         return pages if self.options.lmdb_read != LMDB_READS[0] else MappedValues(folder, pages)
 
@@ -122,15 +149,21 @@ class LmdbRecords(Records):
 
 
 class MappedValues:
-    """Reads values through the memory map, copying them out at once so that their page faults are not taken for decoding."""
+    """Reads values through the memory map, copying them out at once so that their page faults are
+    not taken for decoding.
+    """
 
     def __init__(self, folder: Path, announcing: LmdbPages | None) -> None:
-        """`announcing`: has each value read before it is touched, and the kernel reads nothing ahead; None: the kernel does."""
+        """`announcing`: has each value read before it is touched, and the kernel reads nothing
+        ahead; None: the kernel does.
+        """
         self._file, self._announcing = str(folder / "data.mdb"), announcing
         environment = open_environment(folder)
         if announcing is not None:
             environment.close()
-            environment = lmdb.open(str(folder), readonly=True, lock=False, create=False, max_dbs=0, readahead=False)
+            environment = lmdb.open(
+                str(folder), readonly=True, lock=False, create=False, max_dbs=0, readahead=False
+            )
         self._cursor = environment.begin(buffers=True).cursor()
 
     def value(self, number: int) -> bytes:
@@ -139,7 +172,9 @@ class MappedValues:
 
     def _find(self, number: int) -> memoryview:
         if self._announcing is not None:
-            with suppress(DatasetError, OSError):  # whatever is wrong shows when the value is looked up
+            with suppress(
+                DatasetError, OSError
+            ):  # whatever is wrong shows when the value is looked up
                 self._announcing.announce(number)
         prefix = (_KEY % number).encode()
         if not self._cursor.set_range(prefix) or not bytes(self._cursor.key()).startswith(prefix):

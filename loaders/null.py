@@ -1,4 +1,6 @@
-"""The loader that reads nothing: one random batch again and again. Its rate is the upper bound of every other loader's."""
+"""The loader that reads nothing: one random batch again and again. Its rate is the upper bound of
+every other loader's.
+"""
 
 from collections.abc import Iterator
 from typing import ClassVar
@@ -33,7 +35,9 @@ class NullLoader:
         self._options = options
 
         source = torch.Generator().manual_seed(options.seed * 1_000_003 + options.rank)
-        self._images = torch.randint(0, 256, (options.batch_size, *options.shape), dtype=torch.uint8, generator=source)
+        self._images = torch.randint(
+            0, 256, (options.batch_size, *options.shape), dtype=torch.uint8, generator=source
+        )
         self._labels = torch.zeros(options.batch_size, dtype=torch.int64)
 
     def facts(self) -> LoadingFacts:

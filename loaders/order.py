@@ -1,4 +1,6 @@
-"""Which sample is in which batch of which rank: a pure function of the seed, the same for every layout and number of workers."""
+"""Which sample is in which batch of which rank: a pure function of the seed, the same for every
+layout and number of workers.
+"""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -19,15 +21,18 @@ class BatchRequest(NamedTuple):
 
 
 def epoch_order(records: int, seed: int, epoch: int) -> np.ndarray:
-    """The order of all records in one epoch, (records,) int64: a permutation that depends on seed and epoch alone."""
+    """The order of all records in one epoch, (records,) int64: a permutation that depends on seed
+    and epoch alone.
+    """
     return np.random.default_rng([seed, epoch]).permutation(records)
 
 
 def batch_bounds(records: int, per_step: int, num_ranks: int) -> list[tuple[int, int]]:
     """Where each step's samples, of all ranks together, begin and end in the epoch's order.
 
-    Each sample is used once per epoch and every rank has the same number of batches, or the gradient exchange would hang: the last
-    step is smaller, and where it would leave a rank without a sample it is joined to the step before.
+    Each sample is used once per epoch and every rank has the same number of batches, or the
+    gradient exchange would hang: the last step is smaller, and where it would leave a rank without
+    a sample it is joined to the step before.
     """
     starts = list(range(0, records, per_step))
     if len(starts) > 1 and records - starts[-1] < num_ranks:
@@ -39,7 +44,9 @@ class Batches:
     """How many samples each batch of one rank has."""
 
     def __init__(self, records: int, options: LoaderOptions) -> None:
-        self.bounds = batch_bounds(records, options.batch_size * options.num_ranks, options.num_ranks)
+        self.bounds = batch_bounds(
+            records, options.batch_size * options.num_ranks, options.num_ranks
+        )
         """Where each step's samples begin and end in an epoch's order."""
         self._rank, self._num_ranks = options.rank, options.num_ranks
 
@@ -55,7 +62,9 @@ class Batches:
 
 
 def batch_requests(records: int, options: LoaderOptions) -> Iterator[BatchRequest]:
-    """The batches of one rank, in order, from `first_batch` to `num_batches`. Ranks take turns within a step's samples."""
+    """The batches of one rank, in order, from `first_batch` to `num_batches`. Ranks take turns
+    within a step's samples.
+    """
     bounds = Batches(records, options).bounds
     order, known = np.empty(0, np.int64), -1
     for number in range(options.first_batch, options.num_batches):
@@ -63,7 +72,9 @@ def batch_requests(records: int, options: LoaderOptions) -> Iterator[BatchReques
         if epoch != known:
             order, known = epoch_order(records, options.seed, epoch), epoch
         first, last = bounds[step]
-        yield BatchRequest(number, epoch, order[first:last][options.rank :: options.num_ranks].tolist())
+        yield BatchRequest(
+            number, epoch, order[first:last][options.rank :: options.num_ranks].tolist()
+        )
 
 
 def batches_per_epoch(records: int, options: LoaderOptions) -> int:

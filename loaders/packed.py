@@ -1,7 +1,8 @@
-"""Records of `raw` and `indexed` datasets: an index says where each lies, so any is one read of its bytes, or a part of a map.
+"""Records of `raw` and `indexed` datasets: an index says where each lies, so any is one read of its
+bytes, or a part of a map.
 
-`raw` is the upper bound of what a layout can bring: no tree, no headers, no search. `indexed` is data of other programs, read where
-it is.
+`raw` is the upper bound of what a layout can bring: no tree, no headers, no search. `indexed` is
+data of other programs, read where it is.
 """
 
 import mmap
@@ -40,7 +41,11 @@ class RawRecords(Records):
         entry = self._index.entries[index]
         file, offset, length = int(entry["file"]), int(entry["offset"]), int(entry["length"])
         try:
-            data = self._mapped(offset, length) if self._is_mapped else self._file(file).read(offset, length)
+            data = (
+                self._mapped(offset, length)
+                if self._is_mapped
+                else self._file(file).read(offset, length)
+            )
         except OSError as error:
             raise DatasetError(f"{self.name(index)}: cannot be read ({error.strerror})") from None
         if len(data) < length:
@@ -50,7 +55,10 @@ class RawRecords(Records):
     def name(self, index: int) -> str:
         """The file and the place of record `index`."""
         entry = self._index.entries[index]
-        return f"{self._index.files[int(entry['file'])]} record {index:08d} at byte {int(entry['offset'])}"
+        return (
+            f"{self._index.files[int(entry['file'])]} record {index:08d} at byte"
+            f" {int(entry['offset'])}"
+        )
 
     @property
     def _is_mapped(self) -> bool:
@@ -89,15 +97,22 @@ class IndexedRecords(RawRecords):
     layouts: ClassVar[tuple[str, ...]] = ("indexed",)
 
     def check(self) -> None:
-        """Raise `DatasetError` if the index is damaged, or a file is not what it was when it was listed."""
+        """Raise `DatasetError` if the index is damaged, or a file is not what it was when it was
+        listed.
+        """
         super().check()
         for stamp in read_files(self.dataset.files_path)[1]:
             try:
                 is_same = Stamp.of(stamp.path) == stamp
             except OSError as error:
-                raise DatasetError(f"{stamp.path}: cannot be read ({error.strerror}), though it was listed") from None
+                raise DatasetError(
+                    f"{stamp.path}: cannot be read ({error.strerror}), though it was listed"
+                ) from None
             if not is_same:
-                raise DatasetError(f"{stamp.path}: has changed since it was listed; start the command again, and it is listed anew")
+                raise DatasetError(
+                    f"{stamp.path}: has changed since it was listed; start the command again, and"
+                    " it is listed anew"
+                )
 
     def read(self, index: int) -> Record:
         """Record `index`; `DatasetError` names the file if it cannot be read or is damaged."""

@@ -1,6 +1,8 @@
-"""Records of a `parquet` dataset: row groups that are read as a whole, since a row cannot be read by itself.
+"""Records of a `parquet` dataset: row groups that are read as a whole, since a row cannot be read
+by itself.
 
-So batches follow `streams.StreamOrder`, of which each row group is a shard, and not the order that `files` and `lmdb` share.
+So batches follow `streams.StreamOrder`, of which each row group is a shard, and not the order that
+`files` and `lmdb` share.
 """
 
 import os
@@ -23,7 +25,9 @@ _AGAIN = "convert the dataset again"
 
 
 class ParquetRecords(Records):
-    """Reads the batches in the order of `StreamOrder`: each lane reads its row groups one after the other."""
+    """Reads the batches in the order of `StreamOrder`: each lane reads its row groups one after the
+    other.
+    """
 
     layouts: ClassVar[tuple[str, ...]] = ("parquet",)
 
@@ -34,20 +38,28 @@ class ParquetRecords(Records):
         self._shard: tuple[Path, ParquetRows] | None = None
 
     def check(self) -> None:
-        """Raise `CommandError` without pyarrow, and `DatasetError` if a shard is missing or has other rows than it should."""
+        """Raise `CommandError` without pyarrow, and `DatasetError` if a shard is missing or has
+        other rows than it should.
+        """
         _ = self._order
 
     def requests(self) -> Iterator[BatchRequest]:
         """The batches of this rank, in order."""
-        return self._order.requests()  # the footers are read here and now, before there are workers that would each do so
+        return (
+            self._order.requests()
+        )  # the footers are read here and now, before there are workers that would each do so
 
     def of_batch(self, request: BatchRequest) -> Iterator[Record]:
-        """The records of a batch, in order, read from where its lane is; records before them are kept for later batches."""
+        """The records of a batch, in order, read from where its lane is; records before them are
+        kept for later batches.
+        """
         self._after_fork()
         number, epoch = self._order.lane(request.number), self._order.epoch(request.number)
         lane = self._lanes.get(number)
         if lane is None or lane.epoch != epoch:
-            lane = self._lanes[number] = Lane(epoch, self._order.piece(request.number), self._reader)
+            lane = self._lanes[number] = Lane(
+                epoch, self._order.piece(request.number), self._reader
+            )
         for index in request.indices:
             image, label = lane.take(index)
             yield Record(image, self.raw_shape, self._label(index, int(label)))
@@ -93,13 +105,18 @@ class ParquetRecords(Records):
                     found.append((path, group, first))
                 first += size
         if first != self.dataset.records:
-            raise DatasetError(f"{self.dataset.path}: holds {first} records, the manifest says {self.dataset.records}; {_AGAIN}")
+            raise DatasetError(
+                f"{self.dataset.path}: holds {first} records, the manifest says"
+                f" {self.dataset.records}; {_AGAIN}"
+            )
         return found
 
     @cached_property
     def _order(self) -> StreamOrder:
         starts = [first for _, _, first in self._groups]
-        return StreamOrder(list(map(range, starts, [*starts[1:], self.dataset.records])), self.options)
+        return StreamOrder(
+            list(map(range, starts, [*starts[1:], self.dataset.records])), self.options
+        )
 
 
 class GroupReader:

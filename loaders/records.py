@@ -1,4 +1,6 @@
-"""Backends that read one record at a time: batches are then made of them by torch's DataLoader, or rather by our workers in it."""
+"""Backends that read one record at a time: batches are then made of them by torch's DataLoader, or
+rather by our workers in it.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -11,7 +13,9 @@ from ioprof.loaders.order import BatchRequest, batch_requests
 
 
 class Records(ABC):
-    """Reads the records of a dataset by their index. Made in the parent, opened in each process at first use."""
+    """Reads the records of a dataset by their index. Made in the parent, opened in each process at
+    first use.
+    """
 
     layouts: ClassVar[tuple[str, ...]]
 
@@ -21,11 +25,15 @@ class Records(ABC):
 
     @abstractmethod
     def check(self) -> None:
-        """Raise `DatasetError` if the data is not what the manifest says, as far as that can be seen without reading it."""
+        """Raise `DatasetError` if the data is not what the manifest says, as far as that can be
+        seen without reading it.
+        """
 
     @abstractmethod
     def read(self, index: int) -> Record:
-        """Record `index`, whatever was read before it; `DatasetError` names the file or key if it cannot be read."""
+        """Record `index`, whatever was read before it; `DatasetError` names the file or key if it
+        cannot be read.
+        """
 
     @abstractmethod
     def name(self, index: int) -> str:
@@ -36,11 +44,15 @@ class Records(ABC):
         return batch_requests(self.dataset.records, self.options)
 
     def of_batch(self, request: BatchRequest) -> Iterator[Record]:
-        """The records of a batch, in order; a process asks for batches in the order of `requests`. Raises as `read` does."""
+        """The records of a batch, in order; a process asks for batches in the order of `requests`.
+        Raises as `read` does.
+        """
         return map(self.read, request.indices)
 
     def facts(self) -> LoadingFacts:
-        """How records are read and decoded; decides what is to be decided, for the processes that it is handed to."""
+        """How records are read and decoded; decides what is to be decided, for the processes that
+        it is handed to.
+        """
         from ioprof.loaders.images import Decoding
 
         decoder = Decoding.of(self.options).decoder

@@ -1,10 +1,12 @@
-"""Dataset scale: how many distinct bytes a job reads, as a multiple of a dataset; made by `ioprof.converters.job.multiples`.
+"""Dataset scale: how many distinct bytes a job reads, as a multiple of a dataset; made by
+`ioprof.converters.job.multiples`.
 
     2x     every record twice, under a new name or key: twice the bytes on the disk
     0.5x   half of the records, every class keeping its share
     1.5x   both
 
-A scaled dataset is a dataset of its own, in the folder of the one that it was made of, so that every loader and tool can read it.
+A scaled dataset is a dataset of its own, in the folder of the one that it was made of, so that
+every loader and tool can read it.
 """
 
 import re
@@ -38,7 +40,8 @@ class Scale:
         factor = Fraction(found[1]) / (100 if found[2] == "%" else 1) if found else Fraction(0)
         if not 0 < factor <= _MOST:
             raise CommandError(
-                f"--dataset-scale {text!r}: give a multiple above 0 and up to {_MOST}x, such as 0.5x, 2x, 1.5x or 50%"
+                f"--dataset-scale {text!r}: give a multiple above 0 and up to {_MOST}x, such as"
+                " 0.5x, 2x, 1.5x or 50%"
             )
         return cls(factor)
 
@@ -65,7 +68,9 @@ class Scale:
         return dataset.with_name(f"{dataset.name}-{self}")
 
     def source(self, dataset: Dataset) -> str:
-        """The `source` in its manifest; equal only for the same multiple of the same bytes in the same layout."""
+        """The `source` in its manifest; equal only for the same multiple of the same bytes in the
+        same layout.
+        """
         return f"{self} of {dataset.name} ({dataset.layout}, {dataset.digest})"
 
 
@@ -73,19 +78,22 @@ def check_scalable(dataset: Dataset, scale: Scale) -> None:
     """Raise `CommandError` where no such multiple can be made."""
     if dataset.scale != 1:
         raise CommandError(
-            f"{dataset.path}: is itself {dataset.scale:g}x of another dataset; give that one, or leave out --dataset-scale"
+            f"{dataset.path}: is itself {dataset.scale:g}x of another dataset; give that one, or"
+            " leave out --dataset-scale"
         )
     if scale.factor * dataset.records < 1:
         raise CommandError(
-            f"--dataset-scale {scale}: is less than one of the {dataset.records} records of {dataset.path}; give more"
+            f"--dataset-scale {scale}: is less than one of the {dataset.records} records of"
+            f" {dataset.path}; give more"
         )
 
 
 def balanced_subset(labels: npt.ArrayLike, fraction: Fraction | float, seed: int) -> Indices:
-    """Which records make a fraction of a dataset in which every class keeps its share: ascending indices, (records,) int64.
+    """Which records make a fraction of a dataset in which every class keeps its share: ascending
+    indices, (records,) int64.
 
-    There are round(fraction × records), at least one, and of each class its share of them to within one record. Which ones is
-    random, and depends on the seed and the labels alone.
+    There are round(fraction × records), at least one, and of each class its share of them to within
+    one record. Which ones is random, and depends on the seed and the labels alone.
     """
     known = np.asarray(labels, dtype=np.int64)
     order = np.random.default_rng(seed).permutation(len(known))
@@ -98,7 +106,9 @@ def balanced_subset(labels: npt.ArrayLike, fraction: Fraction | float, seed: int
 
 
 def _shares(sizes: Indices, total: int) -> Indices:
-    """`total` divided in proportion to `sizes` (largest remainder, the first class where remainders are equal)."""
+    """`total` divided in proportion to `sizes` (largest remainder, the first class where remainders
+    are equal).
+    """
     exact = sizes * total
     counts: Indices = exact // sizes.sum()
     left = total - int(counts.sum())

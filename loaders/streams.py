@@ -1,9 +1,12 @@
-"""Which sample is in which batch where shards are read from one end to the other: a pure function of seed, ranks and workers.
+"""Which sample is in which batch where shards are read from one end to the other: a pure function
+of seed, ranks and workers.
 
-The shards of an epoch, in a seeded order, are one long stream of records. It is cut into consecutive pieces, one for each worker of
-each rank (a *lane*), as long as that lane's batches need; a cut may lie within a shard. So each record is in one lane, all ranks
-have as many batches, and of no shard is anything read twice but for what lies around a cut. A lane reads its piece in order, and
-its samples leave through a buffer, from which one is drawn at a time (as in the webdataset library and in DALI).
+The shards of an epoch, in a seeded order, are one long stream of records. It is cut into
+consecutive pieces, one for each worker of each rank (a *lane*), as long as that lane's batches
+need; a cut may lie within a shard. So each record is in one lane, all ranks have as many batches,
+and of no shard is anything read twice but for what lies around a cut. A lane reads its piece in
+order, and its samples leave through a buffer, from which one is drawn at a time (as in the
+webdataset library and in DALI).
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +20,8 @@ from ioprof.loaders.base import LoaderOptions
 from ioprof.loaders.order import Batches, BatchRequest
 
 _FIRST_FILL = 10
-"""A sample leaves once a tenth of the buffer is full; until it is full, two come for each that leaves."""
+"""A sample leaves once a tenth of the buffer is full; until it is full, two come for each that
+leaves."""
 
 
 class Piece(NamedTuple):
@@ -30,7 +34,9 @@ class Piece(NamedTuple):
 
 
 class StreamOrder:
-    """The batches of one rank over `shards`, each a range of records; there must be as many records as ranks, or more."""
+    """The batches of one rank over `shards`, each a range of records; there must be as many records
+    as ranks, or more.
+    """
 
     def __init__(self, shards: Sequence[range], options: LoaderOptions) -> None:
         self.shards, self._options = shards, options
@@ -51,35 +57,67 @@ class StreamOrder:
         for number in range(self._options.first_batch, self._options.num_batches):
             epoch = self.epoch(number)
             if epoch != known:
-                known, lanes = epoch, [self._leaving(epoch, lane, number) for lane in range(self._num_lanes)]
-            yield BatchRequest(number, epoch, list(islice(lanes[self.lane(number)], self._batches.samples(number))))
+                known, lanes = (
+                    epoch,
+                    [self._leaving(epoch, lane, number) for lane in range(self._num_lanes)],
+                )
+            yield BatchRequest(
+                number, epoch, list(islice(lanes[self.lane(number)], self._batches.samples(number)))
+            )
 
     def piece(self, number: int) -> Piece:
-        """What the lane of batch `number` reads in that batch's epoch, and what of it is in its earlier batches."""
+        """What the lane of batch `number` reads in that batch's epoch, and what of it is in its
+        earlier batches.
+        """
         epoch, lane = self.epoch(number), self.lane(number)
         ranges = self._ranges(epoch, lane)
-        return Piece(ranges, set(islice(self._shuffled(ranges, epoch, lane), self._samples_before(epoch, lane, number))))
+        return Piece(
+            ranges,
+            set(
+                islice(
+                    self._shuffled(ranges, epoch, lane), self._samples_before(epoch, lane, number)
+                )
+            ),
+        )
 
     def _leaving(self, epoch: int, lane: int, number: int) -> Iterator[int]:
-        """The records of a lane from batch `number` on, in the order in which they leave its buffer."""
-        return islice(self._shuffled(self._ranges(epoch, lane), epoch, lane), self._samples_before(epoch, lane, number), None)
+        """The records of a lane from batch `number` on, in the order in which they leave its
+        buffer.
+        """
+        return islice(
+            self._shuffled(self._ranges(epoch, lane), epoch, lane),
+            self._samples_before(epoch, lane, number),
+            None,
+        )
 
     def _samples_before(self, epoch: int, lane: int, number: int) -> int:
         begin = epoch * self._batches.per_epoch
-        return sum(self._batches.samples(earlier) for earlier in range(begin, number) if self.lane(earlier) == lane)
+        return sum(
+            self._batches.samples(earlier)
+            for earlier in range(begin, number)
+            if self.lane(earlier) == lane
+        )
 
     def _ranges(self, epoch: int, lane: int) -> list[range]:
         sizes = self._lane_sizes(epoch)
         place = self._options.rank * self._num_lanes + lane
         begin = int(sizes[:place].sum())
-        order = np.random.default_rng([self._options.seed, epoch]).permutation(len(self.shards)).tolist()
+        order = (
+            np.random.default_rng([self._options.seed, epoch])
+            .permutation(len(self.shards))
+            .tolist()
+        )
         return cut([self.shards[shard] for shard in order], begin, begin + int(sizes[place]))
 
     def _lane_sizes(self, epoch: int) -> npt.NDArray[np.int64]:
-        """How many samples each lane delivers in an epoch, (ranks × lanes,), the lanes of a rank side by side."""
+        """How many samples each lane delivers in an epoch, (ranks × lanes,), the lanes of a rank
+        side by side.
+        """
         ranks = np.arange(self._options.num_ranks)[:, None]
         steps = np.array(self._batches.bounds)
-        samples = (steps[:, 1] - steps[:, 0] - ranks + self._options.num_ranks - 1) // self._options.num_ranks
+        samples = (
+            steps[:, 1] - steps[:, 0] - ranks + self._options.num_ranks - 1
+        ) // self._options.num_ranks
         lanes = (epoch * len(steps) + np.arange(len(steps))) % self._num_lanes
         sizes = np.zeros((self._options.num_ranks, self._num_lanes), np.int64)
         np.add.at(sizes, (ranks, lanes), samples)
@@ -94,13 +132,16 @@ def cut(ranges: Sequence[range], begin: int, end: int) -> list[range]:
     """Places `begin` to `end` of the ranges laid end to end."""
     ends = list(accumulate(map(len, ranges)))
     parts = [
-        each[max(0, begin - (last - len(each))) : max(0, end - (last - len(each)))] for each, last in zip(ranges, ends, strict=True)
+        each[max(0, begin - (last - len(each))) : max(0, end - (last - len(each)))]
+        for each, last in zip(ranges, ends, strict=True)
     ]
     return [part for part in parts if part]
 
 
 def shuffled(ranges: Sequence[range], buffer: int, source: np.random.Generator) -> Iterator[int]:
-    """All numbers of the ranges, in order but for a buffer of so many, from which one is drawn at a time."""
+    """All numbers of the ranges, in order but for a buffer of so many, from which one is drawn at a
+    time.
+    """
     waiting: list[int] = []
     numbers = (number for each in ranges for number in each)
     for number in numbers:

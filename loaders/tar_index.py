@@ -1,7 +1,8 @@
 """Checks DALI's index of a tar: DALI trusts its numbers, and a wrong one crashes the process.
 
-The members of a tar that ioprof wrote follow each other without a gap. So an index is right where each member begins where the one
-before ends and the last one ends where the tar does, and no header of the tar is read for that.
+The members of a tar that ioprof wrote follow each other without a gap. So an index is right where
+each member begins where the one before ends and the last one ends where the tar does, and no header
+of the tar is read for that.
 """
 
 import re
@@ -15,13 +16,16 @@ _BLOCK: Final = 512
 _END_BYTES: Final = 2 * _BLOCK
 _NUMBER: Final = r"(\d{1,15})"
 _RECORD: Final = re.compile(
-    rf"(jpg|png|rgb) {_NUMBER} {_NUMBER} (\d{{8,18}})\.\1 cls {_NUMBER} {_NUMBER} \4\.cls json {_NUMBER} {_NUMBER} \4\.json",
+    rf"(jpg|png|rgb) {_NUMBER} {_NUMBER} (\d{{8,18}})\.\1 cls {_NUMBER} {_NUMBER} \4\.cls json"
+    rf" {_NUMBER} {_NUMBER} \4\.json",
     re.ASCII,
 )
 
 
 def check_tar_index(tar: Path) -> None:
-    """Raise `DatasetError` where the index beside a tar is not that of this tar; nothing is wrong where there is none."""
+    """Raise `DatasetError` where the index beside a tar is not that of this tar; nothing is wrong
+    where there is none.
+    """
     path = tar.with_suffix(SUFFIX)
     try:
         if not path.is_file():
@@ -29,7 +33,9 @@ def check_tar_index(tar: Path) -> None:
         head, *lines = path.read_bytes().decode("ascii", errors="replace").split("\n")
         end = tar.stat().st_size - _END_BYTES
     except OSError as error:
-        raise DatasetError(f"{path}: cannot be read ({error.strerror}); {_otherwise(path)}") from None
+        raise DatasetError(
+            f"{path}: cannot be read ({error.strerror}); {_otherwise(path)}"
+        ) from None
     if head != f"v1.2 {len(lines) - 1}" or lines.pop():
         raise _wrong(path, 1)
     place, key = 0, None

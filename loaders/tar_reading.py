@@ -1,7 +1,9 @@
-"""Reads the records of one tar as ioprof writes them: `KEY.jpg`, `KEY.cls`, `KEY.json`, where KEY is the number of the record.
+"""Reads the records of one tar as ioprof writes them: `KEY.jpg`, `KEY.cls`, `KEY.json`, where KEY
+is the number of the record.
 
-What is not exactly that raises `DatasetError`. The numbers are consecutive, so a record in the middle of a shard is found by a few
-reads: a guess where it lies, the next header from there on, and another guess between what is known.
+What is not exactly that raises `DatasetError`. The numbers are consecutive, so a record in the
+middle of a shard is found by a few reads: a guess where it lies, the next header from there on, and
+another guess between what is known.
 """
 
 import re
@@ -12,7 +14,8 @@ from ioprof.loaders.file_reading import LARGEST_FILE, FileRanges
 
 BLOCK: Final = 512
 CHUNK_BYTES: Final = 1 << 20
-"""Of one read: some ten images, a stripe of most parallel file systems, and less than what they read ahead."""
+"""Of one read: some ten images, a stripe of most parallel file systems, and less than what they
+read ahead."""
 _SEARCH_BYTES: Final = 1 << 16
 _SEARCHES: Final = 1 << 10
 _GUESSES: Final = 64
@@ -36,7 +39,9 @@ class _Header(NamedTuple):
 
 
 class TarReader:
-    """Hands out records `numbers` of the tar at `path`, which holds records `shard`, in order; for the process that made it."""
+    """Hands out records `numbers` of the tar at `path`, which holds records `shard`, in order; for
+    the process that made it.
+    """
 
     def __init__(self, path: str, shard: range, numbers: range) -> None:
         self._path = path
@@ -45,7 +50,8 @@ class TarReader:
             self._file = FileRanges(path)
         except OSError as error:
             raise DatasetError(f"{path}: cannot be read ({error.strerror}); {_AGAIN}") from None
-        # What was read last lies in the first `filled` bytes of a buffer that is kept: a new one costs a fault for every page.
+        # What was read last lies in the first `filled` bytes of a buffer that is kept: a new one
+        # costs a fault for every page.
         self._buffer = bytearray(2 * CHUNK_BYTES)
         self._filled = 0
         self._start = self._place = self._locate(shard, numbers.start)
@@ -78,7 +84,7 @@ class TarReader:
         self._place = about + BLOCK + padded(last.size)
         return bytes(self._take(data, image.size)), bytes(self._take(label + BLOCK, labels.size))
 
-    # -------------------------------------------------------------------------------------------- a window that moves on
+    # ----------------------------------------------------------------------- a window that moves on
 
     def _header(self, place: int) -> _Header:
         found = _parsed(self._take(place, BLOCK))
@@ -113,7 +119,7 @@ class TarReader:
     def _damaged(self, what: str) -> DatasetError:
         return DatasetError(f"{self._path}: {what}; {_AGAIN}")
 
-    # -------------------------------------------------------------------------------------------- a record in the middle
+    # ----------------------------------------------------------------------- a record in the middle
 
     def _locate(self, shard: range, number: int) -> int:
         """Where the record begins."""
@@ -135,7 +141,9 @@ class TarReader:
         return low
 
     def _next_image(self, place: int, end: int) -> tuple[int, int] | None:
-        """Place and number of the first record that begins at `place` or after it, and before `end`."""
+        """Place and number of the first record that begins at `place` or after it, and before
+        `end`.
+        """
         for _ in range(_SEARCHES):
             data = self._read(place, _SEARCH_BYTES)
             for begin in range(0, min(len(data), end - place) - BLOCK + 1, BLOCK):
@@ -185,11 +193,19 @@ def padded(size: int) -> int:
 
 def _parsed(block: memoryview) -> _Header | None:
     """The header of a regular file (POSIX ustar, as ioprof writes it); None: it is none."""
-    if len(block) < BLOCK or bytes(block[257:262]) != b"ustar" or block[156] not in b"0\0" or block[345]:
+    if (
+        len(block) < BLOCK
+        or bytes(block[257:262]) != b"ustar"
+        or block[156] not in b"0\0"
+        or block[345]
+    ):
         return None
     size, checksum = bytes(block[124:136]), bytes(block[_CHECKSUM]).strip(b" \0")
     if not _SIZE.fullmatch(size) or not checksum.isdigit() or b"8" in checksum or b"9" in checksum:
         return None
-    if sum(block) - sum(block[_CHECKSUM]) + 8 * ord(" ") != int(checksum, 8) or int(size[:11], 8) > LARGEST_FILE:
+    if (
+        sum(block) - sum(block[_CHECKSUM]) + 8 * ord(" ") != int(checksum, 8)
+        or int(size[:11], 8) > LARGEST_FILE
+    ):
         return None
     return _Header(bytes(block[:100]).partition(b"\0")[0], int(size[:11], 8))

@@ -1,7 +1,8 @@
-"""Records of a `webdataset` dataset: tars that are read from one end to the other, in large reads, each by one worker.
+"""Records of a `webdataset` dataset: tars that are read from one end to the other, in large reads,
+each by one worker.
 
-Random access is what a tar is not for: it has no index, and to make one takes a read for every record. So batches follow
-`streams.StreamOrder`, and not the order that `files` and `lmdb` share.
+Random access is what a tar is not for: it has no index, and to make one takes a read for every
+record. So batches follow `streams.StreamOrder`, and not the order that `files` and `lmdb` share.
 """
 
 import os
@@ -23,7 +24,9 @@ _AGAIN: Final = "convert the dataset again"
 
 
 class TarRecords(Records):
-    """Reads the batches in the order of `StreamOrder`: each lane reads its piece of the tars from one end to the other."""
+    """Reads the batches in the order of `StreamOrder`: each lane reads its piece of the tars from
+    one end to the other.
+    """
 
     layouts: ClassVar[tuple[str, ...]] = ("webdataset",)
 
@@ -33,21 +36,29 @@ class TarRecords(Records):
         self._owner = 0
 
     def check(self) -> None:
-        """Raise `DatasetError` if a shard is missing or begins otherwise than it should, or the last lacks the last record."""
+        """Raise `DatasetError` if a shard is missing or begins otherwise than it should, or the
+        last lacks the last record.
+        """
         self.read(self.dataset.records - 1)
 
     def requests(self) -> Iterator[BatchRequest]:
         """The batches of this rank, in order."""
-        return self._order.requests()  # the shards are looked at here and now, before there are workers that would each do so
+        return (
+            self._order.requests()
+        )  # the shards are looked at here and now, before there are workers that would each do so
 
     def of_batch(self, request: BatchRequest) -> Iterator[Record]:
-        """The records of a batch, in order, read from where its lane is; records before them are kept for later batches."""
+        """The records of a batch, in order, read from where its lane is; records before them are
+        kept for later batches.
+        """
         if self._owner != os.getpid():
             self._lanes, self._owner = {}, os.getpid()
         number, epoch = self._order.lane(request.number), self._order.epoch(request.number)
         lane = self._lanes.get(number)
         if lane is None or lane.epoch != epoch:
-            lane = self._lanes[number] = Lane(epoch, self._order.piece(request.number), self._reader)
+            lane = self._lanes[number] = Lane(
+                epoch, self._order.piece(request.number), self._reader
+            )
         for index in request.indices:
             image, label = lane.take(index)
             yield Record(image, self.raw_shape, self._label(index, label))
@@ -68,7 +79,9 @@ class TarRecords(Records):
         return label
 
     def _reader(self, numbers: range) -> TarReader:
-        return TarReader(self._path(numbers.start), self._order.shards[self._shard(numbers.start)], numbers)
+        return TarReader(
+            self._path(numbers.start), self._order.shards[self._shard(numbers.start)], numbers
+        )
 
     def _shard(self, index: int) -> int:
         return bisect_right(self._order.shards, index, key=lambda shard: shard.start) - 1
@@ -83,10 +96,16 @@ class TarRecords(Records):
     @cached_property
     def _order(self) -> StreamOrder:
         starts = [first_number(str(path)) for path in self._paths]
-        shards = [range(start, end) for start, end in zip(starts, [*starts[1:], self.dataset.records], strict=True)]
+        shards = [
+            range(start, end)
+            for start, end in zip(starts, [*starts[1:], self.dataset.records], strict=True)
+        ]
         if starts[0] != 0 or not all(shards):
             wrong = next((place for place, shard in enumerate(shards) if not shard), 0)
-            raise DatasetError(f"{self._paths[wrong]}: begins with record {starts[wrong]}, which cannot be; {_AGAIN}")
+            raise DatasetError(
+                f"{self._paths[wrong]}: begins with record {starts[wrong]}, which cannot be;"
+                f" {_AGAIN}"
+            )
         return StreamOrder(shards, self.options)
 
 
@@ -104,7 +123,9 @@ class SequentialReader(Protocol):
 class Lane:
     """What one worker reads in one epoch: record after record, each kept until it is taken."""
 
-    def __init__(self, epoch: int, piece: Piece, reader: Callable[[range], SequentialReader]) -> None:
+    def __init__(
+        self, epoch: int, piece: Piece, reader: Callable[[range], SequentialReader]
+    ) -> None:
         self.epoch = epoch
         self._done, self._open = piece.done, reader
         self._ranges = iter(_without_leading(piece))

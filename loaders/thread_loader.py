@@ -1,11 +1,14 @@
-"""Batches made by threads of the rank's own process: no worker processes, no shared memory, no transport.
+"""Batches made by threads of the rank's own process: no worker processes, no shared memory, no
+transport.
 
-Reading, decoding and resizing release the interpreter lock, so threads do them at the same time; what is left in Python is done by
-one thread at a time, but for a free-threaded Python. Each sample is written to its place in the batch as soon as it is made.
+Reading, decoding and resizing release the interpreter lock, so threads do them at the same time;
+what is left in Python is done by one thread at a time, but for a free-threaded Python. Each sample
+is written to its place in the batch as soon as it is made.
 
-Thread `w` of `n` makes every n-th batch, as worker processes do, so each layout has the order that it has with worker processes.
-Each thread has its own open files. Values of `lmdb` and `raw` are read by pread, and the job refuses `--lmdb-read mmap`: a page
-fault of a memory map keeps the interpreter lock while it waits for the device, and stops all threads; a read releases it.
+Thread `w` of `n` makes every n-th batch, as worker processes do, so each layout has the order that
+it has with worker processes. Each thread has its own open files. Values of `lmdb` and `raw` are
+read by pread, and the job refuses `--lmdb-read mmap`: a page fault of a memory map keeps the
+interpreter lock while it waits for the device, and stops all threads; a read releases it.
 """
 
 import atexit
@@ -39,7 +42,9 @@ class ThreadLoader:
         self._facts = records.facts()
 
     def __iter__(self) -> Iterator[Batch]:
-        return self._deliver(_Threads(self._records, self._options))  # starts them here and now, not at the first batch
+        return self._deliver(
+            _Threads(self._records, self._options)
+        )  # starts them here and now, not at the first batch
 
     def facts(self) -> LoadingFacts:
         """How records are read and decoded."""
@@ -81,12 +86,16 @@ class _Threads:
         self._num_sent = self._num_taken = 0
         self._numbers: deque[int] = deque()
         self._tasks: list[deque[_Task]] = [deque() for _ in range(options.workers)]
-        self._made: list[deque[MadeBatch | WorkerFailure]] = [deque() for _ in range(options.workers)]
+        self._made: list[deque[MadeBatch | WorkerFailure]] = [
+            deque() for _ in range(options.workers)
+        ]
         records.name(0)  # loads the index once, for the copies of all threads
         ready = threading.Barrier(options.workers + 1)
         num_threads = torch.get_num_threads()
         self._threads = [
-            threading.Thread(target=self._work, args=(place, copy(records), options, ready), daemon=True)
+            threading.Thread(
+                target=self._work, args=(place, copy(records), options, ready), daemon=True
+            )
             for place in range(options.workers)
         ]
         try:
@@ -94,10 +103,15 @@ class _Threads:
                 thread.start()
         except RuntimeError as error:
             ready.abort()
-            raise LoaderError(f"no loader thread can be started ({error}); use fewer --workers") from None
-        atexit.register(self.stop)  # a thread that the interpreter's end finds in torch's C++ would abort the process
+            raise LoaderError(
+                f"no loader thread can be started ({error}); use fewer --workers"
+            ) from None
+        atexit.register(
+            self.stop
+        )  # a thread that the interpreter's end finds in torch's C++ would abort the process
         ready.wait()
-        # What a thread sets is its own number, and that of all threads that use torch for the first time later: those of backward.
+        # What a thread sets is its own number, and that of all threads that use torch for the first
+        # time later: those of backward.
         torch.set_num_threads(num_threads)
         self._send()
 
@@ -137,7 +151,9 @@ class _Threads:
                 self._num_sent += 1
             self._changed.notify_all()
 
-    def _work(self, place: int, records: "Records", options: LoaderOptions, ready: threading.Barrier) -> None:
+    def _work(
+        self, place: int, records: "Records", options: LoaderOptions, ready: threading.Barrier
+    ) -> None:
         torch.set_num_threads(1)  # the batches are what is made in parallel
         try:
             ready.wait()
@@ -160,7 +176,14 @@ class _Threads:
 class ThreadBackend:
     """Reads every layout as its own loader does; without workers it is that loader."""
 
-    layouts: ClassVar[tuple[str, ...]] = ("files", "lmdb", "webdataset", "parquet", "raw", "indexed")
+    layouts: ClassVar[tuple[str, ...]] = (
+        "files",
+        "lmdb",
+        "webdataset",
+        "parquet",
+        "raw",
+        "indexed",
+    )
 
     def __init__(self, dataset: Dataset | None, options: LoaderOptions) -> None:
         from ioprof.loaders import open_records

@@ -1,10 +1,13 @@
-"""A slow simulation of a loader on shared cores, in exact arithmetic: looks at every process in every step, and has nothing in
-common with `ioprof.model.engine` but the rules.
+"""A slow simulation of a loader on shared cores, in exact arithmetic: looks at every process in
+every step, and has nothing in common with `ioprof.model.engine` but the rules.
 
-    * The loop sends workers x prefetch tasks at the start, and one more for each batch that it has taken, to the workers in turn.
-    * A worker does its tasks in the order in which they were sent. Each is a list of (resource, seconds).
+    * The loop sends workers x prefetch tasks at the start, and one more for each batch that it has
+      taken, to the workers in turn.
+    * A worker does its tasks in the order in which they were sent. Each is a list of (resource,
+      seconds).
     * The loop takes batches in the order of their tasks, and works after each.
-    * Of n who compute, each gets min(1, cores / n) of a core; of n who read, each gets 1 / n of the storage.
+    * Of n who compute, each gets min(1, cores / n) of a core; of n who read, each gets 1 / n of the
+      storage.
 """
 
 from collections.abc import Sequence
@@ -24,7 +27,9 @@ class _Process:
     tasks: list[int] = field(default_factory=list)
 
 
-def taken_at(workers: int, prefetch: int, tasks: Sequence[Work], after: Sequence[Work], cores: int) -> list[Fraction]:
+def taken_at(
+    workers: int, prefetch: int, tasks: Sequence[Work], after: Sequence[Work], cores: int
+) -> list[Fraction]:
     """When the loop has each batch."""
     made = set[int]()
     processes = [_Process() for _ in range(workers)]
@@ -57,8 +62,15 @@ def taken_at(workers: int, prefetch: int, tasks: Sequence[Work], after: Sequence
         busy = [each for each in (*processes, loop) if each.left]
         if not busy:
             break
-        users = [sum(each.left[0][0] == resource for each in busy) for resource in (DELAY, CORES, STORAGE)]
-        rates = (Fraction(1), min(Fraction(1), Fraction(cores, max(1, users[CORES]))), Fraction(1, max(1, users[STORAGE])))
+        users = [
+            sum(each.left[0][0] == resource for each in busy)
+            for resource in (DELAY, CORES, STORAGE)
+        ]
+        rates = (
+            Fraction(1),
+            min(Fraction(1), Fraction(cores, max(1, users[CORES]))),
+            Fraction(1, max(1, users[STORAGE])),
+        )
         step = min(each.left[0][1] / rates[each.left[0][0]] for each in busy)
         for each in busy:
             resource, seconds = each.left[0]

@@ -22,7 +22,8 @@ WRITERS: Final = {"native": True, "python": False}
 
 @contextmanager
 def writing(native: bool) -> Iterator[None]:
-    """Recordings that start in the block are written by the extension, or else as where it cannot be loaded."""
+    """Recordings that start in the block are written by the extension, or else as where it cannot
+    be loaded."""
     extension = recorder._native
     recorder._native = extension if native else None
     try:
@@ -99,12 +100,17 @@ def string(number: int, text: bytes) -> bytes:
     return record(file=number, bytes=len(text)) + text + bytes(-len(text) % RECORD_DTYPE.itemsize)
 
 
-def chunk(*slots: bytes, tid: int = 70, count: int | None = None, sequence: int = 0, **fields: int) -> bytes:
-    """A chunk with those slots; `count` replaces their number in the header, `fields` other header fields."""
+def chunk(
+    *slots: bytes, tid: int = 70, count: int | None = None, sequence: int = 0, **fields: int
+) -> bytes:
+    """A chunk with those slots; `count` replaces their number in the header, `fields` other header
+    fields."""
     body = b"".join(slots)
     header = np.zeros(1, CHUNK_HEADER_DTYPE)
     header["tid"] = tid
-    header["state"] = (len(body) // RECORD_DTYPE.itemsize if count is None else count) | sequence << 32
+    header["state"] = (
+        len(body) // RECORD_DTYPE.itemsize if count is None else count
+    ) | sequence << 32
     for name, value in fields.items():
         header[name] = value
     return (header.tobytes() + body).ljust(CHUNK_BYTES, b"\0")

@@ -5,9 +5,9 @@
 
     python tests/cluster_volume.py MOUNTPOINT --rate-mbit 100 --delay-ms 1
 
-MooseFS: one server for metadata and one for data, as Lustre has them, in one network namespace; its FUSE client in another. All
-users can access the mount, and its data is deleted at the end. Needs root and Debian's moosefs-master, moosefs-chunkserver and
-moosefs-client.
+MooseFS: one server for metadata and one for data, as Lustre has them, in one network namespace; its
+FUSE client in another. All users can access the mount, and its data is deleted at the end. Needs
+root and Debian's moosefs-master, moosefs-chunkserver and moosefs-client.
 """
 
 import argparse
@@ -54,7 +54,8 @@ class Volume:
     _servers: Companion
 
     def counters(self) -> dict[str, int]:
-        """Network traffic so far: `bytes_from_servers`, `bytes_from_client`, `frames`, headers included."""
+        """Network traffic so far: `bytes_from_servers`, `bytes_from_client`, `frames`, headers
+        included."""
         books = self._servers.ask()
         return {
             "bytes_from_servers": books["bytes_from_first"],
@@ -73,7 +74,10 @@ def missing() -> str | None:
         return "a cluster volume needs root"
     absent = {tool: package for tool, package in _PACKAGES.items() if not shutil.which(tool)}
     if absent:
-        return f"a cluster volume needs {', '.join(absent)}: apt-get install {' '.join(absent.values())}"
+        return (
+            f"a cluster volume needs {', '.join(absent)}: apt-get install"
+            f" {' '.join(absent.values())}"
+        )
     for device in (network_line.DEVICE, "/dev/fuse"):
         try:
             os.close(os.open(device, os.O_RDWR))
@@ -83,15 +87,23 @@ def missing() -> str | None:
 
 
 @contextmanager
-def cluster_volume(mount_point: Path | None = None, *, rate_mbit: float = 0, delay_ms: float = 0) -> Iterator[Volume]:
-    """An empty volume, until the block ends; skips the test if this is not permitted or not installed.
+def cluster_volume(
+    mount_point: Path | None = None, *, rate_mbit: float = 0, delay_ms: float = 0
+) -> Iterator[Volume]:
+    """An empty volume, until the block ends; skips the test if this is not permitted or not
+    installed.
 
     `rate_mbit` is for each direction, 0 is no limit; a round trip takes twice `delay_ms`.
     """
     with tempfile.TemporaryDirectory(prefix="ioprof-test-") as own:
         place = mount_point or Path(own, "volume")
         place.mkdir(exist_ok=True)
-        words = (f"--rate-mbit={rate_mbit}", f"--delay-ms={delay_ms}", f"--keep-in={own}", "--until-stdin-ends")
+        words = (
+            f"--rate-mbit={rate_mbit}",
+            f"--delay-ms={delay_ms}",
+            f"--keep-in={own}",
+            "--until-stdin-ends",
+        )
         try:
             with companion(__file__, place, *words) as servers:
                 yield Volume(place, servers)
@@ -99,7 +111,7 @@ def cluster_volume(mount_point: Path | None = None, *, rate_mbit: float = 0, del
             unmount_orphan(place)
 
 
-# ------------------------------------------------------------------------------------------------ the program
+# -------------------------------------------------------------------------------------- the program
 
 
 def _start_servers(folder: Path, running: ExitStack) -> None:
@@ -110,18 +122,30 @@ def _start_servers(folder: Path, running: ExitStack) -> None:
     exports, disks = folder / "exports", folder / "disks"
     exports.write_text("* / rw,alldirs,admin,maproot=0:0\n")
     disks.write_text(f"{folder}/chunks\n")
-    (folder / "master").write_text(f"{common}DATA_PATH = {folder}/metadata\nEXPORTS_FILENAME = {exports}\n")
-    own = f"DATA_PATH = {folder}/data\nHDD_CONF_FILENAME = {disks}\nHDD_LEAVE_SPACE_DEFAULT = 64MiB\nMASTER_HOST = {_SERVER}\n"
+    (folder / "master").write_text(
+        f"{common}DATA_PATH = {folder}/metadata\nEXPORTS_FILENAME = {exports}\n"
+    )
+    own = (
+        f"DATA_PATH = {folder}/data\nHDD_CONF_FILENAME = {disks}\nHDD_LEAVE_SPACE_DEFAULT ="
+        f" 64MiB\nMASTER_HOST = {_SERVER}\n"
+    )
     (folder / "chunkserver").write_text(common + own)
     for program, config in (("mfsmaster", "master"), ("mfschunkserver", "chunkserver")):
-        _start(running, folder / f"{program}.log", program, "-f", "-c", str(folder / config), "start")
+        _start(
+            running, folder / f"{program}.log", program, "-f", "-c", str(folder / config), "start"
+        )
 
 
 def _start(running: ExitStack, log: Path, *command: str) -> "subprocess.Popen[bytes]":
     """Start a daemon that ends when this program ends for any reason."""
     with open(log, "wb") as said:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True, preexec_fn=die_with_parent
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+            start_new_session=True,
+            preexec_fn=die_with_parent,
         )
     running.callback(_kill, process)
     return process
@@ -134,13 +158,16 @@ def _kill(process: "subprocess.Popen[bytes]") -> None:
 
 
 def _mount(place: Path, folder: Path, running: ExitStack) -> None:
-    """Mount with the client, retry until the servers answer, and wait until there is space to write."""
+    """Mount with the client, retry until the servers answer, and wait until there is space to
+    write."""
     deadline = time.monotonic() + _START_S
     log = folder / "mfsmount.log"
     client = None
     while not (os.path.ismount(place) and os.statvfs(place).f_blocks):
         if time.monotonic() > deadline:
-            raise TimeoutError("".join(path.read_text(errors="replace") for path in sorted(folder.glob("*.log"))))
+            raise TimeoutError(
+                "".join(path.read_text(errors="replace") for path in sorted(folder.glob("*.log")))
+            )
         if client is None or client.poll() is not None:
             modest = "mfsnice=0,mfsallowoomkiller"  # by default it would come before all others
             client = _start(running, log, "mfsmount", "-f", "-H", _SERVER, "-o", modest, str(place))
@@ -187,12 +214,27 @@ def _serve(arguments: argparse.Namespace) -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Serve and mount a volume of a cluster file system, over a slow network.")
+    parser = argparse.ArgumentParser(
+        description="Serve and mount a volume of a cluster file system, over a slow network."
+    )
     parser.add_argument("mount_point", type=Path)
-    parser.add_argument("--rate-mbit", type=float, default=0.0, help="million bits per second, each way; 0: no limit")
+    parser.add_argument(
+        "--rate-mbit",
+        type=float,
+        default=0.0,
+        help="million bits per second, each way; 0: no limit",
+    )
     parser.add_argument("--delay-ms", type=float, default=0.0, help="each way")
-    parser.add_argument("--keep-in", type=Path, help="a folder for what the servers store; default: where temporary files go")
-    parser.add_argument("--until-stdin-ends", action="store_true", help="answer questions on stdin, as tests want it")
+    parser.add_argument(
+        "--keep-in",
+        type=Path,
+        help="a folder for what the servers store; default: where temporary files go",
+    )
+    parser.add_argument(
+        "--until-stdin-ends",
+        action="store_true",
+        help="answer questions on stdin, as tests want it",
+    )
     return parser.parse_args()
 
 

@@ -1,7 +1,8 @@
-"""Helper programs that run during a test, such as a file server, and execute requests, which are lines of JSON on their stdin.
+"""Helper programs that run during a test, such as a file server, and execute requests, which are
+lines of JSON on their stdin.
 
-A companion prints one line when it is ready, and one line per request. When its stdin is closed, it cleans up and exits, also if
-the test is killed.
+A companion prints one line when it is ready, and one line per request. When its stdin is closed, it
+cleans up and exits, also if the test is killed.
 """
 
 import json
@@ -37,13 +38,22 @@ class Companion:
 def companion(*command: object) -> Iterator[Companion]:
     """A Python program with its arguments, until the block ends.
 
-    Skips the test with the reason of the companion if something is missing, and fails it if the companion fails.
+    Skips the test with the reason of the companion if something is missing, and fails it if the
+    companion fails.
     """
-    line = [sys.executable, *(os.fsdecode(word) if isinstance(word, bytes) else str(word) for word in command)]
+    line = [
+        sys.executable,
+        *(os.fsdecode(word) if isinstance(word, bytes) else str(word) for word in command),
+    ]
     with tempfile.TemporaryFile("w+", errors="replace") as said:
         # A session of its own: Ctrl-C reaches only the test, which then ends the companion.
         process = subprocess.Popen(
-            line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True, start_new_session=True
+            line,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            text=True,
+            start_new_session=True,
         )
         try:
             yield Companion(process, _first_answer(process, said))
@@ -52,7 +62,9 @@ def companion(*command: object) -> Iterator[Companion]:
         assert 0 == process.returncode, _end_of(said)
 
 
-def answer_until_told_to_end(answer: Callable[[dict[str, Any]], dict[str, Any]], ready: dict[str, Any]) -> None:
+def answer_until_told_to_end(
+    answer: Callable[[dict[str, Any]], dict[str, Any]], ready: dict[str, Any]
+) -> None:
     """In the companion: report that it is ready, then answer requests until stdin is closed."""
     print(json.dumps(ready), flush=True)
     for line in sys.stdin:

@@ -1,6 +1,8 @@
-"""Whether two versions of ioprof say the same of recorded runs: python tests/compare_runs.py OTHER_SOURCE RUN ...
+"""Whether two versions of ioprof say the same of recorded runs: python tests/compare_runs.py
+OTHER_SOURCE RUN ...
 
-OTHER_SOURCE is a checkout of the other version, with its libraries built. Prints a line per run; exits with 1 if one differs.
+OTHER_SOURCE is a checkout of the other version, with its libraries built. Prints a line per run;
+exits with 1 if one differs.
 """
 
 import os
@@ -22,7 +24,9 @@ def analysed(source: Path, run: str) -> str:
     """The summary and a hash of each step, by the ioprof in that checkout."""
     environment = {**os.environ, "PYTHONPATH": str(source)}
     command = [sys.executable, "-c", ANALYSE, run]
-    return subprocess.run(command, capture_output=True, text=True, check=True, env=environment, cwd=source).stdout
+    return subprocess.run(
+        command, capture_output=True, text=True, check=True, env=environment, cwd=source
+    ).stdout
 
 
 def main() -> int:

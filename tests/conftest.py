@@ -1,4 +1,5 @@
-"""What every test gets: nothing may be left behind, no more of the machine than its tier allows, and three folders of images."""
+"""What every test gets: nothing may be left behind, no more of the machine than its tier allows,
+and three folders of images."""
 
 import fcntl
 import json
@@ -31,7 +32,8 @@ settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True
 settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 GRACE_S: Final = 5.0
-"""How long a thread or a process that is already on its way out may take: multiprocessing's queue feeders, a reaped worker."""
+"""How long a thread or a process that is already on its way out may take: multiprocessing's queue
+feeders, a reaped worker."""
 
 LIBRARY_VARIABLES: Final = {
     "PYTEST_CURRENT_TEST",  # pytest: the name of the phase that runs
@@ -40,11 +42,23 @@ LIBRARY_VARIABLES: Final = {
 }
 
 LIBRARY_PROCESSES: Final = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
-"""Python's own helpers, started once by the first spawn or forkserver and kept until the interpreter ends."""
+"""Python's own helpers, started once by the first spawn or forkserver and kept until the
+interpreter ends."""
 
 
 OF_SYSTEM: Final = {
-    *("mount", "umount", "losetup", "fusermount", "fusermount3", "unshare", "ip", "mkfs.ext4", "mkfs.xfs", "mkfs.btrfs"),
+    *(
+        "mount",
+        "umount",
+        "losetup",
+        "fusermount",
+        "fusermount3",
+        "unshare",
+        "ip",
+        "mkfs.ext4",
+        "mkfs.xfs",
+        "mkfs.btrfs",
+    ),
     *("chromium", "chromium-browser", "google-chrome", "mfsmaster", "slurmctld"),
 }
 """Programs that only tests of the tier `system` start."""
@@ -57,7 +71,9 @@ def _note_start(event: str, arguments: tuple[object, ...]) -> None:
     """An audit hook (PEP 578)."""
     if event == "subprocess.Popen":
         words = arguments[1]
-        _started.append(str(words if isinstance(words, str | bytes | os.PathLike) else next(iter(words))))  # type: ignore[call-overload]
+        _started.append(
+            str(words if isinstance(words, str | bytes | os.PathLike) else next(iter(words)))
+        )  # type: ignore[call-overload]
     elif event in ("os.fork", "os.forkpty", "os.posix_spawn"):
         _started.append(event)
 
@@ -67,13 +83,21 @@ sys.addaudithook(_note_start)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--whole`, and `--budget` for `make quick`."""
-    parser.addoption("--whole", action="store_true", help="run all tests, also those whose turn is another day")
-    parser.addoption("--budget", type=float, metavar="S", help="leave out the tests that would begin later than so many seconds")
+    parser.addoption(
+        "--whole", action="store_true", help="run all tests, also those whose turn is another day"
+    )
+    parser.addoption(
+        "--budget",
+        type=float,
+        metavar="S",
+        help="leave out the tests that would begin later than so many seconds",
+    )
 
 
 def pytest_configure() -> None:
-    """Note the day, by which some tests rotate, for all processes. Take signals as a terminal's foreground job does, whoever
-    started pytest: `nohup` and a shell's `&` have some ignored, and what is ignored stays so in every process that a test starts.
+    """Note the day, by which some tests rotate, for all processes. Take signals as a terminal's
+    foreground job does, whoever started pytest: `nohup` and a shell's `&` have some ignored, and
+    what is ignored stays so in every process that a test starts.
     """
     os.environ.setdefault("IOPROF_TESTS_DAY", str(int(time.time() // 86400)))
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -83,22 +107,27 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # outermost: waiting is not the test's time
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Where several processes share the tests, one that compares rates or times and is marked `alone` waits until the others' tests
-    have ended, and they wait for it."""
+    """Where several processes share the tests, one that compares rates or times and is marked
+    `alone` waits until the others' tests have ended, and they wait for it."""
     if not hasattr(item.config, "workerinput"):  # pytest-xdist's
         return (yield)
     with open(__file__) as gate, open(Path(__file__).with_name("repository.py")) as room:
-        fcntl.flock(gate, fcntl.LOCK_EX)  # one behind the other, or those who may share would never let in one who may not
+        fcntl.flock(
+            gate, fcntl.LOCK_EX
+        )  # one behind the other, or those who may share would never let in one who may not
         fcntl.flock(room, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)
         fcntl.flock(gate, fcntl.LOCK_UN)
         try:
             return (yield)
         finally:
-            fcntl.flock(room, fcntl.LOCK_UN)  # not by closing it: a test's processes may hold copies
+            fcntl.flock(
+                room, fcntl.LOCK_UN
+            )  # not by closing it: a test's processes may hold copies
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out those whose turn is another day: of `pytest.mark.job(every=4)` each test runs on one day in four."""
+    """Leave out those whose turn is another day: of `pytest.mark.job(every=4)` each test runs on
+    one day in four."""
     if config.getoption("--whole"):
         return
     day = int(os.environ["IOPROF_TESTS_DAY"])
@@ -124,8 +153,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest) -> Iterator[None]:
-    """Note which fixtures that tests share start processes: each of these tests is of the tier `job` at least."""
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest
+) -> Iterator[None]:
+    """Note which fixtures that tests share start processes: each of these tests is of the tier
+    `job` at least."""
     before = len(_started)
     try:
         return (yield)
@@ -139,29 +171,39 @@ _started_by: Final[dict[tuple[str, str], list[str]]] = {}
 
 
 def _shared_fixtures(item: pytest.Function) -> Iterator[tuple[str, str]]:
-    """The keys of `_started_by`. Two files may have fixtures of one name, and a parameter of a third may be called like them."""
+    """The keys of `_started_by`. Two files may have fixtures of one name, and a parameter of a
+    third may be called like them."""
     for definitions in item._fixtureinfo.name2fixturedefs.values():
         yield from ((definition.baseid, definition.argname) for definition in definitions[-1:])
 
 
 @pytest.fixture(autouse=True)
 def tier_fits(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail a test that starts a process and has neither mark, and one that changes the machine and is not of the tier `system`."""
+    """Fail a test that starts a process and has neither mark, and one that changes the machine and
+    is not of the tier `system`."""
     _started.clear()
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt
     yield
-    started = [*_started, *chain.from_iterable(_started_by.get(key, ()) for key in _shared_fixtures(request.node))]
+    started = [
+        *_started,
+        *chain.from_iterable(_started_by.get(key, ()) for key in _shared_fixtures(request.node)),
+    ]
     if resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt != before:
         started.append("a process of multiprocessing")  # which no audit event tells
     marks = {mark.name for mark in request.node.iter_markers()} & {"job", "system"}
     of_system = [program for program in started if Path(program).name in OF_SYSTEM]
-    assert "system" in marks or not of_system, f"{of_system[0]} is started: mark the test with pytest.mark.system"
-    assert marks or not started, f"a process is started ({started[0]}): mark the test with pytest.mark.job"
+    assert "system" in marks or not of_system, (
+        f"{of_system[0]} is started: mark the test with pytest.mark.system"
+    )
+    assert marks or not started, (
+        f"a process is started ({started[0]}): mark the test with pytest.mark.job"
+    )
 
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
-    """Fail a test that leaves recording on, a child process, a thread, an environment variable or another working directory."""
+    """Fail a test that leaves recording on, a child process, a thread, an environment variable or
+    another working directory."""
     assert not _is_recording(), "recording was on before the test began"
     before = set(threading.enumerate()), _children(), dict(os.environ), Path.cwd()
     yield
@@ -173,7 +215,8 @@ def nothing_left_behind() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def run_folders_fit_their_schemas(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail a test that made a run.json or summary.json in its `tmp_path` which does not fit its JSON schema."""
+    """Fail a test that made a run.json or summary.json in its `tmp_path` which does not fit its
+    JSON schema."""
     folder = request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else None
     yield
     if folder is not None:
@@ -190,7 +233,10 @@ def _schema_errors(folder: Path) -> Iterator[str]:
             except (OSError, ValueError):
                 continue  # a test about damaged files
             if isinstance(content, dict) and content.get("schema") in (RUN_SCHEMA, SUMMARY_SCHEMA):
-                yield from (f"{place}/{name}: {error.json_path}: {error.message[:200]}" for error in _errors(name, content))
+                yield from (
+                    f"{place}/{name}: {error.json_path}: {error.message[:200]}"
+                    for error in _errors(name, content)
+                )
 
 
 def _errors(name: str, content: object) -> Iterator[jsonschema.ValidationError]:
@@ -202,12 +248,15 @@ def _errors(name: str, content: object) -> Iterator[jsonschema.ValidationError]:
 def _validator(name: str) -> jsonschema.Draft202012Validator:
     from ioprof.format.run_record.json_schema import FILES, json_schema
 
-    return jsonschema.Draft202012Validator(json_schema(FILES[name.replace(".json", ".schema.json")]))
+    return jsonschema.Draft202012Validator(
+        json_schema(FILES[name.replace(".json", ".schema.json")])
+    )
 
 
 @pytest.fixture(scope="session")
 def sample() -> Path:
-    """500 real ImageNet images, `<wnid>/<name>.JPEG`, in the folder that the environment variable names."""
+    """500 real ImageNet images, `<wnid>/<name>.JPEG`, in the folder that the environment variable
+    names."""
     path = os.environ.get("IOPROF_IMAGENET_SAMPLE")
     if not path:
         pytest.skip("no ImageNet sample: IOPROF_IMAGENET_SAMPLE is not set")
@@ -216,7 +265,8 @@ def sample() -> Path:
 
 @pytest.fixture(scope="session")
 def small_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """36 small JPEGs in 4 class folders, alike on every machine; for reading only, since all tests share it."""
+    """36 small JPEGs in 4 class folders, alike on every machine; for reading only, since all tests
+    share it."""
     root = tmp_path_factory.mktemp("small_tree")
     random = np.random.default_rng(0)
     for wnid in ("n01440764", "n01443537", "n02084071", "n04146614"):
@@ -224,7 +274,9 @@ def small_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for number in range(9):
             width, height = (int(side) for side in random.integers(24, 96, 2))
             pixels = random.integers(0, 256, (height // 4, width // 4, 3), dtype=np.uint8)
-            Image.fromarray(pixels).resize((width, height)).save(root / wnid / f"{wnid}_{number}.JPEG", quality=90)
+            Image.fromarray(pixels).resize((width, height)).save(
+                root / wnid / f"{wnid}_{number}.JPEG", quality=90
+            )
     return root
 
 
@@ -250,7 +302,8 @@ def _left_recording() -> Iterator[str]:
 
 
 def _children() -> set[int]:
-    """Process ids of the children. psutil looks at all processes of the machine for that, which every test would wait for twice."""
+    """Process ids of the children. psutil looks at all processes of the machine for that, which
+    every test would wait for twice."""
     lists = []
     for path in Path("/proc/self/task").glob("*/children"):  # of each thread, those that it started
         with suppress(OSError):  # the thread ended meanwhile
@@ -262,7 +315,9 @@ def _children() -> set[int]:
 
 def _left_children(before: set[int]) -> Iterator[str]:
     new = [psutil.Process(pid) for pid in _children() - before if psutil.pid_exists(pid)]
-    _, alive = psutil.wait_procs([child for child in new if not _is_library_process(child)], timeout=GRACE_S)
+    _, alive = psutil.wait_procs(
+        [child for child in new if not _is_library_process(child)], timeout=GRACE_S
+    )
     for child in alive:
         yield f"child process {child.pid} ({_command(child)[:100]})"
         child.kill()
@@ -303,16 +358,21 @@ def _changed_folder(before: Path) -> Iterator[str]:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Callable[..., Path]]:
-    """Mounts a file system of so many bytes, and of so many files if that is given; skips where that is not allowed."""
+    """Mounts a file system of so many bytes, and of so many files if that is given; skips where
+    that is not allowed."""
     mounted: list[Path] = []
 
     def mount(size_bytes: int, files: int | None = None) -> Path:
         folder = tmp_path / f"disk{len(mounted)}"
         folder.mkdir()
         options = f"size={size_bytes}" + (f",nr_inodes={files}" if files else "")
-        ended = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], capture_output=True, text=True)
+        ended = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], capture_output=True, text=True
+        )
         if ended.returncode:
-            pytest.skip(f"a small file system cannot be mounted: {ended.stderr.strip() or 'needs root'}")
+            pytest.skip(
+                f"a small file system cannot be mounted: {ended.stderr.strip() or 'needs root'}"
+            )
         mounted.append(folder)
         return folder
 

@@ -1,4 +1,5 @@
-"""Creates control groups for tests, with cgroup v1 or v2; they are removed with all processes in them."""
+"""Creates control groups for tests, with cgroup v1 or v2; they are removed with all processes in
+them."""
 
 import os
 import signal
@@ -42,7 +43,8 @@ class ControlGroup:
 
 
 def limit_cpu(group: ControlGroup, cores: float, period_us: int = 100_000) -> None:
-    """Let a group of the controller "cpu" use so many cores of CPU time, which it also gets on a busy machine."""
+    """Let a group of the controller "cpu" use so many cores of CPU time, which it also gets on a
+    busy machine."""
     quota_us = round(cores * period_us)
     if group.version == 1:
         group.write("cpu.shares", "262144")
@@ -54,11 +56,15 @@ def limit_cpu(group: ControlGroup, cores: float, period_us: int = 100_000) -> No
 
 
 def missing(controller: str) -> str | None:
-    """Why a group of that controller ("memory", "disk", "cpu") cannot be created here; None if it can."""
+    """Why a group of that controller ("memory", "disk", "cpu") cannot be created here; None if it
+    can."""
     if os.geteuid() != 0:
         return f"a control group for {controller} needs root"
     if _home(controller) is None:
-        return f"no cgroup controller for {controller} can be used here: neither {' of v1 nor '.join(_NAMES[controller])} of v2"
+        return (
+            f"no cgroup controller for {controller} can be used here: neither"
+            f" {' of v1 nor '.join(_NAMES[controller])} of v2"
+        )
     return None
 
 
@@ -95,7 +101,8 @@ def _home(controller: str) -> tuple[Path, int] | None:
 
 
 def _own_group(controller: str) -> str:
-    """The group of this process, relative to the mount of the controller (man 7 cgroups, /proc/PID/cgroup); "" is v2."""
+    """The group of this process, relative to the mount of the controller (man 7 cgroups,
+    /proc/PID/cgroup); "" is v2."""
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if controller in controllers.split(","):
@@ -114,7 +121,11 @@ def _end_all(group: ControlGroup) -> None:
 
 def _remove(group: ControlGroup) -> None:
     with suppress(OSError):  # remaining pages would keep the removed group in the kernel
-        group.write("memory.force_empty", "0") if group.version == 1 else group.write("memory.reclaim", "1T")
+        (
+            group.write("memory.force_empty", "0")
+            if group.version == 1
+            else group.write("memory.reclaim", "1T")
+        )
     deadline = time.monotonic() + _GRACE_S
     while True:
         try:

@@ -1,4 +1,5 @@
-"""Damaged lines of DFTracer, and what the scanner in C and the decoder in Python find in them, which must be the same."""
+"""Damaged lines of DFTracer, and what the scanner in C and the decoder in Python find in them,
+which must be the same."""
 
 import gzip
 import json
@@ -19,36 +20,133 @@ from ioprof.interchange.dftracer_events import Events, Found
 
 CALLS: Final = ("POSIX", "STDIO")
 KEPT: Final = ("read", "open64")
-WHOLE: Final = b"\n".join([
-    b"[",
-    b'{"id":1,"name":"FH","cat":"dftracer","pid":1,"tid":1,"ph":"M","args":{"name":"/data/a","value":"0a1b"}},',
-    b'{"id":2,"name":"HH","cat":"dftracer","pid":1,"tid":1,"ph":"M","args":{"name":"n1","value":22}}',
-    b'{"id":3,"name":"read","cat":"POSIX","type":0,"pid":9,"tid":10,"ts":1000000000000001,"dur":9,"ph":"X","args":{"hhash":22,"fhash":"0a1b","ret":4096,"offset":0}}',
-    b'{"id":4,"name":"lseek64","cat":"POSIX","pid":9,"tid":10,"ts":1000000000000002,"dur":1,"ph":"X","args":{"hhash":22,"ret":5}}',
-    b'{"id":"5","name":"open64","cat":"POSIX","pid":"9","tid":"10","ts":"1000000000000003.4565","dur":"1.0005","ph":"X","args":{"hostname":"n2","fname":"/data/b"}}',
-    b'  { "id" : 6 , "name" : "compute" ,\t"cat":"compute","pid":9,"tid":10,"ts":1000000000000004.25,"dur":2,"ph":"X" } ,\r',
-    b'{"name":"my_\\u00e9_range","cat":"app","pid":9,"tid":10,"ts":1000000000000005,"dur":3,"ph":"X","args":{"epoch":1.5e3,"more":{"a":[1,true,null,{}]}}}',
-    b'{"ph":"X","cat":"data","ts":7,"name":"item","dur":1,"args":null,"image_idx":[[],[-1.5,"x"]],"step":-3}',
-    b'{"name":"write","cat":"STDIO","ph":"X","ts":8,"dur":1}',
-    b'{"name":"start","cat":"dftracer","ph":"X","ts":8,"dur":1}',
-    b'{"name":"read","cat":"POSIX","ph":"X","ts":9,"dur":1,"args":{"ret":-1,"fhash":77,"hhash":"22"}}',
-    b'{"id":7,"name":"FH","cat":"dftracer","ph":"M","args":{"name":"/data/c","value":77}}',
-    b"]",
-])  # fmt: skip
+WHOLE: Final = b"\n".join(
+    [
+        b"[",
+        b'{"id":1,"name":"FH","cat":"dftracer","pid":1,"tid":1,"ph":"M","args":{"name":"/data/a","value":"0a1b"}},',
+        b'{"id":2,"name":"HH","cat":"dftracer","pid":1,"tid":1,"ph":"M","args":{"name":"n1","value":22}}',
+        b'{"id":3,"name":"read","cat":"POSIX","type":0,"pid":9,"tid":10,"ts":1000000000000001,"dur":9,"ph":"X","args":{"hhash":22,"fhash":"0a1b","ret":4096,"offset":0}}',
+        b'{"id":4,"name":"lseek64","cat":"POSIX","pid":9,"tid":10,"ts":1000000000000002,"dur":1,"ph":"X","args":{"hhash":22,"ret":5}}',
+        b'{"id":"5","name":"open64","cat":"POSIX","pid":"9","tid":"10","ts":"1000000000000003.4565","dur":"1.0005","ph":"X","args":{"hostname":"n2","fname":"/data/b"}}',
+        b'  { "id" : 6 , "name" : "compute" ,\t"cat":"compute","pid":9,"tid":10,"ts":1000000000000004.25,"dur":2,"ph":"X" } ,\r',  # noqa: E501
+        b'{"name":"my_\\u00e9_range","cat":"app","pid":9,"tid":10,"ts":1000000000000005,"dur":3,"ph":"X","args":{"epoch":1.5e3,"more":{"a":[1,true,null,{}]}}}',
+        b'{"ph":"X","cat":"data","ts":7,"name":"item","dur":1,"args":null,"image_idx":[[],[-1.5,"x"]],"step":-3}',
+        b'{"name":"write","cat":"STDIO","ph":"X","ts":8,"dur":1}',
+        b'{"name":"start","cat":"dftracer","ph":"X","ts":8,"dur":1}',
+        b'{"name":"read","cat":"POSIX","ph":"X","ts":9,"dur":1,"args":{"ret":-1,"fhash":77,"hhash":"22"}}',
+        b'{"id":7,"name":"FH","cat":"dftracer","ph":"M","args":{"name":"/data/c","value":77}}',
+        b"]",
+    ]
+)
 """Each form of a line."""
 PARTS: Final = (
-    *(b"{", b"}", b"[", b"]", b'"', b"\\", b'\\"', b"\\u00e9", b"\\ud800", b"\n", b"\r", b" ", b"\t", b",", b":", b"-", b"."),
-    *(b"\0", b"\x7f", b"\xff", b"\xc3\xa9", b"\xed\xa0\x80", b"\xc0\xaf", b"0", b"-0", b"00", b"1e5", b"1E-400", b"-9e99", b"0.5"),
-    *(b"null", b"true", b"false", b"NaN", b'"x"', b'""', b'"-5"', b'"+5"', b'" 7 "', b'"1_0"', b'"\xd9\xa3"', b'"5."', b'".5"'),
-    *(b"9" * 17, b"9" * 18, b"9" * 19, b"9" * 40, b"2305843009213693", b"2305843009213693.951", b"2305843009213693.9515"),
-    *(b"4611686018427387903", b"4611686018427387904", b"-9223372036854775808", b"18446744073709551616", b"1.0005", b"1.0015"),
-    *(b'"ph":"X",', b'"name":"read",', b'"ts":5,', b'"args":{},', b'"args":{"ret":1},', b'"cat":"POSIX",', b'"ph":"M",'),
-    *(b'"n\\u0061me":"x",', b'"value":null', b'"name":null', b"hash", b"/*", b'"value":1.5', b"dftracer", b"STDIO"),
-)  # fmt: skip
+    *(
+        b"{",
+        b"}",
+        b"[",
+        b"]",
+        b'"',
+        b"\\",
+        b'\\"',
+        b"\\u00e9",
+        b"\\ud800",
+        b"\n",
+        b"\r",
+        b" ",
+        b"\t",
+        b",",
+        b":",
+        b"-",
+        b".",
+    ),
+    *(
+        b"\0",
+        b"\x7f",
+        b"\xff",
+        b"\xc3\xa9",
+        b"\xed\xa0\x80",
+        b"\xc0\xaf",
+        b"0",
+        b"-0",
+        b"00",
+        b"1e5",
+        b"1E-400",
+        b"-9e99",
+        b"0.5",
+    ),
+    *(
+        b"null",
+        b"true",
+        b"false",
+        b"NaN",
+        b'"x"',
+        b'""',
+        b'"-5"',
+        b'"+5"',
+        b'" 7 "',
+        b'"1_0"',
+        b'"\xd9\xa3"',
+        b'"5."',
+        b'".5"',
+    ),
+    *(
+        b"9" * 17,
+        b"9" * 18,
+        b"9" * 19,
+        b"9" * 40,
+        b"2305843009213693",
+        b"2305843009213693.951",
+        b"2305843009213693.9515",
+    ),
+    *(
+        b"4611686018427387903",
+        b"4611686018427387904",
+        b"-9223372036854775808",
+        b"18446744073709551616",
+        b"1.0005",
+        b"1.0015",
+    ),
+    *(
+        b'"ph":"X",',
+        b'"name":"read",',
+        b'"ts":5,',
+        b'"args":{},',
+        b'"args":{"ret":1},',
+        b'"cat":"POSIX",',
+        b'"ph":"M",',
+    ),
+    *(
+        b'"n\\u0061me":"x",',
+        b'"value":null',
+        b'"name":null',
+        b"hash",
+        b"/*",
+        b'"value":1.5',
+        b"dftracer",
+        b"STDIO",
+    ),
+)
 LARGE_PARTS: Final = (
-    *(b"[" * 3000, b'{"a":' * 2000, b"]" * 500, b"}" * 500, b"9" * 5000, b"0." + b"1" * 3000, b"n" * 4000, b'"' + b"k" * 4000),
-    *(b"\\n" * 2000, b"\0" * 4096, b" " * 3000, b"\n" * 300, b"[[[[", b"[[[[[[1]]]]]]", b'{"a":{"a":{"a":{"a":{"a":1}}}}}'),
-)  # fmt: skip
+    *(
+        b"[" * 3000,
+        b'{"a":' * 2000,
+        b"]" * 500,
+        b"}" * 500,
+        b"9" * 5000,
+        b"0." + b"1" * 3000,
+        b"n" * 4000,
+        b'"' + b"k" * 4000,
+    ),
+    *(
+        b"\\n" * 2000,
+        b"\0" * 4096,
+        b" " * 3000,
+        b"\n" * 300,
+        b"[[[[",
+        b"[[[[[[1]]]]]]",
+        b'{"a":{"a":{"a":{"a":{"a":1}}}}}',
+    ),
+)
 
 
 class Splitter:
@@ -95,7 +193,9 @@ def shown(found: Found) -> list[tuple[object, ...]]:
     columns = {name: column.tolist() for name, column in found.columns.items()}
     columns["call"] = [found.calls[place] for place in columns["call"]]
     for name in ("host", "path"):
-        columns[name] = [None if place == dftracer_events.NONE else found.names[place] for place in columns[name]]
+        columns[name] = [
+            None if place == dftracer_events.NONE else found.names[place] for place in columns[name]
+        ]
     return list(zip(*(columns[name] for name in dftracer_events.COLUMNS[1:]), strict=True))
 
 
@@ -123,7 +223,8 @@ def read(path: Path, scans: bool) -> tuple[object, ...]:
 
 
 def check_file(data: bytes, path: Path, chance: random.Random) -> None:
-    """Compare a file, plain or of one or two members, some of them cut short or changed; `path` is written to."""
+    """Compare a file, plain or of one or two members, some of them cut short or changed; `path` is
+    written to."""
     if chance.random() < 0.6:
         middle = chance.randrange(len(data) + 1)
         packed = bytearray(gzip.compress(data[:middle], 1) + gzip.compress(data[middle:], 6))
@@ -139,20 +240,58 @@ def check_file(data: bytes, path: Path, chance: random.Random) -> None:
 def number(chance: random.Random) -> Any:
     """A number, as one or as a text."""
     value = chance.choice(
-        (chance.randrange(10), chance.randrange(10**16), -1, 10 ** chance.randrange(20), round(chance.random(), 7))
+        (
+            chance.randrange(10),
+            chance.randrange(10**16),
+            -1,
+            10 ** chance.randrange(20),
+            round(chance.random(), 7),
+        )
     )
     return str(value) if chance.random() < 0.3 else value
 
 
 def generated(chance: random.Random) -> bytes:
     """Up to 60 lines with any of the fields in any order; most of them in the usual form."""
-    texts = ("read", "open64", "write", "FH", "HH", "compute", "n" * 4000, 'a\\b"c\t', "é\u2028", "", "x" * 15, "y" * 16, "z" * 600)
+    texts = (
+        "read",
+        "open64",
+        "write",
+        "FH",
+        "HH",
+        "compute",
+        "n" * 4000,
+        'a\\b"c\t',
+        "é\u2028",
+        "",
+        "x" * 15,
+        "y" * 16,
+        "z" * 600,
+    )
     lines = []
     for at in range(chance.randrange(60)):
-        args = {key: number(chance) for key in ("ret", "offset", "fhash", "hhash", "value", "epoch") if chance.random() < 0.6}
-        args |= {key: chance.choice(texts) for key in ("fname", "hostname", "name") if chance.random() < 0.3}
-        line: dict[str, Any] = {"id": at, "name": chance.choice(texts), "cat": chance.choice(("POSIX", "STDIO", "app", "dftracer"))}
-        line |= {"pid": chance.choice((9, "9")), "tid": 8, "ph": chance.choice("XXXXMC"), "ts": 10**15 + at, "dur": number(chance)}
+        args = {
+            key: number(chance)
+            for key in ("ret", "offset", "fhash", "hhash", "value", "epoch")
+            if chance.random() < 0.6
+        }
+        args |= {
+            key: chance.choice(texts)
+            for key in ("fname", "hostname", "name")
+            if chance.random() < 0.3
+        }
+        line: dict[str, Any] = {
+            "id": at,
+            "name": chance.choice(texts),
+            "cat": chance.choice(("POSIX", "STDIO", "app", "dftracer")),
+        }
+        line |= {
+            "pid": chance.choice((9, "9")),
+            "tid": 8,
+            "ph": chance.choice("XXXXMC"),
+            "ts": 10**15 + at,
+            "dur": number(chance),
+        }
         line |= {"args": args} if chance.random() < 0.9 else {}
         if chance.random() < 0.2:
             line = dict(chance.sample(list(line.items()), chance.randint(0, len(line))))
@@ -162,7 +301,8 @@ def generated(chance: random.Random) -> bytes:
 
 
 def damaged(chance: random.Random, whole: bytes, parts: tuple[bytes, ...]) -> bytes:
-    """The lines with up to 12 changes: other bytes and `parts` in their place, slices that are gone or doubled, an early end."""
+    """The lines with up to 12 changes: other bytes and `parts` in their place, slices that are gone
+    or doubled, an early end."""
     data = bytearray(whole)
     for _ in range(chance.randint(0, 12)):
         place = chance.randrange(len(data)) if data else 0
@@ -199,7 +339,8 @@ def check_case(chance: random.Random, path: Path) -> None:
 
 
 def check_places(data: bytes, scanner: type, chance: random.Random) -> None:
-    """A scan of any part: an error where it is not within the text, and else rows of which each lies within the part."""
+    """A scan of any part: an error where it is not within the text, and else rows of which each
+    lies within the part."""
     for _ in range(20):
         begin, end = chance.randint(-3, len(data) + 3), chance.randint(-3, len(data) + 3)
         scan = scanner(chance.getrandbits(64), CALLS, KEPT)

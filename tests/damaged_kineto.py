@@ -1,4 +1,5 @@
-"""Damaged Kineto files, and what the scanner in C and the parser in Python find in them, which must be the same."""
+"""Damaged Kineto files, and what the scanner in C and the parser in Python find in them, which must
+be the same."""
 
 import gzip
 import random
@@ -16,10 +17,17 @@ from ioprof.ingest.kineto import events as kineto_events
 from ioprof.ingest.kineto.events import Events
 
 RANGES: Final = ("ProfilerStep#", "enumerate(DataLoader)")
-COLLECTIVE: Final = {"Collective_name": "allreduce", "In_msg_nelems": 77, "dtype": "Float", "Process_Group_Name": "0"}
+COLLECTIVE: Final = {
+    "Collective_name": "allreduce",
+    "In_msg_nelems": 77,
+    "dtype": "Float",
+    "Process_Group_Name": "0",
+}
 WHOLE: Final = document(
     launch(MONO_NS, 1),
-    event("kernel", "void k\\ é<4>(int)", MONO_NS, 1_000_000, correlation=1, External_id=3, bytes=2),
+    event(
+        "kernel", "void k\\ é<4>(int)", MONO_NS, 1_000_000, correlation=1, External_id=3, bytes=2
+    ),
     event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", MONO_NS, 9, bytes=5, correlation=0),
     event("kernel", "ncclKernel", MONO_NS, 9, **COLLECTIVE),
     event("user_annotation", "ProfilerStep#3", MONO_NS, 5),
@@ -30,8 +38,37 @@ WHOLE: Final = document(
 ).encode()
 """One of each form of an event."""
 PARTS: Final = (
-    *(b'"ph"', b'"X"', b"{", b"}", b'": "', b'"', b"\\", b'\\"', b"\\n", b"\n", b" ", b"\v", b",", b":", b"-", b".", b"000", b"\0"),
-    *(b"-9e99", b"99999999999999999999", b"1.23456", b"\xc2\xa0", b"\xff", b"\xd9\xa3", b'"cat"', b"kernel", b'"kernel"'),
+    *(
+        b'"ph"',
+        b'"X"',
+        b"{",
+        b"}",
+        b'": "',
+        b'"',
+        b"\\",
+        b'\\"',
+        b"\\n",
+        b"\n",
+        b" ",
+        b"\v",
+        b",",
+        b":",
+        b"-",
+        b".",
+        b"000",
+        b"\0",
+    ),
+    *(
+        b"-9e99",
+        b"99999999999999999999",
+        b"1.23456",
+        b"\xc2\xa0",
+        b"\xff",
+        b"\xd9\xa3",
+        b'"cat"',
+        b"kernel",
+        b'"kernel"',
+    ),
     *(
         b',"bytes": 7',
         b'"correlation": 5a, "correlation" : "6"',
@@ -40,9 +77,36 @@ PARTS: Final = (
     ),
 )
 LARGE_PARTS: Final = (
-    *(b"[" * 3000, b'{"a":' * 2000, b"]" * 500, b"}" * 500, b"9" * 5000, b"1e400", b"\0" * 4096, b" " * 3000, b'"ph"' * 300),
-    *(b"\\ud800", b"\\udfff\\ud800", b"\\u12", b"\\x", b"\\", b"\\\n", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xc0\xaf"),
-    *(b"\xe2\x80", b"\xef\xbb\xbf", b"\xe2\x80\xa8", b"18446744073709551616", b"-9223372036854775808", b"999999999999999999"),
+    *(
+        b"[" * 3000,
+        b'{"a":' * 2000,
+        b"]" * 500,
+        b"}" * 500,
+        b"9" * 5000,
+        b"1e400",
+        b"\0" * 4096,
+        b" " * 3000,
+        b'"ph"' * 300,
+    ),
+    *(
+        b"\\ud800",
+        b"\\udfff\\ud800",
+        b"\\u12",
+        b"\\x",
+        b"\\",
+        b"\\\n",
+        b"\xed\xa0\x80",
+        b"\xf4\x90\x80\x80",
+        b"\xc0\xaf",
+    ),
+    *(
+        b"\xe2\x80",
+        b"\xef\xbb\xbf",
+        b"\xe2\x80\xa8",
+        b"18446744073709551616",
+        b"-9223372036854775808",
+        b"999999999999999999",
+    ),
     *(b"NaN", b"-", b"-0"),
 )
 
@@ -56,7 +120,10 @@ class Splitter:
     def scan(self, text: bytes, begin: int, is_whole: bool) -> tuple[bytes, int]:
         starts = [found.start() for found in re.finditer(b'"ph"', text[begin:])]
         ends = [*starts[1:], len(text) - begin][: len(starts) - (not is_whole)]
-        rows = [(self._num_events + at, begin + starts[at] + 4, begin + end) for at, end in enumerate(ends)]
+        rows = [
+            (self._num_events + at, begin + starts[at] + 4, begin + end)
+            for at, end in enumerate(ends)
+        ]
         self._num_events += len(rows)
         return np.array(rows, np.int64).tobytes(), begin + starts[-1]
 
@@ -65,7 +132,8 @@ class Splitter:
 
 
 def read(pieces: Iterable[bytes], scans: bool) -> tuple[Events, Counter[str]]:
-    """The events of a file in pieces, each of which but the first begins with an event; found by the scanner or in Python."""
+    """The events of a file in pieces, each of which but the first begins with an event; found by
+    the scanner or in Python."""
     damage: Counter[str] = Counter()
     scanner = kineto_events._scan
     kineto_events._scan = scanner if scans else SimpleNamespace(KinetoScanner=Splitter)
@@ -94,11 +162,14 @@ def check_data(data: bytes, chance: random.Random) -> None:
     """Compare in up to three pieces."""
     marks = [place for place in range(1, len(data)) if data.startswith(b'"ph"', place)]
     cuts = sorted(chance.sample(marks, min(len(marks), chance.randrange(3))))
-    check(lambda: [data[start:end] for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)])
+    check(
+        lambda: [data[start:end] for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
+    )
 
 
 def check_file(data: bytes, path: Path, chance: random.Random) -> None:
-    """Compare a file that is read in small blocks, some of them compressed and then truncated or changed; `path` is written to."""
+    """Compare a file that is read in small blocks, some of them compressed and then truncated or
+    changed; `path` is written to."""
     if chance.random() < 0.3:
         packed = bytearray(gzip.compress(data, 1))
         if chance.random() < 0.5:
@@ -108,7 +179,11 @@ def check_file(data: bytes, path: Path, chance: random.Random) -> None:
         data = bytes(packed)
     path.write_bytes(data)
     was = kineto_events._BLOCK_BYTES
-    kineto_events._BLOCK_BYTES = chance.choice((1, 2, 3, 7, 64, 300, 1000, 4096)) if len(data) < 6000 else chance.randint(200, 5000)
+    kineto_events._BLOCK_BYTES = (
+        chance.choice((1, 2, 3, 7, 64, 300, 1000, 4096))
+        if len(data) < 6000
+        else chance.randint(200, 5000)
+    )
     try:
         check(lambda: kineto_events.pieces(path, Counter()))
     finally:
@@ -117,21 +192,45 @@ def check_file(data: bytes, path: Path, chance: random.Random) -> None:
 
 def generated(chance: random.Random) -> bytes:
     """A file of up to 60 events, most of them in the usual form, indented or not."""
-    categories = ("kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "Kernel", "cpu_op", "user_annotation", "ac2g", "overhead")
+    categories = (
+        "kernel",
+        "gpu_memcpy",
+        "gpu_memset",
+        "cuda_runtime",
+        "Kernel",
+        "cpu_op",
+        "user_annotation",
+        "ac2g",
+        "overhead",
+    )
     events = []
     for number in range(chance.randrange(60)):
-        names = ("ProfilerStep#1", "enumerate(DataLoader)#x", "k" * chance.randrange(300), 'a\\b"c\t', "é\u2028", "\ud83d")
+        names = (
+            "ProfilerStep#1",
+            "enumerate(DataLoader)#x",
+            "k" * chance.randrange(300),
+            'a\\b"c\t',
+            "é\u2028",
+            "\ud83d",
+        )
         name = chance.choice(names)
         args = {"correlation": number, "bytes": 10 ** chance.randrange(20), "External_id": 5}
         args |= COLLECTIVE if chance.random() < 0.3 else {}
         kept = {key: value for key, value in args.items() if chance.random() < 0.7}
-        text = event(chance.choice(categories), name, MONO_NS + number * 1000, chance.randrange(10**6), **kept)
+        text = event(
+            chance.choice(categories),
+            name,
+            MONO_NS + number * 1000,
+            chance.randrange(10**6),
+            **kept,
+        )
         events.append(" ".join(text.split()) if chance.random() < 0.5 else text)
     return document(*events).encode()
 
 
 def damaged(chance: random.Random, whole: bytes = WHOLE, parts: tuple[bytes, ...] = PARTS) -> bytes:
-    """The file with up to 12 changes: other bytes and `parts` in their place, slices that are gone or doubled, an early end."""
+    """The file with up to 12 changes: other bytes and `parts` in their place, slices that are gone
+    or doubled, an early end."""
     data = bytearray(whole)
     for _ in range(chance.randint(0, 12)):
         place = chance.randrange(len(data)) if data else 0
@@ -163,8 +262,13 @@ def check_case(chance: random.Random, path: Path) -> None:
 
 
 def check_places(data: bytes, scanner: type, chance: random.Random) -> None:
-    """A scan from each place: an error where no event begins, and else rows of which each lies within the text."""
-    for begin in (*(chance.randint(-9, len(data) + 9) for _ in range(20)), data.find(b'"ph"'), len(data)):
+    """A scan from each place: an error where no event begins, and else rows of which each lies
+    within the text."""
+    for begin in (
+        *(chance.randint(-9, len(data) + 9) for _ in range(20)),
+        data.find(b'"ph"'),
+        len(data),
+    ):
         scan = scanner(chance.getrandbits(64), ("kernel",), ("cuda_runtime",), ("cpu_op",), RANGES)
         try:
             rows, last = scan.scan(data, begin, chance.random() < 0.5)

@@ -1,8 +1,11 @@
-"""Damages a run folder at random, and compares what the commands say of it with what they say of the run as it was.
+"""Damages a run folder at random, and compares what the commands say of it with what they say of
+the run as it was.
 
-    python tests/damaged_runs.py RUN WORK FIRST COUNT       prints each answer that is wrong, then how many cases were refused
+    python tests/damaged_runs.py RUN WORK FIRST COUNT       prints each answer that is wrong, then
+                                                            how many cases were refused
 
-It is a program of its own, with little memory and an alarm: a reader that aborts, or waits for a pipe, ends it and not the tests.
+It is a program of its own, with little memory and an alarm: a reader that aborts, or waits for a
+pipe, ends it and not the tests.
 """
 
 import io
@@ -32,8 +35,31 @@ COMMANDS: Final = (
     ("export", "RUN", "OUT", "--to", "chrome", "--force"),
     ("watch", "RUN", "--once"),
 )
-_VALUES: Final[tuple[Any, ...]] = (None, True, -1, 0, 2**63, 10**400, 1e308, float("nan"), "", "\ud800", [], {}, [[]], {"a": 1})
-_READ: Final = ("run.json", "spans.parquet", "files.parquet", "counters.parquet", "stacks.parquet", "steps.parquet", "summary.json")
+_VALUES: Final[tuple[Any, ...]] = (
+    None,
+    True,
+    -1,
+    0,
+    2**63,
+    10**400,
+    1e308,
+    float("nan"),
+    "",
+    "\ud800",
+    [],
+    {},
+    [[]],
+    {"a": 1},
+)
+_READ: Final = (
+    "run.json",
+    "spans.parquet",
+    "files.parquet",
+    "counters.parquet",
+    "stacks.parquet",
+    "steps.parquet",
+    "summary.json",
+)
 _NOTES: Final = ("by damage or by hand", "computed anew")
 
 
@@ -76,14 +102,25 @@ def _replaced(make: Any) -> Any:
 
 
 def _swap(path: Path, chance: random.Random) -> None:
-    other = chance.choice([path.with_name(name) for name in _READ if path.with_name(name).exists() and name != path.name])
+    other = chance.choice(
+        [
+            path.with_name(name)
+            for name in _READ
+            if path.with_name(name).exists() and name != path.name
+        ]
+    )
     one, two = path.read_bytes(), other.read_bytes()
     path.write_bytes(two)
     other.write_bytes(one)
 
 
 def _duplicate(path: Path, chance: random.Random) -> None:
-    shutil.copyfile(path, path.with_name(chance.choice([name for name in (*_READ, "analysis.json") if name != path.name])))
+    shutil.copyfile(
+        path,
+        path.with_name(
+            chance.choice([name for name in (*_READ, "analysis.json") if name != path.name])
+        ),
+    )
 
 
 def _spoil_json(path: Path, chance: random.Random) -> None:
@@ -91,7 +128,10 @@ def _spoil_json(path: Path, chance: random.Random) -> None:
     value = json.loads(path.read_bytes())
     place = value
     while (
-        isinstance(key := chance.choice(list(place)), str) and isinstance(place[key], dict) and place[key] and chance.random() < 0.6
+        isinstance(key := chance.choice(list(place)), str)
+        and isinstance(place[key], dict)
+        and place[key]
+        and chance.random() < 0.6
     ):
         place = place[key]
     place[key] = chance.choice(_VALUES)
@@ -99,11 +139,14 @@ def _spoil_json(path: Path, chance: random.Random) -> None:
 
 
 def claim_rows(data: bytearray, rows: int) -> bytearray:
-    """A Parquet file whose footer claims that many rows, wherever it names the number that it has: a varint, in zigzag order."""
+    """A Parquet file whose footer claims that many rows, wherever it names the number that it has:
+    a varint, in zigzag order."""
     import polars as pl
 
     length = int.from_bytes(data[-8:-4], "little")
-    footer = bytes(data[-8 - length : -8]).replace(_varint(len(pl.read_parquet(io.BytesIO(data)))), _varint(rows))
+    footer = bytes(data[-8 - length : -8]).replace(
+        _varint(len(pl.read_parquet(io.BytesIO(data)))), _varint(rows)
+    )
     return data[: -8 - length] + footer + len(footer).to_bytes(4, "little") + data[-4:]
 
 
@@ -162,7 +205,11 @@ def _without_notes(out: str) -> str:
         lines = [line for line in out.splitlines() if line and line != "Not seen:"]
         return "\n".join(line for line in lines if not any(note in line for note in _NOTES))
     if "capture" in value:
-        value["capture"]["not_seen"] = [text for text in value["capture"]["not_seen"] if not any(note in text for note in _NOTES)]
+        value["capture"]["not_seen"] = [
+            text
+            for text in value["capture"]["not_seen"]
+            if not any(note in text for note in _NOTES)
+        ]
     return json.dumps(value)
 
 
@@ -174,7 +221,9 @@ def fault(whole: tuple[int, str, str], found: tuple[int, str, str], is_checked: 
         return "a traceback"
     if code != whole[0]:
         return (
-            None if code in (1, 2) and not out and len(lines) == 1 and lines[0].startswith("ioprof: ") else "no error of one line"
+            None
+            if code in (1, 2) and not out and len(lines) == 1 and lines[0].startswith("ioprof: ")
+            else "no error of one line"
         )
     if "no dataset, run, or part of one" in out:
         return None  # of inspect, without run.json
@@ -196,12 +245,25 @@ def run(source: Path, work: Path, first: int, count: int) -> None:
         shutil.rmtree(places["RUN"])
         shutil.copytree(source, places["RUN"])
         what = damage(places["RUN"], random.Random(seed))
-        print(f"{seed} {what}", file=sys.stderr, flush=True)  # names the case that ends this process
+        print(
+            f"{seed} {what}", file=sys.stderr, flush=True
+        )  # names the case that ends this process
         for command in COMMANDS:
             said = answer(command, places)
-            found["refused" if said[0] != whole[command][0] else "noted" if any(map(said[2].__contains__, _NOTES)) else "same"] += 1
+            found[
+                (
+                    "refused"
+                    if said[0] != whole[command][0]
+                    else "noted"
+                    if any(map(said[2].__contains__, _NOTES))
+                    else "same"
+                )
+            ] += 1
             if wrong := fault(whole[command], said, is_checked):
-                print(f"{seed} {what}: {command[0]}: {wrong}: {said[0]} {said[2][-300:]!r} {said[1][:200]!r}")
+                print(
+                    f"{seed} {what}: {command[0]}: {wrong}: {said[0]} {said[2][-300:]!r}"
+                    f" {said[1][:200]!r}"
+                )
     print(json.dumps(found))
 
 

@@ -1,4 +1,5 @@
-"""Data sets in the forms of other programs, each written by the form's own library, from one list of images."""
+"""Data sets in the forms of other programs, each written by the form's own library, from one list
+of images."""
 
 import io
 import shutil
@@ -24,16 +25,25 @@ class Sample(NamedTuple):
 
 def samples() -> list[Sample]:
     """Images that differ, of three classes, in an order that is not that of their names."""
-    found = [Sample(path.name, WNIDS.index(path.name.partition("_")[0]), path.read_bytes()) for path in (DATA / "images").iterdir()]
+    found = [
+        Sample(path.name, WNIDS.index(path.name.partition("_")[0]), path.read_bytes())
+        for path in (DATA / "images").iterdir()
+    ]
     return sorted(found, key=lambda sample: int(sample.name[:-5].rpartition("_")[2]))
 
 
 def write_webdataset(folder: Path, images: list[Sample]) -> None:
     """Shards with labels in .cls and .json."""
-    webdataset = pytest.importorskip("webdataset", reason="webdataset is not installed (pip install webdataset)")
-    with webdataset.ShardWriter(f"{folder}/imagenet-train-%03d.tar", maxcount=5, verbose=0) as shards:
+    webdataset = pytest.importorskip(
+        "webdataset", reason="webdataset is not installed (pip install webdataset)"
+    )
+    with webdataset.ShardWriter(
+        f"{folder}/imagenet-train-%03d.tar", maxcount=5, verbose=0
+    ) as shards:
         for name, label, data in images:
-            shards.write({"__key__": name[:-5], "jpg": data, "cls": label, "json": {"wnid": WNIDS[label]}})
+            shards.write(
+                {"__key__": name[:-5], "jpg": data, "cls": label, "json": {"wnid": WNIDS[label]}}
+            )
 
 
 def write_tar_of_folders(folder: Path, images: list[Sample]) -> None:
@@ -46,8 +56,11 @@ def write_tar_of_folders(folder: Path, images: list[Sample]) -> None:
 
 
 def write_tfrecord(folder: Path, images: list[Sample]) -> None:
-    """Two files, named and labelled as TensorFlow's scripts for ImageNet do it: labels begin with 1."""
-    writer = pytest.importorskip("tfrecord.writer", reason="tfrecord is not installed (pip install tfrecord)")
+    """Two files, named and labelled as TensorFlow's scripts for ImageNet do it: labels begin with
+    1."""
+    writer = pytest.importorskip(
+        "tfrecord.writer", reason="tfrecord is not installed (pip install tfrecord)"
+    )
     half = len(images) // 2
     for number, part in enumerate((images[:half], images[half:])):
         file = writer.TFRecordWriter(str(folder / f"train-{number:05d}-of-00002"))
@@ -65,9 +78,16 @@ def write_tfrecord(folder: Path, images: list[Sample]) -> None:
 
 
 def _huggingface(images: list[Sample]) -> Any:
-    datasets = pytest.importorskip("datasets", reason="datasets is not installed (pip install datasets)")
-    columns = {"image": [{"bytes": data, "path": name} for name, _, data in images], "label": [label for _, label, _ in images]}
-    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=list(WNIDS))})
+    datasets = pytest.importorskip(
+        "datasets", reason="datasets is not installed (pip install datasets)"
+    )
+    columns = {
+        "image": [{"bytes": data, "path": name} for name, _, data in images],
+        "label": [label for _, label, _ in images],
+    }
+    features = datasets.Features(
+        {"image": datasets.Image(), "label": datasets.ClassLabel(names=list(WNIDS))}
+    )
     return datasets.Dataset.from_dict(columns, features=features)
 
 
@@ -89,30 +109,48 @@ def _caffe_messages() -> tuple[Any, Any]:
     file = descriptor_pb2.FileDescriptorProto(name="caffe.proto", package="caffe", syntax="proto2")
     datum = file.message_type.add(name="Datum")
     for number, name, kind in (
-        (1, "channels", kinds.TYPE_INT32), (2, "height", kinds.TYPE_INT32), (3, "width", kinds.TYPE_INT32),
-        (4, "data", kinds.TYPE_BYTES), (5, "label", kinds.TYPE_INT32), (7, "encoded", kinds.TYPE_BOOL),
-    ):  # fmt: skip
+        (1, "channels", kinds.TYPE_INT32),
+        (2, "height", kinds.TYPE_INT32),
+        (3, "width", kinds.TYPE_INT32),
+        (4, "data", kinds.TYPE_BYTES),
+        (5, "label", kinds.TYPE_INT32),
+        (7, "encoded", kinds.TYPE_BOOL),
+    ):
         datum.field.add(name=name, number=number, type=kind, label=kinds.LABEL_OPTIONAL)
     tensor = file.message_type.add(name="TensorProto")
     for number, name, kind in (
-        (1, "dims", kinds.TYPE_INT64), (2, "data_type", kinds.TYPE_INT32), (4, "int32_data", kinds.TYPE_INT32),
+        (1, "dims", kinds.TYPE_INT64),
+        (2, "data_type", kinds.TYPE_INT32),
+        (4, "int32_data", kinds.TYPE_INT32),
         (6, "string_data", kinds.TYPE_BYTES),
-    ):  # fmt: skip
+    ):
         field = tensor.field.add(name=name, number=number, type=kind, label=kinds.LABEL_REPEATED)
         if name == "data_type":
             field.label = kinds.LABEL_OPTIONAL
         if name == "int32_data":
             field.options.packed = True
     protos = file.message_type.add(name="TensorProtos")
-    protos.field.add(name="protos", number=1, type=kinds.TYPE_MESSAGE, type_name=".caffe.TensorProto", label=kinds.LABEL_REPEATED)
+    protos.field.add(
+        name="protos",
+        number=1,
+        type=kinds.TYPE_MESSAGE,
+        type_name=".caffe.TensorProto",
+        label=kinds.LABEL_REPEATED,
+    )
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    found = [message_factory.GetMessageClass(pool.FindMessageTypeByName(f"caffe.{name}")) for name in ("Datum", "TensorProtos")]
+    found = [
+        message_factory.GetMessageClass(pool.FindMessageTypeByName(f"caffe.{name}"))
+        for name in ("Datum", "TensorProtos")
+    ]
     return found[0], found[1]
 
 
 def _write_lmdb(folder: Path, values: Iterator[tuple[bytes, bytes]]) -> None:
-    with lmdb.open(str(folder), map_size=1 << 26) as environment, environment.begin(write=True) as transaction:
+    with (
+        lmdb.open(str(folder), map_size=1 << 26) as environment,
+        environment.begin(write=True) as transaction,
+    ):
         for key, value in values:
             transaction.put(key, value)
 
@@ -123,7 +161,9 @@ def write_caffe(folder: Path, images: list[Sample]) -> None:
     values = (
         (
             f"{number:08d}_{WNIDS[label]}/{name}".encode(),
-            datum(channels=3, height=48, width=64, data=data, label=label, encoded=True).SerializeToString(),
+            datum(
+                channels=3, height=48, width=64, data=data, label=label, encoded=True
+            ).SerializeToString(),
         )
         for number, (name, label, data) in enumerate(images)
     )
@@ -148,12 +188,16 @@ def write_caffe2(folder: Path, images: list[Sample]) -> None:
     (folder / "train_lmdb").mkdir()
     _write_lmdb(
         folder / "train_lmdb",
-        ((f"{place:08d}_{WNIDS[label]}/{name}".encode(), value(label, data)) for place, (name, label, data) in enumerate(images)),
+        (
+            (f"{place:08d}_{WNIDS[label]}/{name}".encode(), value(label, data))
+            for place, (name, label, data) in enumerate(images)
+        ),
     )
 
 
 def copy_of(form: str) -> Callable[[Path, list[Sample]], None]:
-    """What programs/write_foreign_data.py has written: of libraries that take long to load, or are hard to install."""
+    """What programs/write_foreign_data.py has written: of libraries that take long to load, or are
+    hard to install."""
 
     def copy(folder: Path, _: list[Sample]) -> None:
         shutil.copytree(DATA / form, folder, dirs_exist_ok=True)

@@ -14,7 +14,8 @@ import fuse_protocol as fuse
 from fuse_protocol import Opcode
 
 SILENT: Final = {Opcode.FORGET, Opcode.BATCH_FORGET, Opcode.INTERRUPT}
-"""Requests without a reply. An interrupted reader still waits for its bytes, as on a network file system mounted hard."""
+"""Requests without a reply. An interrupted reader still waits for its bytes, as on a network file
+system mounted hard."""
 
 UNWAITED: Final = SILENT | {Opcode.INIT, Opcode.DESTROY, Opcode.RELEASE, Opcode.RELEASEDIR}
 """No process waits for these, so they are not delayed."""
@@ -75,7 +76,8 @@ class Books:
             self._busy -= opcode not in UNWAITED
 
     def served(self, asked: int, given: int, bytes_per_s: float) -> float:
-        """Count a READ. Returns the seconds until its bytes have passed a link of that rate, after all bytes before them."""
+        """Count a READ. Returns the seconds until its bytes have passed a link of that rate, after
+        all bytes before them."""
         with self._lock:
             self._read_sizes[asked] += 1
             self._bytes += given
@@ -98,7 +100,8 @@ class Books:
 
 
 class Nodes:
-    """Node ids of files, as long as the kernel refers to them. A file that was replaced gets another id."""
+    """Node ids of files, as long as the kernel refers to them. A file that was replaced gets
+    another id."""
 
     def __init__(self, folder: bytes) -> None:
         self._lock = threading.Lock()
@@ -120,7 +123,11 @@ class Nodes:
         key = (path, status.st_ino, stat.S_IFMT(status.st_mode))
         with self._lock:
             if key not in self._numbers:
-                self._numbers[key], self._keys[self._next], self._paths[self._next] = self._next, key, path
+                self._numbers[key], self._keys[self._next], self._paths[self._next] = (
+                    self._next,
+                    key,
+                    path,
+                )
                 self._next += 1
             node = self._numbers[key]
             self._lookups[node] += 1
@@ -152,7 +159,11 @@ class Server:
             try:
                 request = os.read(device, _MOST_REQUEST_BYTES)
             except OSError as error:
-                if error.errno in (errno.EINTR, errno.EAGAIN, errno.ENOENT):  # ENOENT: the request was cancelled
+                if error.errno in (
+                    errno.EINTR,
+                    errno.EAGAIN,
+                    errno.ENOENT,
+                ):  # ENOENT: the request was cancelled
                     continue
                 return  # ENODEV: unmounted
             self._answer(device, request)
@@ -177,19 +188,23 @@ class Server:
             return 0, self._reply(opcode, node, body)
         except OSError as error:
             return -(error.errno or errno.EIO), b""
-        except Exception:  # an error in this server: reply so that the process does not hang, and fail the test
+        except (
+            Exception
+        ):  # an error in this server: reply so that the process does not hang, and fail the test
             self.failures.append(traceback.format_exc())
             return -errno.EIO, b""
 
     def _reply(self, opcode: int, node: int, body: bytes) -> bytes:
-        method = getattr(self, f"_{Opcode(opcode).name.lower()}", None) if opcode in _KNOWN else None
+        method = (
+            getattr(self, f"_{Opcode(opcode).name.lower()}", None) if opcode in _KNOWN else None
+        )
         if method is None:
             raise OSError(errno.ENOSYS, "the kernel then does without")
         if opcode not in UNWAITED and opcode != Opcode.READ:
             _wait_ms(self.slowness.open_ms if opcode == Opcode.OPEN else self.slowness.metadata_ms)
         return bytes(method(node, body))
 
-    # ------------------------------------------------------------------------------------------------ names
+    # ---------------------------------------------------------------------------------------- names
 
     def _lookup(self, node: int, body: bytes) -> bytes:
         path = self._nodes.path(node) + b"/" + body.partition(b"\0")[0]
@@ -224,7 +239,7 @@ class Server:
         names = os.listxattr(self._nodes.path(node), follow_symlinks=False)
         return _fitted(b"".join(os.fsencode(name) + b"\0" for name in names), room)
 
-    # ------------------------------------------------------------------------------------------------ folders
+    # -------------------------------------------------------------------------------------- folders
 
     def _opendir(self, node: int, body: bytes) -> bytes:
         with os.scandir(self._nodes.path(node)) as entries:
@@ -262,14 +277,17 @@ class Server:
 
     def _entries(self, handle: int, offset: int) -> list[tuple[int, bytes, int, int]]:
         here = [(0, b".", 1, stat.S_IFDIR), (1, b"..", 1, stat.S_IFDIR)]
-        found = [(place, entry.name, entry.inode(), _type_of(entry)) for place, entry in enumerate(self._listings[handle], 2)]
+        found = [
+            (place, entry.name, entry.inode(), _type_of(entry))
+            for place, entry in enumerate(self._listings[handle], 2)
+        ]
         return (here + found)[offset:]
 
     def _releasedir(self, node: int, body: bytes) -> bytes:
         self._listings.pop(fuse.handle_of(body), None)
         return b""
 
-    # ------------------------------------------------------------------------------------------------ files
+    # ---------------------------------------------------------------------------------------- files
 
     def _open(self, node: int, body: bytes) -> bytes:
         handle = os.open(self._nodes.path(node), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -279,7 +297,10 @@ class Server:
     def _read(self, node: int, body: bytes) -> bytes:
         handle, offset, size = fuse.read_request(body)
         data = os.pread(handle, size, offset)
-        _wait_ms(self.books.served(size, len(data), self.slowness.bytes_per_s) * 1000 + self.slowness.read_ms)
+        _wait_ms(
+            self.books.served(size, len(data), self.slowness.bytes_per_s) * 1000
+            + self.slowness.read_ms
+        )
         return data
 
     def _flush(self, node: int, body: bytes) -> bytes:
@@ -289,14 +310,16 @@ class Server:
         os.close(fuse.handle_of(body))
         return b""
 
-    # ------------------------------------------------------------------------------------------------ the whole
+    # ------------------------------------------------------------------------------------ the whole
 
     def _statfs(self, node: int, body: bytes) -> bytes:
         return fuse.space(os.statvfs(self._folder))
 
     def _init(self, node: int, body: bytes) -> bytes:
         caching = self.caching
-        return fuse.init_reply(body, caching.max_readahead_bytes, caching.max_read_bytes, caching.remember_s > 0)
+        return fuse.init_reply(
+            body, caching.max_readahead_bytes, caching.max_read_bytes, caching.remember_s > 0
+        )
 
     def _interrupt(self, node: int, body: bytes) -> bytes:
         return b""
@@ -313,7 +336,13 @@ def _wait_ms(milliseconds: float) -> None:
 def _type_of(entry: "os.DirEntry[bytes]") -> int:
     if entry.is_symlink():
         return stat.S_IFLNK
-    return stat.S_IFDIR if entry.is_dir(follow_symlinks=False) else stat.S_IFREG if entry.is_file(follow_symlinks=False) else 0
+    return (
+        stat.S_IFDIR
+        if entry.is_dir(follow_symlinks=False)
+        else stat.S_IFREG
+        if entry.is_file(follow_symlinks=False)
+        else 0
+    )
 
 
 def _fitted(value: bytes, room: int) -> bytes:

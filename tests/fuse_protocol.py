@@ -1,4 +1,5 @@
-"""The protocol between the kernel and a file system in user space over /dev/fuse: <linux/fuse.h>, version 7.31.
+"""The protocol between the kernel and a file system in user space over /dev/fuse: <linux/fuse.h>,
+version 7.31.
 
 Only the part for a read-only file system.
 """
@@ -41,9 +42,12 @@ _PARALLEL_DIROPS: Final = 1 << 18
 _MAX_PAGES: Final = 1 << 22
 _INIT_EXT: Final = 1 << 30
 _DIRECT_IO_ALLOW_MMAP: Final = 1 << 36
-_WANTED: Final = _ASYNC_READ | _ASYNC_DIO | _PARALLEL_DIROPS | _MAX_PAGES | _INIT_EXT | _DIRECT_IO_ALLOW_MMAP
+_WANTED: Final = (
+    _ASYNC_READ | _ASYNC_DIO | _PARALLEL_DIROPS | _MAX_PAGES | _INIT_EXT | _DIRECT_IO_ALLOW_MMAP
+)
 _BACKGROUND: Final = 256
-"""Maximum number of concurrent readahead requests; the default of 12 would hide the number of servers."""
+"""Maximum number of concurrent readahead requests; the default of 12 would hide the number of
+servers."""
 
 
 class Opcode(IntEnum):
@@ -75,8 +79,11 @@ class Opcode(IntEnum):
 
 
 def init_reply(body: bytes, max_readahead: int, max_read: int, with_attributes: bool) -> bytes:
-    """Negotiate the version; `with_attributes`: folders are listed by READDIRPLUS. Raises OSError if the kernel is too old."""
-    major, minor, offered_readahead, flags, *flags2 = _INIT_IN.unpack_from(body.ljust(_INIT_IN.size, b"\0"))
+    """Negotiate the version; `with_attributes`: folders are listed by READDIRPLUS. Raises OSError
+    if the kernel is too old."""
+    major, minor, offered_readahead, flags, *flags2 = _INIT_IN.unpack_from(
+        body.ljust(_INIT_IN.size, b"\0")
+    )
     if (major, minor) < (7, MINOR):
         raise OSError(f"the kernel speaks FUSE {major}.{minor}, 7.{MINOR} is needed (Linux 5.4)")
     offered = flags | (flags2[0] << 32 if flags & _INIT_EXT else 0)
@@ -96,7 +103,11 @@ def attributes(status: os.stat_result) -> bytes:
         *(time // 10**9 & 0xFFFFFFFFFFFFFFFF for time in times),
         *(time % 10**9 for time in times),
         *(status.st_mode, min(status.st_nlink, 0xFFFFFFFF), status.st_uid, status.st_gid),
-        *(os.minor(status.st_rdev) & 0xFF | os.major(status.st_rdev) << 8 | (os.minor(status.st_rdev) & ~0xFF) << 12,),
+        *(
+            os.minor(status.st_rdev) & 0xFF
+            | os.major(status.st_rdev) << 8
+            | (os.minor(status.st_rdev) & ~0xFF) << 12,
+        ),
         *(status.st_blksize, 0),
     )
 
@@ -154,7 +165,8 @@ def forgotten(opcode: int, node: int, body: bytes) -> list[tuple[int, int]]:
 
 
 def extended_attribute(opcode: int, body: bytes) -> tuple[bytes, int]:
-    """Name ("" for LISTXATTR) and maximum size of the reply (0: only its size is requested), of GETXATTR and LISTXATTR."""
+    """Name ("" for LISTXATTR) and maximum size of the reply (0: only its size is requested), of
+    GETXATTR and LISTXATTR."""
     (size,) = struct.unpack_from("=I", body)
     return body[8:].partition(b"\0")[0] if opcode == Opcode.GETXATTR else b"", size
 

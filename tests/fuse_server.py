@@ -1,4 +1,5 @@
-"""A simulated slow file system: a program serves a folder read-only and delays each request. Needs Linux, FUSE and root.
+"""A simulated slow file system: a program serves a folder read-only and delays each request. Needs
+Linux, FUSE and root.
 
     with fuse_server(folder, read_ms=5) as mounted:
         (mounted.path / "name").read_bytes()
@@ -6,8 +7,9 @@
 
     python tests/fuse_server.py FOLDER MOUNTPOINT --read-ms 5
 
-The page cache is the kernel's own and works as on any FUSE file system: evict a file by posix_fadvise, or give `direct_io`. The
-program serves from its own process, and needs neither libfuse nor fusermount.
+The page cache is the kernel's own and works as on any FUSE file system: evict a file by
+posix_fadvise, or give `direct_io`. The program serves from its own process, and needs neither
+libfuse nor fusermount.
 """
 
 import argparse
@@ -46,8 +48,9 @@ class Mounted:
     def counters(self) -> dict[str, Any]:
         """The counters of the server.
 
-        `requests` by opcode, `bytes` in replies to READ, `read_sizes` {requested bytes: number of READs}, and
-        `most_at_once`: the maximum number of concurrent requests. RELEASE comes some time after the last close.
+        `requests` by opcode, `bytes` in replies to READ, `read_sizes` {requested bytes: number of
+        READs}, and `most_at_once`: the maximum number of concurrent requests. RELEASE comes some
+        time after the last close.
         """
         return self._server.ask()
 
@@ -68,14 +71,20 @@ def missing() -> str | None:
 
 
 @contextmanager
-def fuse_server(folder: Path, mount_point: Path | None = None, **options: object) -> Iterator[Mounted]:
+def fuse_server(
+    folder: Path, mount_point: Path | None = None, **options: object
+) -> Iterator[Mounted]:
     """The folder mounted at `mount_point`, or at a temporary folder, until the block ends.
 
-    `options` are the fields of `Slowness` and `Caching`, and `threads`, `source`, `subtype` like the options of the program. Skips
-    the test if this is not permitted.
+    `options` are the fields of `Slowness` and `Caching`, and `threads`, `source`, `subtype` like
+    the options of the program. Skips the test if this is not permitted.
     """
-    words = [f"--{name.replace('_', '-')}={value:d}" if isinstance(value, bool) else f"--{name.replace('_', '-')}={value}"
-             for name, value in options.items()]  # fmt: skip
+    words = [
+        f"--{name.replace('_', '-')}={value:d}"
+        if isinstance(value, bool)
+        else f"--{name.replace('_', '-')}={value}"
+        for name, value in options.items()
+    ]
     place = mount_point or Path(tempfile.mkdtemp(prefix="ioprof-test-"))
     own = [] if mount_point else ["--remove-mount-point"]
     try:
@@ -108,11 +117,13 @@ def unmount(place: Path) -> None:
 def mount(device: int, place: Path, source: str, subtype: str, max_read_bytes: int) -> None:
     """Mount at `place`, with requests sent to `device`; raises OSError if the kernel refuses."""
     mode = stat.S_IFMT(os.stat(place).st_mode)
-    options = f"fd={device},rootmode={mode:o},user_id=0,group_id=0,allow_other,default_permissions,max_read={max_read_bytes}"
+    options = f"fd={device},rootmode={mode:o},user_id=0,group_id=0,allow_other,default_permissions,max_read={max_read_bytes}"  # noqa: E501
     kind = f"fuse.{subtype}" if subtype else "fuse"
     libc = ctypes.CDLL(None, use_errno=True)
     words = (os.fsencode(source), os.fsencode(place), os.fsencode(kind))
-    if libc.mount(*words, ctypes.c_ulong(_MS_RDONLY | _MS_NOSUID | _MS_NODEV), os.fsencode(options)):
+    if libc.mount(
+        *words, ctypes.c_ulong(_MS_RDONLY | _MS_NOSUID | _MS_NODEV), os.fsencode(options)
+    ):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(place))
 
 
@@ -127,12 +138,20 @@ def _arguments() -> argparse.Namespace:
     for owner in (Slowness, Caching):
         for field in fields(owner):
             kind = _switch if isinstance(field.default, bool) else type(field.default)
-            parser.add_argument(f"--{field.name.replace('_', '-')}", type=kind, default=field.default)
+            parser.add_argument(
+                f"--{field.name.replace('_', '-')}", type=kind, default=field.default
+            )
     parser.add_argument("--threads", type=int, default=16, help="requests that can wait at a time")
-    parser.add_argument("--source", default="ioprof-slow", help="the source that /proc/mounts names")
+    parser.add_argument(
+        "--source", default="ioprof-slow", help="the source that /proc/mounts names"
+    )
     parser.add_argument("--subtype", default="", help="/proc/mounts says fuse.SUBTYPE")
     parser.add_argument("--remove-mount-point", action="store_true")
-    parser.add_argument("--until-stdin-ends", action="store_true", help="answer questions on stdin, as tests want it")
+    parser.add_argument(
+        "--until-stdin-ends",
+        action="store_true",
+        help="answer questions on stdin, as tests want it",
+    )
     return parser.parse_args()
 
 
@@ -148,20 +167,31 @@ def _answer(server: Server, changes: dict[str, float]) -> dict[str, Any]:
 
 
 def _serve(arguments: argparse.Namespace) -> None:
-    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)  # also in the threads, so that `sigwait` gets them
+    signal.pthread_sigmask(
+        signal.SIG_BLOCK, _ENDING
+    )  # also in the threads, so that `sigwait` gets them
     _raise_limit_of_open_files()
     caching = _chosen(Caching, arguments)
     server = Server(os.fsencode(arguments.folder.resolve()), _chosen(Slowness, arguments), caching)
     device = os.open(_DEVICE, os.O_RDWR | os.O_CLOEXEC)
-    mount(device, arguments.mount_point, arguments.source, arguments.subtype, caching.max_read_bytes)
+    mount(
+        device, arguments.mount_point, arguments.source, arguments.subtype, caching.max_read_bytes
+    )
     for _ in range(arguments.threads):
         threading.Thread(target=_serve_until_unmounted, args=(server, device), daemon=True).start()
     try:
         _let_read_ahead(arguments.mount_point, caching.max_readahead_bytes)
         if arguments.until_stdin_ends:
-            answer_until_told_to_end(lambda changes: _answer(server, changes), {"mount_point": str(arguments.mount_point)})
+            answer_until_told_to_end(
+                lambda changes: _answer(server, changes),
+                {"mount_point": str(arguments.mount_point)},
+            )
         else:
-            print(f"{arguments.mount_point}: serves {arguments.folder} until it is unmounted or interrupted", flush=True)
+            print(
+                f"{arguments.mount_point}: serves {arguments.folder} until it is unmounted or"
+                " interrupted",
+                flush=True,
+            )
             signal.sigwait(_ENDING)
     finally:
         unmount(arguments.mount_point)
@@ -184,7 +214,8 @@ def _raise_limit_of_open_files() -> None:
 
 
 def _let_read_ahead(place: Path, max_readahead_bytes: int) -> None:
-    """The protocol can only lower the readahead of the kernel; the device of the mount can raise it."""
+    """The protocol can only lower the readahead of the kernel; the device of the mount can raise
+    it."""
     number = place.stat().st_dev  # also waits until the server answers
     setting = Path(f"/sys/class/bdi/{os.major(number)}:{os.minor(number)}/read_ahead_kb")
     if max_readahead_bytes > int(setting.read_text()) << 10:

@@ -1,4 +1,5 @@
-"""Damages files at random and reads them: a reader may refuse or find other images, and raises nothing but the errors of ioprof."""
+"""Damages files at random and reads them: a reader may refuse or find other images, and raises
+nothing but the errors of ioprof."""
 
 import json
 import random
@@ -15,7 +16,14 @@ from typing import Any, Final
 
 import pytest
 
-from ioprof.converters import ConvertOptions, Part, detect, plan_verification, run_conversion, run_merge
+from ioprof.converters import (
+    ConvertOptions,
+    Part,
+    detect,
+    plan_verification,
+    run_conversion,
+    run_merge,
+)
 from ioprof.converters.job.image_converter import ImageConverter, ImageTask
 from ioprof.errors import IoprofError
 from ioprof.format.dataset import Dataset, ImageFormat
@@ -52,7 +60,8 @@ _VALUES: Final[tuple[Any, ...]] = (
 _LONGEST_MESSAGE: Final = 1500
 
 Read = Callable[[Path], str]
-"""Reads what lies in a folder, in every way, and returns what it was; raises `IoprofError` where that is refused."""
+"""Reads what lies in a folder, in every way, and returns what it was; raises `IoprofError` where
+that is refused."""
 
 
 @dataclass
@@ -69,7 +78,8 @@ class Fuzzed:
 
 
 def damage(data: bytes, chance: random.Random) -> bytes:
-    """The bytes with one to four damages; most lie near the beginning, where formats keep their headers."""
+    """The bytes with one to four damages; most lie near the beginning, where formats keep their
+    headers."""
     content = bytearray(data)
     for _ in range(chance.randint(1, 4)):
         if not content:
@@ -88,7 +98,9 @@ def damage(data: bytes, chance: random.Random) -> bytes:
         elif what == 4:
             content[place:place] = chance.randbytes(chance.randrange(1, 64))
         elif what == 5:
-            content[place : place + 4] = chance.choice(_NUMBERS).to_bytes(4, chance.choice(("little", "big")))
+            content[place : place + 4] = chance.choice(_NUMBERS).to_bytes(
+                4, chance.choice(("little", "big"))
+            )
         else:
             start = chance.randrange(len(content))
             content[place:place] = content[start : start + chance.randrange(1, 600)]
@@ -96,7 +108,8 @@ def damage(data: bytes, chance: random.Random) -> bytes:
 
 
 def damage_json(data: bytes, chance: random.Random) -> bytes:
-    """JSON in which one to three values are others, or are missing: bytes damaged at random are mostly no JSON."""
+    """JSON in which one to three values are others, or are missing: bytes damaged at random are
+    mostly no JSON."""
     content = json.loads(data)
     for _ in range(chance.randint(1, 3)):
         places = list(_places(content))
@@ -111,14 +124,28 @@ def damage_json(data: bytes, chance: random.Random) -> bytes:
 
 
 def _places(content: Any) -> Iterator[tuple[Any, Any]]:
-    keys = content.keys() if isinstance(content, dict) else range(len(content)) if isinstance(content, list) else ()
+    keys = (
+        content.keys()
+        if isinstance(content, dict)
+        else range(len(content))
+        if isinstance(content, list)
+        else ()
+    )
     for key in keys:
         yield content, key
         yield from _places(content[key])
 
 
-def fuzz(folder: Path, work: Path, cases: int, seed: int = 0, read: Read | None = None, pattern: str = "*") -> Fuzzed:
-    """Damage a file of `folder` whose name matches in each case, and read what is left; without `read` as a source of images."""
+def fuzz(
+    folder: Path,
+    work: Path,
+    cases: int,
+    seed: int = 0,
+    read: Read | None = None,
+    pattern: str = "*",
+) -> Fuzzed:
+    """Damage a file of `folder` whose name matches in each case, and read what is left; without
+    `read` as a source of images."""
     found = Fuzzed()
     files = sorted(path.relative_to(folder) for path in folder.rglob(pattern) if path.is_file())
     for number in range(cases):
@@ -127,14 +154,19 @@ def fuzz(folder: Path, work: Path, cases: int, seed: int = 0, read: Read | None 
         shutil.rmtree(work, ignore_errors=True)
         shutil.copytree(folder, work)
         is_json = name.suffix == ".json" and chance.randrange(4) > 0
-        (work / name).write_bytes((damage_json if is_json else damage)((folder / name).read_bytes(), chance))
+        (work / name).write_bytes(
+            (damage_json if is_json else damage)((folder / name).read_bytes(), chance)
+        )
         began = time.perf_counter()
         try:
             found.kinds[(read or read_source)(work)] += 1
         except IoprofError as error:
             found.refused += 1
             if "\n" in str(error) or len(str(error)) > _LONGEST_MESSAGE:
-                found.wrong.append(f"{name}, case {number} of seed {seed}: a message of {len(str(error))} characters")
+                found.wrong.append(
+                    f"{name}, case {number} of seed {seed}: a message of {len(str(error))}"
+                    " characters"
+                )
         except Exception as error:
             found.wrong.append(f"{name}, case {number} of seed {seed}: {error!r}")
         found.longest_s = max(found.longest_s, time.perf_counter() - began)
@@ -167,7 +199,7 @@ def read_dataset(work: Path, loader: str | None = None) -> str:
     return dataset.layout
 
 
-# ------------------------------------------------------------------------------------------------ what ioprof itself leaves
+# ------------------------------------------------------------------------ what ioprof itself leaves
 
 
 class _Interrupting:
@@ -226,7 +258,10 @@ def write_tar_index(images: Path, folder: Path) -> Read:
 
 def write_parts(images: Path, folder: Path) -> Read:
     """Two finished parts, with quarantined images; reading them is to merge them."""
-    tree, options = _with_bad_images(images, folder.with_name("tree")), ConvertOptions(workers=1, on_error="quarantine")
+    tree, options = (
+        _with_bad_images(images, folder.with_name("tree")),
+        ConvertOptions(workers=1, on_error="quarantine"),
+    )
     for part in ("1/2", "2/2"):
         run_conversion(tree, folder / "dataset", options, Part.parse(part))
 
@@ -238,11 +273,17 @@ def write_parts(images: Path, folder: Path) -> Read:
 
 
 def write_interrupted(images: Path, folder: Path) -> Read:
-    """A conversion that was interrupted, whose journal has quarantined images; reading it is to go on with it."""
+    """A conversion that was interrupted, whose journal has quarantined images; reading it is to go
+    on with it."""
     tree = _with_bad_images(images, folder.with_name("tree"))
     options = ConvertOptions(workers=1, on_error="quarantine", layout="raw")
     with suppress(KeyboardInterrupt):
-        run_conversion(tree, folder / "dataset", options, reporter=_Interrupting(len(list(images.iterdir())) // 2))
+        run_conversion(
+            tree,
+            folder / "dataset",
+            options,
+            reporter=_Interrupting(len(list(images.iterdir())) // 2),
+        )
     assert not (folder / "dataset").exists()
 
     def resume(work: Path) -> str:
@@ -261,4 +302,5 @@ OWN: Final[dict[str, tuple[Callable[[Path, Path], Read], str]]] = {
     "tars": (write_tars, "*.tar"),
     "tar index": (write_tar_index, "*.idx"),
 }
-"""What ioprof itself leaves: what writes it, of images in a folder; and the files that are damaged."""
+"""What ioprof itself leaves: what writes it, of images in a folder; and the files that are
+damaged."""

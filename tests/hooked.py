@@ -16,7 +16,8 @@ from ioprof.format.trace import Trace
 from ioprof.ingest import read_spool
 
 JOB_PYTHON: Final = os.environ.get("IOPROF_JOB_PYTHON", sys.executable)
-"""The Python that recorded programs run under; `make compat` sets it to that of another environment."""
+"""The Python that recorded programs run under; `make compat` sets it to that of another
+environment."""
 SITE: Final = ROOT / "ioprof" / "instrument" / "site"
 
 
@@ -28,24 +29,36 @@ def job_has(module: str) -> bool:
             return importlib.util.find_spec(module) is not None
         return False
     program = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
-    return subprocess.run([JOB_PYTHON, "-c", program], capture_output=True, check=False).returncode == 0
+    return (
+        subprocess.run([JOB_PYTHON, "-c", program], capture_output=True, check=False).returncode
+        == 0
+    )
 
 
 def environment(spool: Path | None, **more: str) -> dict[str, str]:
     """What a process of a job gets; without a spool it is no job of ioprof's."""
     left_out = {"PYTHONPATH", "IOPROF_SPOOL", "IOPROF_HOOKS", "RANK", "SLURM_PROCID"}
     kept = {name: value for name, value in os.environ.items() if name not in left_out}
-    hooked = {"IOPROF_SPOOL": str(spool), "PYTHONPATH": str(SITE), "IOPROF_DEBUG": "1"} if spool else {}
+    hooked = (
+        {"IOPROF_SPOOL": str(spool), "PYTHONPATH": str(SITE), "IOPROF_DEBUG": "1"} if spool else {}
+    )
     return {**kept, **hooked, "OMP_NUM_THREADS": "1", **more}
 
 
-def start(arguments: list[object], spool: Path | None, executable: str = JOB_PYTHON, **more: str) -> "subprocess.Popen[str]":
+def start(
+    arguments: list[object], spool: Path | None, executable: str = JOB_PYTHON, **more: str
+) -> "subprocess.Popen[str]":
     """Start a Python program, its output kept; `more` are variables of its environment."""
     if spool:
         spool.mkdir(exist_ok=True)
     command = [executable, *map(str, arguments)]
     return subprocess.Popen(
-        command, env=environment(spool, **more), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
+        command,
+        env=environment(spool, **more),
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
     )
 
 
@@ -56,16 +69,28 @@ def finish(process: "subprocess.Popen[str]", code: int = 0) -> str:
     return out + err
 
 
-def run(arguments: list[object], spool: Path | None, code: int = 0, executable: str = JOB_PYTHON, **more: str) -> str:
+def run(
+    arguments: list[object],
+    spool: Path | None,
+    code: int = 0,
+    executable: str = JOB_PYTHON,
+    **more: str,
+) -> str:
     """Run a Python program to its end; what it wrote."""
     return finish(start(arguments, spool, executable, **more), code)
 
 
 def recorded(spool: Path) -> Trace:
-    """What the processes of a job recorded; nothing of it is damaged, and no hook failed to find what it observes."""
+    """What the processes of a job recorded; nothing of it is damaged, and no hook failed to find
+    what it observes."""
     trace = read_spool(spool)
     assert () == trace.run.capture.damaged
-    assert [] == [line for path in spool.glob("facts-*.jsonl") for line in path.read_text().splitlines() if "unobserved" in line]
+    assert [] == [
+        line
+        for path in spool.glob("facts-*.jsonl")
+        for line in path.read_text().splitlines()
+        if "unobserved" in line
+    ]
     return trace
 
 

@@ -63,7 +63,10 @@ ODD: Final[dict[str, tuple[bytes, tuple[int, int, int]]]] = {
     "one pixel": (encoded(solid(size=(1, 1)), "PNG"), COLOUR),
     "one row": (encoded(solid(size=(300, 1)), "PNG"), COLOUR),
     "progressive": (encoded(solid(), "JPEG", progressive=True, quality=95), COLOUR),
-    "broken exif": (encoded(solid(), "JPEG", quality=95, exif=b"Exif\0\0II*\0\xff\xff\xff\xff\x01"), COLOUR),
+    "broken exif": (
+        encoded(solid(), "JPEG", quality=95, exif=b"Exif\0\0II*\0\xff\xff\xff\xff\x01"),
+        COLOUR,
+    ),
     "megapixels": (encoded(solid(size=(2400, 1600)), "JPEG", quality=95), COLOUR),
 }
 """Name → file, and its colour."""
@@ -79,7 +82,10 @@ BAD: Final[dict[str, tuple[bytes, str]]] = {
     "header only": (_WHOLE[:200], "cannot be decoded"),
     "truncated png": (encoded(Image.effect_noise((64, 64), 80), "PNG")[:-600], "cannot be decoded"),
     "bomb": (encoded(Image.new("1", (BOMB_SIDE, BOMB_SIDE)), "PNG"), "decompression bomb"),
-    "larger bomb": (encoded(Image.new("1", (2 * BOMB_SIDE, BOMB_SIDE)), "PNG"), "decompression bomb"),
+    "larger bomb": (
+        encoded(Image.new("1", (2 * BOMB_SIDE, BOMB_SIDE)), "PNG"),
+        "decompression bomb",
+    ),
 }
 """Name → file, and the error message."""
 
@@ -87,6 +93,11 @@ BAD: Final[dict[str, tuple[bytes, str]]] = {
 def quadrants() -> Image.Image:
     """Four colours, so that any rotation or flip is detected."""
     image = Image.new("RGB", (64, 64))
-    for place, colour in {(0, 0): "red", (32, 0): "lime", (0, 32): "blue", (32, 32): "white"}.items():
+    for place, colour in {
+        (0, 0): "red",
+        (32, 0): "lime",
+        (0, 32): "blue",
+        (32, 32): "white",
+    }.items():
         image.paste(colour, (*place, place[0] + 32, place[1] + 32))
     return image

@@ -29,18 +29,29 @@ def package_modules() -> frozenset[str]:
     return frozenset(module_name(path) for path in python_files(*PACKAGES))
 
 
-def module_imports(path: Path) -> Iterator[str]:
-    """The modules of ioprof that a file imports when it runs, anywhere in it; of `from PACKAGE import MODULE` the module alone."""
+def module_imports(path: Path, *, types: bool = False) -> Iterator[str]:
+    """The modules of ioprof that a file imports when it runs, anywhere in it, and with `types` also
+    those that it imports for type checkers; of `from PACKAGE import MODULE` the module alone."""
     importer = f"{module_name(path)}.__init__" if path.name == "__init__.py" else module_name(path)
-    for node in _at_run_time(syntax_tree(path)):
+    tree = syntax_tree(path)
+    for node in ast.walk(tree) if types else _at_run_time(tree):
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = absolute_name(node, importer)
-            names = [name if (name := f"{base}.{alias.name}") in package_modules() else base for alias in node.names]
-        elif isinstance(node, ast.Call) and dotted_name(node.func).endswith("import_module") and node.args:
-            names = [name for name in [getattr(node.args[0], "value", None)] if isinstance(name, str)]
+            names = [
+                name if (name := f"{base}.{alias.name}") in package_modules() else base
+                for alias in node.names
+            ]
+        elif (
+            isinstance(node, ast.Call)
+            and dotted_name(node.func).endswith("import_module")
+            and node.args
+        ):
+            names = [
+                name for name in [getattr(node.args[0], "value", None)] if isinstance(name, str)
+            ]
         yield from (name for name in names if name in package_modules() and name != "ioprof")
 
 

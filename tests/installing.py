@@ -1,4 +1,5 @@
-"""Runs the programs that build and install the checkout, and copies it to a place that a build may write to."""
+"""Runs the programs that build and install the checkout, and copies it to a place that a build may
+write to."""
 
 import os
 import shutil
@@ -11,8 +12,14 @@ from repository import FOLDERS, ROOT
 
 def run(*command: str | Path, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """A command's outcome, with a few variables of the environment changed."""
-    environment = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}} | variables
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=240)
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in {"PYTHONPATH", "VIRTUAL_ENV"}
+    } | variables
+    return subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=240
+    )
 
 
 def succeed(*command: str | Path, cwd: Path, **variables: str) -> str:
@@ -36,7 +43,11 @@ def copy_checkout(destination: Path) -> Path:
 
 
 def borrow_dependencies(environment: Path) -> None:
-    """Have a virtual environment find the libraries of this one, without ioprof; nothing is fetched from a network."""
+    """Have a virtual environment find the libraries of this one, without ioprof; nothing is fetched
+    from a network."""
     site = next((environment / "lib").glob("python*")) / "site-packages"
-    # A folder named in a .pth is searched, but its own .pth files, and with them an editable install, are not read.
-    (site / "dependencies.pth").write_text("".join(f"{path}\n" for path in sys.path if path.endswith("site-packages")))
+    # A folder named in a .pth is searched, but its own .pth files, and with them an editable
+    # install, are not read.
+    (site / "dependencies.pth").write_text(
+        "".join(f"{path}\n" for path in sys.path if path.endswith("site-packages"))
+    )

@@ -37,8 +37,8 @@ def ioprof(*arguments: object, cwd: Path, **options: object) -> Finished:
 
 
 def report_of(folder: Path) -> str:
-    """What `ioprof report --full` prints of a run, on one line. The command is called here: a process of its own would import all
-    that this one has, which takes longer than the report."""
+    """What `ioprof report --full` prints of a run, on one line. The command is called here: a
+    process of its own would import all that this one has, which takes longer than the report."""
     said = io.StringIO()
     with redirect_stdout(said), patch.dict(os.environ, COLUMNS="100"):
         assert 0 == main(["report", "--full", str(folder)])
@@ -50,12 +50,24 @@ def whole_report(finished: Finished, cwd: Path) -> str:
     return f"{' '.join(finished.out.split())} {report_of(cwd / 'run')}"
 
 
-def start(*arguments: object, cwd: Path, program: Path | None = None, **options: object) -> "subprocess.Popen[str]":
-    """Start a command, or a program that stands for `ioprof`, and return its process; `options` are those of Popen."""
+def start(
+    *arguments: object, cwd: Path, program: Path | None = None, **options: object
+) -> "subprocess.Popen[str]":
+    """Start a command, or a program that stands for `ioprof`, and return its process; `options` are
+    those of Popen."""
     temporary = temporary_folder(cwd / "tmp")
-    environment = {**os.environ, "TMPDIR": str(temporary), "COLUMNS": "100", "XDG_CACHE_HOME": str(_cache(cwd))}
+    environment = {
+        **os.environ,
+        "TMPDIR": str(temporary),
+        "COLUMNS": "100",
+        "XDG_CACHE_HOME": str(_cache(cwd)),
+    }
     usual = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    command = [sys.executable, *([str(program)] if program else ["-m", "ioprof"]), *map(str, arguments)]
+    command = [
+        sys.executable,
+        *([str(program)] if program else ["-m", "ioprof"]),
+        *map(str, arguments),
+    ]
     return subprocess.Popen(command, cwd=cwd, env=environment, text=True, **{**usual, **options})  # type: ignore[call-overload]
 
 
@@ -69,7 +81,9 @@ def _cache(cwd: Path) -> Path:
 
 
 @contextmanager
-def running(*arguments: object, cwd: Path, steps: int, **options: object) -> Iterator["subprocess.Popen[str]"]:
+def running(
+    *arguments: object, cwd: Path, steps: int, **options: object
+) -> Iterator["subprocess.Popen[str]"]:
     """A `run` that has made `steps` steps and goes on."""
     with started(*arguments, cwd=cwd, **options) as process:
         wait_until(lambda: steps_made(cwd) >= steps or process.poll() is not None)
@@ -105,8 +119,12 @@ def recorded_processes(cwd: Path) -> dict[tuple[str, int, int], int]:
     """Process id of each (role, rank, worker) that records into the spool of the job under way."""
     found = {}
     for path in cwd.glob("tmp/ioprof-*/*.ring"):
-        header = np.frombuffer(path.read_bytes()[: FILE_HEADER_DTYPE.itemsize], FILE_HEADER_DTYPE)[0]
-        found[ROLES[header["role"]], int(header["rank"]), int(header["worker"])] = int(header["pid"])
+        header = np.frombuffer(path.read_bytes()[: FILE_HEADER_DTYPE.itemsize], FILE_HEADER_DTYPE)[
+            0
+        ]
+        found[ROLES[header["role"]], int(header["rank"]), int(header["worker"])] = int(
+            header["pid"]
+        )
     return found
 
 

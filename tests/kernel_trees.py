@@ -1,4 +1,5 @@
-"""Creates trees of /proc and /sys in the formats of the kernel, for hardware that is not available."""
+"""Creates trees of /proc and /sys in the formats of the kernel, for hardware that is not
+available."""
 
 import os
 from collections.abc import Mapping
@@ -38,9 +39,18 @@ def link(at: Path, target: Path) -> None:
 
 
 def disk(sys: Path, name: str, number: str, by: str, **more: str) -> Path:
-    """A whole disk at `devices/<by>/block/<name>`, in /sys/dev/block and /sys/class/block; `more` are files of it."""
+    """A whole disk at `devices/<by>/block/<name>`, in /sys/dev/block and /sys/class/block; `more`
+    are files of it."""
     place = sys / "devices" / by / "block" / name
-    write(place, {"dev": f"{number}\n", "size": "2097152\n", **{f"queue/{key}": text for key, text in QUEUE.items()}, **more})
+    write(
+        place,
+        {
+            "dev": f"{number}\n",
+            "size": "2097152\n",
+            **{f"queue/{key}": text for key, text in QUEUE.items()},
+            **more,
+        },
+    )
     _register(sys, name, number, place)
     return place
 
@@ -61,6 +71,10 @@ def _register(sys: Path, name: str, number: str, place: Path) -> None:
     link(sys / "class" / "block" / name, place)
 
 
-def mount_line(number: int, device: str, point: str, file_system: str, source: str, options: str = "rw") -> str:
+def mount_line(
+    number: int, device: str, point: str, file_system: str, source: str, options: str = "rw"
+) -> str:
     """A line of mountinfo."""
-    return f"{number} 1 {device} / {point} rw,relatime shared:1 - {file_system} {source} {options}\n"
+    return (
+        f"{number} 1 {device} / {point} rw,relatime shared:1 - {file_system} {source} {options}\n"
+    )

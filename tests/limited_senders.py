@@ -1,4 +1,5 @@
-"""Senders of a known rate for tests: an HTTP server, a Unix socket, a FIFO, and programs that write to a pipe."""
+"""Senders of a known rate for tests: an HTTP server, a Unix socket, a FIFO, and programs that write
+to a pipe."""
 
 import os
 import socket
@@ -27,7 +28,8 @@ def send_slowly(send: Callable[[bytes], Any], num_bytes: int, bytes_per_s: int) 
 
 @contextmanager
 def http_server(num_bytes: int, bytes_per_s: int, certificate: Path | None = None) -> Iterator[str]:
-    """The URL of a server on this host whose answer has so many bytes; with `?object`, `SMALL_BYTES` after 20 ms."""
+    """The URL of a server on this host whose answer has so many bytes; with `?object`,
+    `SMALL_BYTES` after 20 ms."""
 
     class Handler(socketserver.BaseRequestHandler):
         def handle(self) -> None:
@@ -57,8 +59,23 @@ def http_server(num_bytes: int, bytes_per_s: int, certificate: Path | None = Non
 
 def make_certificate(path: Path) -> None:
     """A certificate of this host and its key, in one file."""
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
-    subprocess.run([*command, "-keyout", str(path), "-out", str(path) + ".crt"], check=True, capture_output=True)
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=localhost",
+    ]
+    subprocess.run(
+        [*command, "-keyout", str(path), "-out", str(path) + ".crt"],
+        check=True,
+        capture_output=True,
+    )
     path.write_bytes(path.read_bytes() + Path(str(path) + ".crt").read_bytes())
 
 

@@ -49,16 +49,23 @@ def records(dataset: Dataset) -> list[tuple[str, int, bytes]]:
         return [record for shard in dataset.shard_paths() for record in _shard_records(shard)]
     if dataset.layout == "files":
         return [
-            (Path(path).name, label, (dataset.path / path).read_bytes()) for path, label in zip(*read_index(dataset), strict=True)
+            (Path(path).name, label, (dataset.path / path).read_bytes())
+            for path, label in zip(*read_index(dataset), strict=True)
         ]
-    if dataset.layout in ("raw", "parquet"):  # whose bytes their own tests compare with other libraries
+    if dataset.layout in (
+        "raw",
+        "parquet",
+    ):  # whose bytes their own tests compare with other libraries
         with contextlib.closing(StoredRecords(dataset)) as stored:
             return [tuple(record) for piece in stored.pieces() for record in stored.read(piece)]
     with (
         lmdb.open(str(dataset.data_path), readonly=True, lock=False) as environment,
         environment.begin(buffers=True) as transaction,
     ):
-        found = [(bytes(key).decode().partition("_"), decode(value)) for key, value in transaction.cursor()]
+        found = [
+            (bytes(key).decode().partition("_"), decode(value))
+            for key, value in transaction.cursor()
+        ]
         assert [f"{place:08d}" for place in range(len(found))] == [key[0] for key, _ in found]
         return [(key[2], label, bytes(image)) for key, (image, _, label) in found]
 
@@ -72,4 +79,8 @@ def _shard_records(shard: Path) -> Iterator[tuple[str, int, bytes]]:
 
 def folder_bytes(folder: Path) -> dict[str, bytes]:
     """Everything in a folder."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }

@@ -1,11 +1,13 @@
-"""Makes the recordings that tests replay (`stored.py`) anew: `make recordings`, on a machine that does nothing else.
+"""Makes the recordings that tests replay (`stored.py`) anew: `make recordings`, on a machine that
+does nothing else.
 
     python tests/make_recordings.py [--only WORDS] [--keep FOLDER] [--pack]
 
-Each case of the fault suite is recorded until its report is right, while other programs used less than `MOST_OTHERS` of a
-core; at most `ATTEMPTS` times. In FOLDER, by default `build/recordings`, are the recordings themselves: what is there is not
-recorded again, so that this goes on where it was interrupted. `--pack` records nothing, and makes the archives of what is there.
-With `--only` the other recordings stay in the archives.
+Each case of the fault suite is recorded until its report is right, while other programs used less
+than `MOST_OTHERS` of a core; at most `ATTEMPTS` times. In FOLDER, by default `build/recordings`,
+are the recordings themselves: what is there is not recorded again, so that this goes on where it
+was interrupted. `--pack` records nothing, and makes the archives of what is there. With `--only`
+the other recordings stay in the archives.
 """
 
 import argparse
@@ -48,7 +50,9 @@ def recorded(case: Case, images: Path, folder: Path) -> stored.Files:
 
 def _folders(trace: Trace) -> list[tuple[str, str | None, str | None]]:
     """File system and device by the folder of the files that were read."""
-    files = trace.files.drop_nulls(["path", "file_system"]).with_columns(folder=pl.col("path").str.replace("/[^/]*$", ""))
+    files = trace.files.drop_nulls(["path", "file_system"]).with_columns(
+        folder=pl.col("path").str.replace("/[^/]*$", "")
+    )
     return files.group_by("folder").agg(pl.first("file_system", "device")).sort("folder").rows()
 
 
@@ -92,7 +96,9 @@ def main() -> None:
     """Record what is asked for, and make the archives."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", default="", help="cases whose subject and name contain this")
-    parser.add_argument("--keep", type=Path, default=ROOT / "build" / "recordings", metavar="FOLDER")
+    parser.add_argument(
+        "--keep", type=Path, default=ROOT / "build" / "recordings", metavar="FOLDER"
+    )
     parser.add_argument("--pack", action="store_true", help="record nothing")
     options = parser.parse_args()
     os.chdir(ROOT)
@@ -100,7 +106,9 @@ def main() -> None:
     for subject, case in all_cases():
         if options.only in f"{subject}: {case.name}":
             cases.append((subject, case))
-    cases.sort(key=lambda each: bool(each[1].like or each[1].unsettled))  # those that the tests replay come first
+    cases.sort(
+        key=lambda each: bool(each[1].like or each[1].unsettled)
+    )  # those that the tests replay come first
     with tempfile.TemporaryDirectory() as folder:
         images = Path(folder) / "images"
         generate(images, GenerateOptions(images=72, classes=2, workers=1))
@@ -109,11 +117,20 @@ def main() -> None:
             if not kept.exists():
                 start_s = time.monotonic()
                 said = record_case(case, images, kept)
-                print(f"{subject}: {case.name}: {said} ({time.monotonic() - start_s:.0f} s)", flush=True)
+                print(
+                    f"{subject}: {case.name}: {said} ({time.monotonic() - start_s:.0f} s)",
+                    flush=True,
+                )
     for subject in sorted({subject for subject, _ in cases}):
-        folders = sorted((options.keep / subject).iterdir()) if (options.keep / subject).is_dir() else []
+        folders = (
+            sorted((options.keep / subject).iterdir()) if (options.keep / subject).is_dir() else []
+        )
         if folders:
-            known = {name: stored.recording(subject, name) for name in stored.names(subject)} if options.only else {}
+            known = (
+                {name: stored.recording(subject, name) for name in stored.names(subject)}
+                if options.only
+                else {}
+            )
             recordings = known | {each.name: stored.spool_files(each) for each in folders}
             size = stored.write_archive(subject, recordings)
             print(f"{subject}: {len(recordings)} recordings, {size / 1000:,.0f} kB")

@@ -1,4 +1,5 @@
-"""File systems created for a test: images on loop devices, overlays, and their mount table entries. Needs root."""
+"""File systems created for a test: images on loop devices, overlays, and their mount table entries.
+Needs root."""
 
 import os
 import shutil
@@ -8,7 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-MAKE: Final = {"ext4": ("mkfs.ext4", "-q", "-F"), "xfs": ("mkfs.xfs", "-q", "-f"), "btrfs": ("mkfs.btrfs", "-q", "-f")}
+MAKE: Final = {
+    "ext4": ("mkfs.ext4", "-q", "-F"),
+    "xfs": ("mkfs.xfs", "-q", "-f"),
+    "btrfs": ("mkfs.btrfs", "-q", "-f"),
+}
 IMAGE_BYTES: Final = 320 << 20  # the minimum for xfs
 
 
@@ -37,7 +42,10 @@ def made_image(path: Path, file_system: str) -> Path:
 def mounted_image(image: Path, point: Path) -> Iterator[str]:
     """The loop device of an image that is mounted at `point`."""
     device = subprocess.run(
-        ["losetup", "--find", "--show", "--direct-io=off", str(image)], check=True, capture_output=True, text=True
+        ["losetup", "--find", "--show", "--direct-io=off", str(image)],
+        check=True,
+        capture_output=True,
+        text=True,
     ).stdout.strip()
     try:
         with mounted(point, device):

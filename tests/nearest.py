@@ -1,7 +1,9 @@
-"""The test files nearest to what the working tree changes: `make quick` runs these. `python tests/nearest.py` prints them.
+"""The test files nearest to what the working tree changes: `make quick` runs these.
+`python tests/nearest.py` prints them.
 
-What is compared with is the last commit; where nothing is changed since, the commit before it. A test file is as far from a changed
-file as there are imports between them. A file that is no Python counts as imported by the files that contain its name.
+What is compared with is the last commit; where nothing is changed since, the commit before it. A
+test file is as far from a changed file as there are imports between them. A file that is no Python
+counts as imported by the files that contain its name.
 """
 
 import subprocess
@@ -26,7 +28,9 @@ def changed_files() -> set[Path]:
 
 def _listed(command: tuple[str, ...]) -> set[Path]:
     try:
-        ended = subprocess.run(["git", *command], cwd=ROOT, capture_output=True, text=True, check=True)
+        ended = subprocess.run(
+            ["git", *command], cwd=ROOT, capture_output=True, text=True, check=True
+        )
     except (OSError, subprocess.CalledProcessError):  # no git, no repository, or no commit before
         return set()
     return {Path(line) for line in ended.stdout.splitlines()}
@@ -42,7 +46,11 @@ def nearest_tests(changed: Iterable[Path]) -> list[Path]:
             if user not in distance:
                 distance[user] = distance[path] + 1
                 waiting.append(user)
-    tests = [path for path in python_files("tests") if path.name.startswith("test_") and path.parent.name == "tests"]
+    tests = [
+        path
+        for path in python_files("tests")
+        if path.name.startswith("test_") and path.parent.name == "tests"
+    ]
     reached = [path for path in tests if path in distance] or tests
     return sorted(reached, key=lambda path: (distance.get(path, 0), path))[:MOST_FILES]
 
@@ -60,11 +68,16 @@ def _users() -> dict[Path, set[Path]]:
 
 
 def _naming(changed: Path) -> set[Path]:
-    """The Python files that contain the name of a file that is none: a C source, a style sheet, a program of the tests."""
+    """The Python files that contain the name of a file that is none: a C source, a style sheet, a
+    program of the tests."""
     if changed.suffix == ".py" and changed.parts[:2] != ("tests", "programs"):
         return set()
     names = (changed.name, f"_{changed.stem} ", f'"{changed.stem}"')
-    return {path for path in text_files() if path.suffix == ".py" and any(name in (ROOT / path).read_text() for name in names)}
+    return {
+        path
+        for path in text_files()
+        if path.suffix == ".py" and any(name in (ROOT / path).read_text() for name in names)
+    }
 
 
 if __name__ == "__main__":

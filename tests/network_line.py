@@ -1,7 +1,9 @@
-"""A throttled link between two network namespaces of one machine: every frame passes through this process.
+"""A throttled link between two network namespaces of one machine: every frame passes through this
+process.
 
-Two TAP devices, each in a network namespace of its own. It needs neither `tc` nor the queueing disciplines netem and tbf, which
-kernels of virtual machines often lack, and it counts the transferred bytes.
+Two TAP devices, each in a network namespace of its own. It needs neither `tc` nor the queueing
+disciplines netem and tbf, which kernels of virtual machines often lack, and it counts the
+transferred bytes.
 """
 
 import ctypes
@@ -53,7 +55,9 @@ class _Direction:
             now, rate = time.monotonic(), self._shape.rate_mbit
             free_at = max(now - _BURST_S, free_at) + (len(frame) * 8e-6 / rate if rate else 0.0)
             self._waiting.put((max(free_at, now) + self._shape.delay_ms / 1000, frame))
-            if free_at > now:  # the next frame waits in the queue of the device, which drops frames when full, like a switch
+            if (
+                free_at > now
+            ):  # the next frame waits in the queue of the device, which drops frames when full, like a switch  # noqa: E501
                 time.sleep(free_at - now)
 
     def _send(self) -> None:
@@ -61,7 +65,9 @@ class _Direction:
             due, frame = self._waiting.get()
             if (wait := due - time.monotonic()) > 0:
                 time.sleep(wait)
-            with suppress(OSError):  # the other end is closed or its queue is full: the frame is lost
+            with suppress(
+                OSError
+            ):  # the other end is closed or its queue is full: the frame is lost
                 os.write(self._target, frame)
 
 
@@ -82,15 +88,19 @@ class Line:
 
 
 def enter_new_network() -> None:
-    """Move this thread and its future children into a new network namespace with only a loopback device."""
+    """Move this thread and its future children into a new network namespace with only a loopback
+    device."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_CLONE_NEWNET):
-        raise OSError(ctypes.get_errno(), f"no network namespace: {os.strerror(ctypes.get_errno())}")
+        raise OSError(
+            ctypes.get_errno(), f"no network namespace: {os.strerror(ctypes.get_errno())}"
+        )
     _ip("link", "set", "lo", "up")
 
 
 def end_of_line(address: str) -> int:
-    """Create a TAP device with that address (10.0.0.1/24) in the network of this thread; returns its file descriptor."""
+    """Create a TAP device with that address (10.0.0.1/24) in the network of this thread; returns
+    its file descriptor."""
     descriptor = os.open(DEVICE, os.O_RDWR | os.O_CLOEXEC)
     fcntl.ioctl(descriptor, _TUNSETIFF, struct.pack("16sH22x", b"line0", _IFF_TAP | _IFF_NO_PI))
     _ip("address", "add", address, "dev", "line0")

@@ -1,5 +1,5 @@
-"""A second implementation of the rules of blame: one instant at a time, in plain Python, from the specification and not from the
-code under test."""
+"""A second implementation of the rules of blame: one instant at a time, in plain Python, from the
+specification and not from the code under test."""
 
 from collections import Counter
 from functools import cached_property
@@ -42,13 +42,19 @@ class Oracle:
 
     def blame(self) -> dict[tuple[int, int], Counter[str]]:
         """(rank, step) to nanoseconds by cause."""
-        return {key: Counter(self.cause(key[0], at) for at in range(*window)) for key, window in self._steps.items()}
+        return {
+            key: Counter(self.cause(key[0], at) for at in range(*window))
+            for key, window in self._steps.items()
+        }
 
     def straggler_wait_ns(self) -> dict[int, dict[str, int]]:
-        """Late rank to cause to nanoseconds that others waited for it. An instant of two steps of a rank counts once."""
+        """Late rank to cause to nanoseconds that others waited for it. An instant of two steps of a
+        rank counts once."""
         found: dict[int, Counter[str]] = {}
         shared: Counter[tuple[int, int, Key]] = Counter()
-        for rank, at in {(rank, at) for (rank, _), window in self._steps.items() for at in range(*window)}:
+        for rank, at in {
+            (rank, at) for (rank, _), window in self._steps.items() for at in range(*window)
+        }:
             if self._charge(rank, at) == "peers":
                 key, late = self._waits_for(rank, at)
                 if self._charge(late, at) != "peers" and self._excess(rank, late, key) is not None:
@@ -59,15 +65,21 @@ class Oracle:
         for (rank, late, key), waited in shared.items():
             more = self._excess(rank, late, key) or {}
             total, before, reached = sum(more.values()), 0, 0
-            for cause in CAUSES:  # of fractions of nanoseconds those of the earlier causes are rounded first
+            for cause in (
+                CAUSES
+            ):  # of fractions of nanoseconds those of the earlier causes are rounded first
                 reached += more.get(cause, 0)
                 until = round(waited * (reached / total))
                 found.setdefault(late, Counter())[cause] += until - before
                 before = until
-        return {late: {cause: ns for cause, ns in causes.items() if ns} for late, causes in found.items()}
+        return {
+            late: {cause: ns for cause, ns in causes.items() if ns}
+            for late, causes in found.items()
+        }
 
     def _excess(self, rank: int, late: int, key: Key) -> dict[str, int] | None:
-        """By cause how much longer the late rank needed since both left their last meeting, where it needed longer."""
+        """By cause how much longer the late rank needed since both left their last meeting, where
+        it needed longer."""
         met = self._meeting(rank, late, key)
         if met is None:
             return None
@@ -81,7 +93,8 @@ class Oracle:
         return {cause: ns for cause, ns in more.items() if ns > 0}
 
     def _meeting(self, rank: int, late: int, key: Key) -> Key | None:
-        """The last collective that both had left before either arrived at this one, in which both were together and stopped."""
+        """The last collective that both had left before either arrived at this one, in which both
+        were together and stopped."""
         met = []
         for other in {(row["step"], row["name"]) for row in self._of("comm", rank)} & {
             (row["step"], row["name"]) for row in self._of("comm", late)
@@ -95,16 +108,24 @@ class Oracle:
 
     def _stops(self, rank: int, key: Key) -> bool:
         left = self._leaving(rank, key)
-        return left <= self._arrival(rank, key) or self._charge(rank, left - 1) in ("transfer", "peers")
+        return left <= self._arrival(rank, key) or self._charge(rank, left - 1) in (
+            "transfer",
+            "peers",
+        )
 
     def _arrival(self, rank: int, key: Key) -> int:
-        return min(row["start_ns"] for row in self._of("comm", rank) if (row["step"], row["name"]) == key)
+        return min(
+            row["start_ns"] for row in self._of("comm", rank) if (row["step"], row["name"]) == key
+        )
 
     def _leaving(self, rank: int, key: Key) -> int:
-        return max(row["end_ns"] for row in self._of("comm", rank) if (row["step"], row["name"]) == key)
+        return max(
+            row["end_ns"] for row in self._of("comm", rank) if (row["step"], row["name"]) == key
+        )
 
     def _first_cause(self, rank: int, instant: int) -> int:
-        """Follow late ranks that wait themselves to one that does not; if there is none, the rank that `rank` waits for."""
+        """Follow late ranks that wait themselves to one that does not; if there is none, the rank
+        that `rank` waits for."""
         passed, late = {rank}, self._waits_for(rank, instant)[1]
         while late not in passed and self._charge(late, instant) == "peers":
             passed.add(late)
@@ -118,7 +139,9 @@ class Oracle:
 
     def _charge(self, rank: int, instant: int) -> str:
         """The first rule that applies."""
-        main = [row for row in open_at(self.rows, instant) if row["rank"] == rank and self._is_main(row)]
+        main = [
+            row for row in open_at(self.rows, instant) if row["rank"] == rank and self._is_main(row)
+        ]
         checkpoint = any(row["kind"] == "checkpoint" for row in main)
         waits = open_at(self._of("wait", rank), instant)
         if self._validates(rank, instant) and not checkpoint:
@@ -131,7 +154,10 @@ class Oracle:
         own = self._own(main, bool(waits or open_at(self._of("comm", rank), instant)))
         if computes:
             return own if own not in (None, "loader") else "compute"
-        exchanges = [instant >= max(self._arrivals(row).values()) for row in open_at(self._of("comm", rank), instant)]
+        exchanges = [
+            instant >= max(self._arrivals(row).values())
+            for row in open_at(self._of("comm", rank), instant)
+        ]
         if any(exchanges):
             return "transfer"
         if open_at(self._of("h2d", rank) + self._of("d2h", rank), instant):
@@ -143,16 +169,24 @@ class Oracle:
         return "peers" if exchanges else "host"
 
     def _validates(self, rank: int, instant: int) -> bool:
-        """Whether a batch to validate on was waited for, or had been, and neither another wait nor a step's end came since."""
+        """Whether a batch to validate on was waited for, or had been, and neither another wait nor
+        a step's end came since."""
         waits = self._of("wait", rank)
-        if open_at(self._of("validate", rank) + [row for row in waits if row["name"] == "validate"], instant):
+        if open_at(
+            self._of("validate", rank) + [row for row in waits if row["name"] == "validate"],
+            instant,
+        ):
             return True
         mine = [row for row in waits if self._is_main(row) and row["start_ns"] < row["end_ns"]]
         if open_at(mine, instant):
             return False
         before = max((row["end_ns"] for row in mine if row["end_ns"] <= instant), default=None)
         after = min((row["start_ns"] for row in mine if row["start_ns"] > instant), default=None)
-        if before is None or after is None or any(before <= end <= after for _, end in self._of_rank(rank)):
+        if (
+            before is None
+            or after is None
+            or any(before <= end <= after for _, end in self._of_rank(rank))
+        ):
             return False
         return any(row["name"] == "validate" and row["end_ns"] == before for row in mine)
 
@@ -168,8 +202,14 @@ class Oracle:
 
     def _own(self, main: list[Row], elsewhere: bool) -> str | None:
         """What the main thread does itself."""
-        found = [leaf(row) for row in main if not (elsewhere and row["source"] in ("socket", "pipe"))]
-        return min((cause for cause in found if cause in OWN and cause not in self.unmeasured), key=OWN.index, default=None)
+        found = [
+            leaf(row) for row in main if not (elsewhere and row["source"] in ("socket", "pipe"))
+        ]
+        return min(
+            (cause for cause in found if cause in OWN and cause not in self.unmeasured),
+            key=OWN.index,
+            default=None,
+        )
 
     def wait_leaf(self, wait: Row, instant: int) -> str:
         """Why the batch of this wait was not ready at this instant."""
@@ -186,23 +226,35 @@ class Oracle:
         process = min(ready, key=lambda pid: (ready[pid], pid))
         if instant >= ready[process]:
             return "delivery"
-        busy = [row for row in open_at(self.rows, instant) if row["tid"] == process and row["rank"] == wait["rank"]]
-        leaves = [found for found in map(leaf, busy) if found in LEAVES and found not in self.unmeasured]
+        busy = [
+            row
+            for row in open_at(self.rows, instant)
+            if row["tid"] == process and row["rank"] == wait["rank"]
+        ]
+        leaves = [
+            found for found in map(leaf, busy) if found in LEAVES and found not in self.unmeasured
+        ]
         return min(leaves, key=LEAVES.index, default="loader")
 
     def _threads_leaf(self, wait: Row, instant: int) -> str:
         """What other threads of the rank's process did, if they have no batch."""
         rank = wait["rank"]
         consumers = [row for kind in ("wait", "step") for row in self._of(kind, rank)]
-        processes, threads = {row["pid"] for row in consumers}, {row["tid"] for row in (*consumers, *self._of("fetch", rank))}
+        processes, threads = (
+            {row["pid"] for row in consumers},
+            {row["tid"] for row in (*consumers, *self._of("fetch", rank))},
+        )
         by_processes = any(row["pid"] not in processes for row in self._of("fetch", rank))
         busy = [
             row
             for row in open_at(self.rows, instant)
-            if row["rank"] == rank and row["pid"] in processes and row["tid"] not in threads and row["batch"] is None
+            if row["rank"] == rank
+            and row["pid"] in processes
+            and row["tid"] not in threads
+            and row["batch"] is None
             and row["kind"] in (*READS, "decode", "transform", "collate")
             and not (by_processes and row["source"] in ("socket", "pipe"))
-        ]  # fmt: skip
+        ]
         leaves = [found for found in map(leaf, busy) if found not in self.unmeasured]
         return min(leaves, key=LEAVES.index, default="loader")
 
@@ -220,11 +272,14 @@ class Oracle:
         arrived: dict[int, int] = {}
         for other in self._of("comm"):
             if (other["step"], other["name"]) == (row["step"], row["name"]):
-                arrived[other["rank"]] = min(arrived.get(other["rank"], other["start_ns"]), other["start_ns"])
+                arrived[other["rank"]] = min(
+                    arrived.get(other["rank"], other["start_ns"]), other["start_ns"]
+                )
         return arrived
 
     def _waits_for(self, rank: int, instant: int) -> tuple[Key, int]:
-        """The collective in which a rank waits if it arrived first, and for whom: the last to arrive (of several the lowest)."""
+        """The collective in which a rank waits if it arrived first, and for whom: the last to
+        arrive (of several the lowest)."""
         waits = []
         for row in self._of("comm", rank):
             arrived = self._arrivals(row)

@@ -1,4 +1,5 @@
-"""Runs whose pages are tested: a usual one, hostile names, long ones, and ones with something missing."""
+"""Runs whose pages are tested: a usual one, hostile names, long ones, and ones with something
+missing."""
 
 import dataclasses
 from functools import cache
@@ -36,15 +37,24 @@ def hostile_run() -> SampleRun:
     """The sample with every string replaced by a payload."""
     run = sample_run(steps=12)
     everything = " ".join(PAYLOADS)
-    paths = pl.Series("path", [PAYLOADS[number % len(PAYLOADS)].replace("\udcff", "?") for number in range(len(run.trace.files))])
+    paths = pl.Series(
+        "path",
+        [
+            PAYLOADS[number % len(PAYLOADS)].replace("\udcff", "?")
+            for number in range(len(run.trace.files))
+        ],
+    )
     setting = run.summary.run.replace(
         **dict.fromkeys(("name", "loader", "device", "status", "started"), everything),
-        dataset=DatasetRecord(name=everything, layout=everything, image=ImageRecord(transform=everything)),
+        dataset=DatasetRecord(
+            name=everything, layout=everything, image=ImageRecord(transform=everything)
+        ),
         failures=(Failure(rank=0, what=everything), Failure(what=everything)),
     )
     summary = run.summary
     slowest = tuple(
-        entry.replace(path=payload, source=payload) for entry, payload in zip(summary.storage.slowest, PAYLOADS, strict=False)
+        entry.replace(path=payload, source=payload)
+        for entry, payload in zip(summary.storage.slowest, PAYLOADS, strict=False)
     )
     summary = summary.replace(
         run=setting,
@@ -52,15 +62,26 @@ def hostile_run() -> SampleRun:
         capture=summary.capture.replace(not_seen=PAYLOADS),
         clocks=summary.clocks.replace(method=everything),
         verdict=summary.verdict.replace(text=everything),
-        steps=summary.steps.replace(causes=tuple(entry.replace(reason=everything) for entry in summary.steps.causes)),
+        steps=summary.steps.replace(
+            causes=tuple(entry.replace(reason=everything) for entry in summary.steps.causes)
+        ),
     )
-    return SampleRun(dataclasses.replace(run.trace, files=run.trace.files.with_columns(paths)), run.steps, summary)
+    return SampleRun(
+        dataclasses.replace(run.trace, files=run.trace.files.with_columns(paths)),
+        run.steps,
+        summary,
+    )
 
 
 def long_run(ranks: int = 8, steps: int = 100_000) -> SampleRun:
-    """A run of many steps with one stall, dense reads around it, and every path as costly as can be."""
+    """A run of many steps with one stall, dense reads around it, and every path as costly as can
+    be."""
     step = pl.select(step=pl.int_range(steps, dtype=pl.Int64))
-    wall = pl.when(pl.col("step") == 77_777).then(9_000_000_000).otherwise(90_000_000 + pl.col("step") * 7919 % 10_000_000)
+    wall = (
+        pl.when(pl.col("step") == 77_777)
+        .then(9_000_000_000)
+        .otherwise(90_000_000 + pl.col("step") * 7919 % 10_000_000)
+    )
     timed = (
         step.with_columns(wall=wall)
         .with_columns(end_ns=pl.col("wall").cum_sum())
@@ -70,13 +91,19 @@ def long_run(ranks: int = 8, steps: int = 100_000) -> SampleRun:
     charges = {cause: pl.col("wall") // 11 for cause in CAUSES if cause != "host"} | {
         "host": pl.col("wall") - pl.col("wall") // 11 * 10
     }
-    blame = table.with_columns(**{f"{cause}_ns": charge.cast(pl.Int64) for cause, charge in charges.items()}).drop("wall")
+    blame = table.with_columns(
+        **{f"{cause}_ns": charge.cast(pl.Int64) for cause, charge in charges.items()}
+    ).drop("wall")
     spans = [
-        blame.select("rank", "step", "start_ns", "end_ns", kind=pl.lit(kind), pid=1000 + pl.col("rank"))
+        blame.select(
+            "rank", "step", "start_ns", "end_ns", kind=pl.lit(kind), pid=1000 + pl.col("rank")
+        )
         for kind in ("step", "wait", "compute")
     ]
     near = blame.filter(
-        pl.col("step").is_between(77_700, 77_800) | (pl.col("step") < 20) | pl.col("step").is_between(49_990, 50_010)
+        pl.col("step").is_between(77_700, 77_800)
+        | (pl.col("step") < 20)
+        | pl.col("step").is_between(49_990, 50_010)
     )
     begin = pl.col("start_ns") + pl.col("image") * 200_000
     reads = near.join(pl.select(image=pl.int_range(400, dtype=pl.Int64)), how="cross").select(
@@ -92,13 +119,19 @@ def long_run(ranks: int = 8, steps: int = 100_000) -> SampleRun:
     )
     schema = table_schema(SPAN_COLUMNS)
     whole = pl.concat([*spans, reads], how="diagonal_relaxed")
-    whole = whole.with_columns(pl.lit(None).alias(name) for name in schema if name not in whole.columns)
+    whole = whole.with_columns(
+        pl.lit(None).alias(name) for name in schema if name not in whole.columns
+    )
     files = [{"file": number, "path": "<&>画像" * 40 + str(number)} for number in range(400)]
     base = sample_run(steps=1)
     paths = pl.DataFrame(files, schema_overrides={"file": pl.Int64}).with_columns(
         pl.lit(None).alias(name) for name in base.trace.files.columns[2:]
     )
-    trace = Trace(base.trace.run, whole.select(pl.col(name).cast(kind) for name, kind in schema.items()), paths)
+    trace = Trace(
+        base.trace.run,
+        whole.select(pl.col(name).cast(kind) for name, kind in schema.items()),
+        paths,
+    )
     return SampleRun(trace, blame, base.summary.replace(steps=steps_summary(blame)))
 
 
@@ -121,7 +154,10 @@ EMPTY: dict[str, dict[str, Any]] = {
     "no step": {"steps": 0},
     "one step of one rank": {"steps": 1, "ranks": 1},
     "no reads": {"images": 0, "steps": 30},
-    "killed": {"steps": 5, "run": {"status": "failed", "failures": [{"rank": 0, "what": "was killed by SIGKILL"}]}},
+    "killed": {
+        "steps": 5,
+        "run": {"status": "failed", "failures": [{"rank": 0, "what": "was killed by SIGKILL"}]},
+    },
     "nothing known of the run": {"steps": 3, "run": dict.fromkeys(FACTS_OF_RUN)},
 }
 
@@ -131,8 +167,11 @@ def parts_of(run: SampleRun) -> tuple[Any, Any, Any]:
 
 
 def stalled_run(steps: int = 100_000, stall: int = 61_803) -> SampleRun:
-    """Steps of about 10 ms, one of which takes 300 ms more, because of one of the two reads of its batch."""
-    table = pl.select(step=pl.int_range(steps, dtype=pl.Int64)).with_columns(rank=pl.lit(0, dtype=pl.Int32), batch=pl.col("step"))
+    """Steps of about 10 ms, one of which takes 300 ms more, because of one of the two reads of its
+    batch."""
+    table = pl.select(step=pl.int_range(steps, dtype=pl.Int64)).with_columns(
+        rank=pl.lit(0, dtype=pl.Int32), batch=pl.col("step")
+    )
     extra = pl.when(pl.col("step") == stall).then(300_000_000).otherwise(0)
     wall = 10_000_000 + pl.col("step") * 7919 % 1_000_000 + extra
     ends = table.with_columns(end_ns=wall.cum_sum()).with_columns(start_ns=pl.col("end_ns") - wall)
@@ -140,7 +179,9 @@ def stalled_run(steps: int = 100_000, stall: int = 61_803) -> SampleRun:
     parts = [
         ends.with_columns(kind=pl.lit("step"), pid=100),
         ends.with_columns(kind=pl.lit("wait"), pid=100, end_ns=began + extra + 300_000),
-        ends.with_columns(kind=pl.lit("compute"), pid=100, start_ns=began + extra + 400_000, batch=None),
+        ends.with_columns(
+            kind=pl.lit("compute"), pid=100, start_ns=began + extra + 400_000, batch=None
+        ),
         ends.with_columns(kind=pl.lit("fetch"), pid=200, end_ns=began + extra + 200_000),
         *(
             ends.with_columns(
@@ -157,14 +198,25 @@ def stalled_run(steps: int = 100_000, stall: int = 61_803) -> SampleRun:
     ]
     schema = table_schema(SPAN_COLUMNS)
     whole = pl.concat(
-        [part.with_columns(pl.lit(None).alias(name) for name in schema if name not in part.columns) for part in parts],
+        [
+            part.with_columns(
+                pl.lit(None).alias(name) for name in schema if name not in part.columns
+            )
+            for part in parts
+        ],
         how="diagonal_relaxed",
     )
     base = sample_run(steps=1)
-    files = pl.DataFrame({"file": range(2000), "path": [f"/data/{number:04d}.jpg" for number in range(2000)]}).with_columns(
-        pl.lit(None).alias(name) for name in base.trace.files.columns[2:]
+    files = pl.DataFrame(
+        {"file": range(2000), "path": [f"/data/{number:04d}.jpg" for number in range(2000)]}
+    ).with_columns(pl.lit(None).alias(name) for name in base.trace.files.columns[2:])
+    trace = Trace(
+        base.trace.run,
+        whole.select(pl.col(name).cast(kind) for name, kind in schema.items()),
+        files,
     )
-    trace = Trace(base.trace.run, whole.select(pl.col(name).cast(kind) for name, kind in schema.items()), files)
     charges = {"storage": extra, "compute": wall - extra}
-    charged = ends.drop("batch").with_columns(**{f"{cause}_ns": charges.get(cause, pl.lit(0)).cast(pl.Int64) for cause in CAUSES})
+    charged = ends.drop("batch").with_columns(
+        **{f"{cause}_ns": charges.get(cause, pl.lit(0)).cast(pl.Int64) for cause in CAUSES}
+    )
     return SampleRun(trace, charged, base.summary.replace(steps=steps_summary(charged)))

@@ -12,7 +12,13 @@ PAGE = 4096
 
 def header(**fields: Any) -> bytes:
     """The header of a file; `fields` replace the defaults."""
-    usual = {"magic": perf.MAGIC, "version": perf.VERSION, "header_bytes": perf.HEADER_BYTES, "page_bytes": PAGE, "closed": 1}
+    usual = {
+        "magic": perf.MAGIC,
+        "version": perf.VERSION,
+        "header_bytes": perf.HEADER_BYTES,
+        "page_bytes": PAGE,
+        "closed": 1,
+    }
     record = np.zeros(1, perf.HEADER_DTYPE)
     for name, value in ({"host": b"node1", "pid": 1, "cpus": 2} | usual | fields).items():
         record[name] = value
@@ -39,12 +45,18 @@ def sample(time: int, address: int, pid: int = 10, tid: int | None = None) -> by
 
 def minor(time: int, address: int, pid: int = 10, tid: int | None = None) -> bytes:
     """A minor fault."""
-    return record(perf.SAMPLE, 2, struct.pack("<Q", 0x400000) + _trailer(time, pid, tid) + struct.pack("<Q", address))
+    return record(
+        perf.SAMPLE,
+        2,
+        struct.pack("<Q", 0x400000) + _trailer(time, pid, tid) + struct.pack("<Q", address),
+    )
 
 
 def switch(time: int, how: str, pid: int = 10, tid: int | None = None) -> bytes:
     """A context switch: a thread is switched in, out (voluntarily) or preempted."""
-    misc = {"in": 0, "out": perf.SWITCH_OUT, "preempted": perf.SWITCH_OUT | perf.SWITCH_PREEMPTED}[how]
+    misc = {"in": 0, "out": perf.SWITCH_OUT, "preempted": perf.SWITCH_OUT | perf.SWITCH_PREEMPTED}[
+        how
+    ]
     return record(perf.SWITCH, misc, _trailer(time, pid, tid))
 
 
@@ -63,10 +75,14 @@ def fork(time: int, pid: int, parent: int = 10, tid: int | None = None) -> bytes
 def ended(time: int, pid: int, tid: int | None = None) -> bytes:
     """The end of a thread."""
     tid = pid if tid is None else tid
-    return record(perf.EXIT, 0, struct.pack("<IIIIQ", pid, 1, tid, 1, time) + _trailer(time, pid, tid))
+    return record(
+        perf.EXIT, 0, struct.pack("<IIIIQ", pid, 1, tid, 1, time) + _trailer(time, pid, tid)
+    )
 
 
-def named(time: int, name: bytes, pid: int = 10, executed: bool = True, tid: int | None = None) -> bytes:
+def named(
+    time: int, name: bytes, pid: int = 10, executed: bool = True, tid: int | None = None
+) -> bytes:
     """A new name, by default from an execve."""
     body = struct.pack("<II", pid, pid if tid is None else tid) + _text(name)
     return record(perf.COMM, perf.COMM_EXEC if executed else 0, body + _trailer(time, pid, None))

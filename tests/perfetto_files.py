@@ -11,11 +11,14 @@ from ioprof.analysis.run import Run
 
 
 class Decoded:
-    """A .pftrace, read by Perfetto's own classes, and its slices paired as the trace processor does: an end closes the slice of its
-    track that was begun last; packets of one time are taken in the order of the file."""
+    """A .pftrace, read by Perfetto's own classes, and its slices paired as the trace processor
+    does: an end closes the slice of its track that was begun last; packets of one time are taken in
+    the order of the file."""
 
     def __init__(self, path: Path) -> None:
-        messages = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2", reason="needs the package perfetto")
+        messages = pytest.importorskip(
+            "perfetto.protos.perfetto.trace.perfetto_trace_pb2", reason="needs the package perfetto"
+        )
         trace = messages.Trace()
         trace.ParseFromString(path.read_bytes())
         self.tracks: dict[int, Any] = {}
@@ -25,7 +28,10 @@ class Decoded:
             if packet.HasField("track_descriptor"):
                 self.tracks[packet.track_descriptor.uuid] = packet.track_descriptor
             for field, entries in packet.interned_data.ListFields():
-                texts |= {(field.name, entry.iid): _text(getattr(entry, "name", None) or entry.str) for entry in entries}
+                texts |= {
+                    (field.name, entry.iid): _text(getattr(entry, "name", None) or entry.str)
+                    for entry in entries
+                }
             if packet.HasField("track_event"):
                 events.append((packet.timestamp, packet.track_event))
         self.slices: list[dict[str, Any]] = []
@@ -39,7 +45,9 @@ class Decoded:
         stacks: dict[int, list[dict[str, Any]]] = defaultdict(list)
         for time, event in events:
             if event.type == types.TYPE_COUNTER:
-                self.counters[self.tracks[event.track_uuid].name].append((time, event.double_counter_value))
+                self.counters[self.tracks[event.track_uuid].name].append(
+                    (time, event.double_counter_value)
+                )
             elif event.type == types.TYPE_SLICE_BEGIN:
                 arguments = {
                     texts["debug_annotation_names", each.name_iid]: each.int_value
@@ -47,8 +55,13 @@ class Decoded:
                     else texts["debug_annotation_string_values", each.string_value_iid]
                     for each in event.debug_annotations
                 }
-                kind, name = texts["event_categories", event.category_iids[0]], texts["event_names", event.name_iid]
-                stacks[event.track_uuid].append({"kind": kind, "name": name, "start": time, **arguments})
+                kind, name = (
+                    texts["event_categories", event.category_iids[0]],
+                    texts["event_names", event.name_iid],
+                )
+                stacks[event.track_uuid].append(
+                    {"kind": kind, "name": name, "start": time, **arguments}
+                )
             elif not stacks[event.track_uuid]:
                 self.unbalanced += 1
             else:
@@ -66,7 +79,9 @@ def _text(value: str | bytes) -> str:
 
 def rows(spans: pl.DataFrame) -> Counter[tuple[Any, ...]]:
     texts = spans.with_columns(pl.col("kind").cast(pl.String))
-    return Counter(texts.select("kind", "start_ns", "end_ns", "step", "batch", "bytes", "offset").rows())
+    return Counter(
+        texts.select("kind", "start_ns", "end_ns", "step", "batch", "bytes", "offset").rows()
+    )
 
 
 def of_slices(slices: list[dict[str, Any]]) -> Counter[tuple[Any, ...]]:
@@ -79,7 +94,10 @@ def check_summary(slices: list[dict[str, Any]], run: Run) -> None:
     summary = run.summary
     assert len(slices) == summary.capture.events
     reads = [each for each in slices if each["kind"] == "read" and each.get("batch") is not None]
-    assert (len(reads), sum(each["bytes"] for each in reads)) == (summary.storage.accesses, summary.storage.bytes)
+    assert (len(reads), sum(each["bytes"] for each in reads)) == (
+        summary.storage.accesses,
+        summary.storage.bytes,
+    )
     by_source = Counter[str]()
     for each in reads:
         by_source[each["source"]] += each["bytes"]

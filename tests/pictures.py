@@ -49,7 +49,9 @@ def observing(module: Any) -> Iterator[Any]:
 def spans(spool: Path) -> list[tuple[str, str | None, int | None]]:
     """Kind, name and batch of each span, in the order of their ends; none lies in another."""
     found = trace_of(spool).spans.sort("end_ns")
-    assert all(end <= start for end, start in zip(found["end_ns"][:-1], found["start_ns"][1:], strict=True))
+    assert all(
+        end <= start for end, start in zip(found["end_ns"][:-1], found["start_ns"][1:], strict=True)
+    )
     return found.select(pl.col("kind").cast(str), pl.col("name").cast(str), "batch").rows()
 
 

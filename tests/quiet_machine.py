@@ -14,7 +14,8 @@ MOST_OTHERS: Final = 0.2
 """How many cores other programs may use, on average of the test's time."""
 
 EVERY: Final = 4
-"""Each of these tests runs on one day in so many: meanwhile, all cores but one have nothing to do."""
+"""Each of these tests runs on one day in so many: meanwhile, all cores but one have nothing to
+do."""
 
 
 class WrongTimeError(AssertionError):
@@ -27,7 +28,8 @@ _inside: Final[list[str]] = []
 
 @contextmanager
 def comparing_times() -> Iterator[None]:
-    """Mark assertions that compare how long something took, or of what share of the time something is known."""
+    """Mark assertions that compare how long something took, or of what share of the time something
+    is known."""
     if not _inside:
         raise RuntimeError("only a test on_a_quiet_machine may compare times")
     try:
@@ -37,8 +39,9 @@ def comparing_times() -> Iterator[None]:
 
 
 def on_a_quiet_machine(test: Callable[..., None]) -> Callable[..., None]:
-    """A test of the tier `system`, beside which no other test runs. It is skipped if an assertion within `comparing_times()` fails
-    while other programs use more than `MOST_OTHERS` cores; every other assertion must hold on any machine."""
+    """A test of the tier `system`, beside which no other test runs. It is skipped if an assertion
+    within `comparing_times()` fails while other programs use more than `MOST_OTHERS` cores; every
+    other assertion must hold on any machine."""
 
     @functools.wraps(test)
     def made(*arguments: Any, **fixtures: Any) -> None:
@@ -50,7 +53,10 @@ def on_a_quiet_machine(test: Callable[..., None]) -> Callable[..., None]:
             others = meter.others_ratio() * (os.cpu_count() or 1)
             if others <= MOST_OTHERS:
                 raise
-            pytest.skip(f"other programs used {others:.1f} cores; a machine that does nothing else is needed for: {error}")
+            pytest.skip(
+                f"other programs used {others:.1f} cores; a machine that does nothing else is"
+                f" needed for: {error}"
+            )
         finally:
             _inside.pop()
 

@@ -35,7 +35,9 @@ def rendered() -> dict[str, str]:
 def with_parts(text: str, parts: dict[str, str]) -> str:
     """README.md with these texts between its markers."""
     for name, part in parts.items():
-        marked = re.compile(rf"(<!-- {name} -->\n```text\n).*?(```\n<!-- end {name} -->)", re.DOTALL)
+        marked = re.compile(
+            rf"(<!-- {name} -->\n```text\n).*?(```\n<!-- end {name} -->)", re.DOTALL
+        )
         assert len(marked.findall(text)) == 1, f"README.md has not exactly one part {name}"
         text = marked.sub(lambda found, part=part: found[1] + part + "\n" + found[2], text)
     return text
@@ -56,23 +58,34 @@ def _verdict() -> str:
 
 
 def _table() -> str:
-    console = Console(file=StringIO(), width=WIDTH, highlight=False, soft_wrap=True, color_system=None)
+    console = Console(
+        file=StringIO(), width=WIDTH, highlight=False, soft_wrap=True, color_system=None
+    )
     console.print(comparison_text(_summaries()))
     assert isinstance(console.file, StringIO)
     return console.file.getvalue().rstrip()
 
 
 def keep(demo: Path) -> None:
-    """Store the runs of a demo, without values that depend on the machine and are not shown, and update the README."""
+    """Store the runs of a demo, without values that depend on the machine and are not shown, and
+    update the README."""
     shutil.rmtree(DATA, ignore_errors=True)
     for name in RUNS:
         trace = Trace.load(demo / "runs" / name)
         hosts = tuple(host.replace(name="host") for host in trace.run.hosts)
-        run = RunRecord.from_json(re.sub(r'"/[^"]*"', '"dataset"', trace.run.replace(hosts=hosts, environment={}).to_json()))
-        spans = trace.spans.with_columns(host=pl.lit("host").cast(pl.Categorical), file=pl.lit(None, pl.Int64))
+        run = RunRecord.from_json(
+            re.sub(
+                r'"/[^"]*"', '"dataset"', trace.run.replace(hosts=hosts, environment={}).to_json()
+            )
+        )
+        spans = trace.spans.with_columns(
+            host=pl.lit("host").cast(pl.Categorical), file=pl.lit(None, pl.Int64)
+        )
         kept = Trace(run, spans.sort("pid", "start_ns"), trace.files.clear())
         kept.save(DATA / name)
-        (DATA / name / "summary.json").write_text(Run.of(kept).summary.to_json() + "\n")  # for tests/test_run_record.py
+        (DATA / name / "summary.json").write_text(
+            Run.of(kept).summary.to_json() + "\n"
+        )  # for tests/test_run_record.py
     readme = ROOT / "README.md"
     readme.write_text(with_parts(readme.read_text(), rendered()))
 

@@ -17,7 +17,8 @@ EXAMPLES: Final = Path(sys.prefix, "examples")
 
 PACKAGES: Final = ("ioprof", "converters", "loaders")
 FOLDERS: Final = (*PACKAGES, "tests", "benchmarks", "notebooks", "docs", ".ci")
-"""The links ioprof/converters and ioprof/loaders are not followed, so each file is listed once, at its real path."""
+"""The links ioprof/converters and ioprof/loaders are not followed, so each file is listed once, at
+its real path."""
 
 _NOT_TEXT: Final = (".so", ".pyc", ".png", ".jpg", ".JPEG", ".parquet", ".mdb", ".xz")
 
@@ -43,7 +44,8 @@ def syntax_tree(path: Path) -> ast.Module:
 
 
 def module_name(path: Path) -> str:
-    """The name under which a package file is imported: `loaders/null.py` is `ioprof.loaders.null`."""
+    """The name under which a package file is imported: `loaders/null.py` is
+    `ioprof.loaders.null`."""
     parts = path.with_suffix("").parts
     if parts[0] != "ioprof":
         parts = ("ioprof", *parts)

@@ -1,12 +1,14 @@
 """An independent simulator of a data loader that knows the truth, for the tests of the replay.
 
-It shares no code and no method with `ioprof.model`: instead of events it has the recurrences of a loader with in-order delivery,
-in whole nanoseconds. With task k of W workers and P batches ahead per worker:
+It shares no code and no method with `ioprof.model`: instead of events it has the recurrences of a
+loader with in-order delivery, in whole nanoseconds. With task k of W workers and P batches ahead
+per worker:
 
     sent(k)   = end of START for the first W x P tasks, else got(k - W x P)
     begun(k)  = max(sent(k), end of the worker's task before, ready of the worker) + lag(k)
     ready(k)  = begun(k) + work(k)
-    got(k)    = max(asked(k), ready(k) + transit(k)) + take(k), where asked(k) = got(k - 1) + own(k - 1)
+    got(k)    = max(asked(k), ready(k) + transit(k)) + take(k), where asked(k) = got(k - 1) + own(k
+              - 1)
 
 Every thread has a core of its own, and reads do not disturb each other.
 """
@@ -23,7 +25,13 @@ from ioprof.format.schema import SPAN_COLUMNS
 from ioprof.format.trace import Trace, table_schema
 
 STAGES = ("storage", "page_cache", "decode", "transform", "collate", "loader")
-_KIND = {"storage": "read", "page_cache": "read", "decode": "decode", "transform": "transform", "collate": "collate"}
+_KIND = {
+    "storage": "read",
+    "page_cache": "read",
+    "decode": "decode",
+    "transform": "transform",
+    "collate": "collate",
+}
 
 
 @dataclass(frozen=True)
@@ -34,7 +42,8 @@ class Job:
     prefetch: int
     stages: tuple[dict[str, int], ...]
     own: tuple[dict[str, int], ...]
-    """What the loop does after each batch: cause to nanoseconds. `optimizer` is computation by the optimizer."""
+    """What the loop does after each batch: cause to nanoseconds. `optimizer` is computation by the
+    optimizer."""
     lag: int = 0
     transit: int = 0
     take: int = 0
@@ -59,10 +68,22 @@ class Result:
     def trace(self) -> Trace:
         """What ioprof would have recorded."""
         processes = {span["pid"] for span in self.spans}
-        config = {"ranks": 1, "workers": len(processes) - 1, "batch_size": 8, "device": "cpu", "loader": "torch DataLoader"}
-        record = {"config": config | {"prefetch": self.prefetch}, "status": "complete", "capture": {"reads": True}}
+        config = {
+            "ranks": 1,
+            "workers": len(processes) - 1,
+            "batch_size": 8,
+            "device": "cpu",
+            "loader": "torch DataLoader",
+        }
+        record = {
+            "config": config | {"prefetch": self.prefetch},
+            "status": "complete",
+            "capture": {"reads": True},
+        }
         record["hosts"] = [{"name": "node1", "cpus": 64}]
-        return Trace(RunRecord.of(record), pl.DataFrame(self.spans, schema=table_schema(SPAN_COLUMNS)))
+        return Trace(
+            RunRecord.of(record), pl.DataFrame(self.spans, schema=table_schema(SPAN_COLUMNS))
+        )
 
     prefetch: int = 2
 
@@ -81,7 +102,13 @@ def simulate(job: Job) -> Result:
 
 class _Epoch:
     def __init__(self, job: Job, result: Result, number: int, first: int, count: int) -> None:
-        self._job, self._result, self._number, self._first, self._count = job, result, number, first, count
+        self._job, self._result, self._number, self._first, self._count = (
+            job,
+            result,
+            number,
+            first,
+            count,
+        )
 
     def run(self, now: int) -> int:
         job, main = self._job, pid(0)
@@ -126,8 +153,12 @@ class _Epoch:
         now = begun
         for stage, took in self._job.stages[self._first + place].items():
             if stage in _KIND and took:
-                source = {"source": stage, "bytes": 1000, "file": 1} if _KIND[stage] == "read" else {}
-                self._span(_KIND[stage], now, now + took, process, batch=self._first + place, **source)
+                source = (
+                    {"source": stage, "bytes": 1000, "file": 1} if _KIND[stage] == "read" else {}
+                )
+                self._span(
+                    _KIND[stage], now, now + took, process, batch=self._first + place, **source
+                )
             now += took
         self._span("fetch", begun, now, process, batch=self._first + place)
         return now
@@ -144,7 +175,16 @@ class _Epoch:
 
     def _span(self, kind: str, start: int, end: int, process: int, **more: Any) -> None:
         self._result.spans.append(
-            {"kind": kind, "start_ns": start, "end_ns": end, "host": "node1", "rank": 0, "pid": process, "tid": process, **more}
+            {
+                "kind": kind,
+                "start_ns": start,
+                "end_ns": end,
+                "host": "node1",
+                "rank": 0,
+                "pid": process,
+                "tid": process,
+                **more,
+            }
         )
 
 

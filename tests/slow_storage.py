@@ -1,8 +1,10 @@
-"""Simulated slow storage: a throttled disk, and a limit for the page cache. Both need root, and report what is missing.
+"""Simulated slow storage: a throttled disk, and a limit for the page cache. Both need root, and
+report what is missing.
 
-A rule of `blkio.throttle` (cgroup v1) or `io.max` (v2) on a loop device limits the rate of buffered readers, page-cache hits
-excepted (kernel documentation, cgroup-v1/blkio-controller), because a read is submitted by the task that reads. It passes
-requests in bursts: correct for bytes per second, but not for the latency of a read, for which `fuse_server` exists.
+A rule of `blkio.throttle` (cgroup v1) or `io.max` (v2) on a loop device limits the rate of buffered
+readers, page-cache hits excepted (kernel documentation, cgroup-v1/blkio-controller), because a read
+is submitted by the task that reads. It passes requests in bursts: correct for bytes per second, but
+not for the latency of a read, for which `fuse_server` exists.
 """
 
 import ctypes
@@ -72,7 +74,11 @@ class BoundedMemory:
 
     def most_used_bytes(self) -> int:
         """Peak memory of the group, including its page cache."""
-        return int(self.group.read("memory.max_usage_in_bytes" if self.group.version == 1 else "memory.peak"))
+        return int(
+            self.group.read(
+                "memory.max_usage_in_bytes" if self.group.version == 1 else "memory.peak"
+            )
+        )
 
     def cached_bytes(self) -> int:
         """Page cache charged to the group now."""
@@ -99,7 +105,8 @@ def missing(file_system: str = "ext4") -> str | None:
 def throttled_disk(
     folder: Path, size_bytes: int = 256 << 20, file_system: str = "ext4", bytes_per_s: int = 0
 ) -> Iterator[ThrottledDisk]:
-    """A disk of that size on a file in `folder`, throttled to that rate for processes that join it; 0: not throttled yet.
+    """A disk of that size on a file in `folder`, throttled to that rate for processes that join it;
+    0: not throttled yet.
 
     Skips the test if this is not permitted; unmounted and removed at the end, even if it is in use.
     """
@@ -116,14 +123,18 @@ def throttled_disk(
 
 @contextmanager
 def bounded_memory(limit_bytes: int) -> Iterator[BoundedMemory]:
-    """A group for child processes with a limit for memory and page cache. Skips the test if this is not permitted.
+    """A group for child processes with a limit for memory and page cache. Skips the test if this is
+    not permitted.
 
-    A page is charged to the group that accessed it first: pages cached by others are not counted, so evict them before.
+    A page is charged to the group that accessed it first: pages cached by others are not counted,
+    so evict them before.
     """
     if reason := control_groups.missing("memory"):
         pytest.skip(reason)
     with control_group("memory") as group:
-        group.write("memory.limit_in_bytes" if group.version == 1 else "memory.max", str(limit_bytes))
+        group.write(
+            "memory.limit_in_bytes" if group.version == 1 else "memory.max", str(limit_bytes)
+        )
         yield BoundedMemory(limit_bytes, group)
 
 
@@ -141,14 +152,22 @@ def evict(folder: Path) -> None:
 
 @contextmanager
 def in_memory(*places: Path) -> Iterator[None]:
-    """Keep these files, and those of these folders, in the page cache by mlock, since a kernel that reclaims proactively evicts
-    pages that have not been read for seconds. Skips the test if so much may not be locked."""
-    paths = sorted(path for place in places for path in (place, *place.rglob("*")) if path.is_file() and path.stat().st_size)
+    """Keep these files, and those of these folders, in the page cache by mlock, since a kernel that
+    reclaims proactively evicts pages that have not been read for seconds. Skips the test if so much
+    may not be locked."""
+    paths = sorted(
+        path
+        for place in places
+        for path in (place, *place.rglob("*"))
+        if path.is_file() and path.stat().st_size
+    )
     library = ctypes.CDLL(None, use_errno=True)
     files = [np.memmap(path, mode="r") for path in paths]
     for file in files:
         if library.mlock(ctypes.c_void_p(file.ctypes.data), ctypes.c_size_t(file.size)):
-            pytest.skip(f"{file.filename} cannot be locked in memory: {os.strerror(ctypes.get_errno())}")
+            pytest.skip(
+                f"{file.filename} cannot be locked in memory: {os.strerror(ctypes.get_errno())}"
+            )
     yield
     del file, files  # unmapping also unlocks
 
@@ -159,14 +178,19 @@ def _loop_device(image: Path, size_bytes: int) -> Iterator[str]:
     with open(image, "wb") as stream:
         stream.truncate(size_bytes)
     made = subprocess.run(
-        ["losetup", "--find", "--show", "--direct-io=on", str(image)], capture_output=True, text=True, check=False
+        ["losetup", "--find", "--show", "--direct-io=on", str(image)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if made.returncode:
         image.unlink()
         pytest.skip(f"a loop device with direct I/O is refused: {made.stderr.strip()}")
     device = made.stdout.strip()
     try:
-        Path("/sys/class/block", Path(device).name, "queue/read_ahead_kb").write_text(str(READ_AHEAD_KB))
+        Path("/sys/class/block", Path(device).name, "queue/read_ahead_kb").write_text(
+            str(READ_AHEAD_KB)
+        )
         yield device
     finally:
         _run("losetup", "--detach", device)

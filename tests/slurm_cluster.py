@@ -1,4 +1,5 @@
-"""A real Slurm of one node on this host: munged, slurmctld and slurmd with a configuration of their own, while a block runs."""
+"""A real Slurm of one node on this host: munged, slurmctld and slurmd with a configuration of their
+own, while a block runs."""
 
 import os
 import shutil
@@ -42,7 +43,8 @@ SchedulerParameters=sched_interval=1,batch_sched_delay=0
 NodeName={host} NodeAddr=127.0.0.1 CPUs=2 State=UNKNOWN
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
-# A requeued job is not started before the credential of its last attempt has expired: after 120 s by default.
+# A requeued job is not started before the credential of its last attempt has expired: after 120 s
+# by default.
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,9 @@ class Slurm:
     def __call__(self, *words: object) -> str:
         """What one of Slurm's commands prints."""
         line = [str(word) for word in words]
-        done = subprocess.run(line, capture_output=True, text=True, timeout=60, cwd=self.folder, env=self.environment)
+        done = subprocess.run(
+            line, capture_output=True, text=True, timeout=60, cwd=self.folder, env=self.environment
+        )
         assert 0 == done.returncode, f"{line}: {done.stdout}{done.stderr}"
         return done.stdout.strip()
 
@@ -86,26 +90,47 @@ def missing() -> str | None:
 
 @contextmanager
 def slurm(folder: Path) -> Iterator[Slurm]:
-    """A cluster whose files are in `folder`; its daemons end with the block, and the jobs with them."""
+    """A cluster whose files are in `folder`; its daemons end with the block, and the jobs with
+    them."""
     place, work = folder / "slurm", folder / "work"
     for each in (place, place / "state", place / "node", work):
         each.mkdir(parents=True)
     place.chmod(0o755)  # munged refuses a socket that not all can reach
     ports = _free_ports()
-    names = {"host": socket.gethostname(), "folder": place, "controller_port": ports[0], "node_port": ports[1]}
+    names = {
+        "host": socket.gethostname(),
+        "folder": place,
+        "controller_port": ports[0],
+        "node_port": ports[1],
+    }
     configuration = place / "slurm.conf"
     configuration.write_text(_CONFIGURATION.format(**names))
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "SBATCH"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("SLURM", "SBATCH"))
+    }
     cluster = Slurm(work, {**kept, "PATH": _path(), "SLURM_CONF": str(configuration)})
     key = place / "munge.key"
     key.write_bytes(os.urandom(128))
     key.chmod(0o600)
     files = [f"--{name}-file={place}/munge.{name}" for name in ("key", "pid", "seed", "log")]
     with ExitStack() as daemons:
-        daemons.enter_context(_daemon(cluster, "munged", "--foreground", "--force", f"--socket={place}/munge.socket", *files))
+        daemons.enter_context(
+            _daemon(
+                cluster,
+                "munged",
+                "--foreground",
+                "--force",
+                f"--socket={place}/munge.socket",
+                *files,
+            )
+        )
         wait_until((place / "munge.socket").exists, 20)
         daemons.enter_context(_daemon(cluster, "slurmctld", "-D", "-i", "-f", configuration))
-        daemons.enter_context(_daemon(cluster, "slurmd", "-D", "-f", configuration, "-N", socket.gethostname()))
+        daemons.enter_context(
+            _daemon(cluster, "slurmd", "-D", "-f", configuration, "-N", socket.gethostname())
+        )
         wait_until(lambda: "idle" in _answer(cluster, "sinfo", "--noheader", "--format=%T"), 60)
         try:
             yield cluster
@@ -117,14 +142,23 @@ def slurm(folder: Path) -> Iterator[Slurm]:
 
 def _answer(cluster: Slurm, *words: str) -> str:
     """What a command prints, also while no controller answers yet."""
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, cwd=cluster.folder, env=cluster.environment)
+    done = subprocess.run(
+        words,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=cluster.folder,
+        env=cluster.environment,
+    )
     return done.stdout.strip()
 
 
 @contextmanager
 def _daemon(cluster: Slurm, *words: object) -> Iterator[None]:
     with (cluster.folder.parent / "slurm" / f"{words[0]}.out").open("wb") as output:
-        process = subprocess.Popen([str(word) for word in words], stdout=output, stderr=output, env=cluster.environment)
+        process = subprocess.Popen(
+            [str(word) for word in words], stdout=output, stderr=output, env=cluster.environment
+        )
         try:
             yield
         finally:

@@ -1,11 +1,14 @@
-"""Recordings of jobs as the jobs left them, in `tests/recordings/`, replayed through ingest and analysis.
+"""Recordings of jobs as the jobs left them, in `tests/recordings/`, replayed through ingest and
+analysis.
 
-A recording is a spool and what was known of the run when it ended. `make recordings` makes all anew (`make_recordings.py`).
-Those of one subject share an archive, `<subject>.tar.xz`, since they have most of their strings in common: the files of one kind
-stand together, and times of capture files are differences, which compress to a third.
+A recording is a spool and what was known of the run when it ended. `make recordings` makes all anew
+(`make_recordings.py`). Those of one subject share an archive, `<subject>.tar.xz`, since they have
+most of their strings in common: the files of one kind stand together, and times of capture files
+are differences, which compress to a third.
 
-Long ones are thinned: of the time before a second ahead of the first step, which is Python's and torch's start, accesses to files
-that took less than `SHORT_NS` are left out, and nine of ten stack samples. Paths of the machine that recorded them are replaced.
+Long ones are thinned: of the time before a second ahead of the first step, which is Python's and
+torch's start, accesses to files that took less than `SHORT_NS` are left out, and nine of ten stack
+samples. Paths of the machine that recorded them are replaced.
 """
 
 import hashlib
@@ -28,19 +31,34 @@ from ioprof.analysis.run import Run
 from ioprof.format.layout import CHUNK_HEADER_DTYPE, RECORD_DTYPE
 from ioprof.format.run_record import RunRecord
 from ioprof.format.schema import KINDS, RUN_SCHEMA, SOURCES
-from ioprof.format.stack_format import CODE_RECORD, HOLDER_RECORD, SAMPLES_RECORD, STACK_FORMAT, STACK_RECORD
-from ioprof.format.wire_format import CHUNK_BYTES, CHUNK_HEADER_BYTES, FORMAT_VERSION, HEADER_BYTES, SLOTS
+from ioprof.format.stack_format import (
+    CODE_RECORD,
+    HOLDER_RECORD,
+    SAMPLES_RECORD,
+    STACK_FORMAT,
+    STACK_RECORD,
+)
+from ioprof.format.wire_format import (
+    CHUNK_BYTES,
+    CHUNK_HEADER_BYTES,
+    FORMAT_VERSION,
+    HEADER_BYTES,
+    SLOTS,
+)
 from ioprof.ingest import read_spool
 
 RECORDINGS: Final = ROOT / "tests" / "recordings"
 RECORD: Final = "recorded.json"
-"""In each recording: what was known of the run, the storage of its files by folder, and what the program printed."""
+"""In each recording: what was known of the run, the storage of its files by folder, and what the
+program printed."""
 _ABOUT: Final = RECORDINGS / "about.json"
 SHORT_NS: Final = 5_000_000
 _BEFORE_NS: Final = 1_000_000_000
 _SAMPLES: Final = np.dtype([("time_ns", "<u8"), ("target", "<u4"), ("stack", "<u4")])
 _HOLDERS: Final = np.dtype([*_SAMPLES.descr, ("thread", "<u4"), ("unused", "<u4")])
-_FILTERS: Final = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "dict_size": 64 << 20}]
+_FILTERS: Final = [
+    {"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "dict_size": 64 << 20}
+]
 _NEUTRAL: Final = {str(ROOT): "/srv/", sys.base_prefix: "/usr/local/"}
 """Folders of this machine, and how the names begin that replace them, of the same length."""
 
@@ -49,7 +67,8 @@ Files = dict[str, bytes]
 
 
 def replayed(subject: str, name: str, folder: Path) -> tuple[Run, str]:
-    """The run of a recording, and what its program printed. Its spool is unpacked into `folder`, which is new."""
+    """The run of a recording, and what its program printed. Its spool is unpacked into `folder`,
+    which is new."""
     files = recording(subject, name)
     return replay(files, folder)
 
@@ -67,9 +86,14 @@ def replay(files: Mapping[str, bytes], folder: Path) -> tuple[Run, str]:
 
 
 def _with_storage(files: pl.DataFrame, folders: list[list[str | None]]) -> pl.DataFrame:
-    """The table of files with file system and device, which ingest finds on the machine of the job alone."""
-    known = pl.DataFrame(folders, dict.fromkeys(("folder", "file_system", "device"), pl.String), orient="row")
-    placed = files.with_columns(folder=pl.col("path").str.replace("/[^/]*$", "")).drop("file_system", "device")
+    """The table of files with file system and device, which ingest finds on the machine of the job
+    alone."""
+    known = pl.DataFrame(
+        folders, dict.fromkeys(("folder", "file_system", "device"), pl.String), orient="row"
+    )
+    placed = files.with_columns(folder=pl.col("path").str.replace("/[^/]*$", "")).drop(
+        "file_system", "device"
+    )
     joined = placed.join(known, on="folder", how="left", maintain_order="left")
     return joined.select(files.columns).cast(dict(files.schema))
 
@@ -91,7 +115,13 @@ def subjects() -> list[str]:
 
 def formats() -> dict[str, object]:
     """What the recordings depend on, of the recorder and ingest of today."""
-    return {"capture": FORMAT_VERSION, "stacks": STACK_FORMAT, "run": RUN_SCHEMA, "kinds": list(KINDS), "sources": list(SOURCES)}
+    return {
+        "capture": FORMAT_VERSION,
+        "stacks": STACK_FORMAT,
+        "run": RUN_SCHEMA,
+        "kinds": list(KINDS),
+        "sources": list(SOURCES),
+    }
 
 
 def recorded_formats() -> object:
@@ -100,7 +130,8 @@ def recorded_formats() -> object:
 
 
 def recorder_has_changed() -> bool:
-    """Whether what runs in a job's processes, or beside them, is another than that which made the recordings."""
+    """Whether what runs in a job's processes, or beside them, is another than that which made the
+    recordings."""
     return not _ABOUT.exists() or json.loads(_ABOUT.read_text())["recorder"] != _recorder()
 
 
@@ -134,7 +165,9 @@ def _archive(path: Path) -> dict[str, Files]:
             file = archive.extractfile(member)
             assert file is not None
             kind, name, own = member.name.split("/")
-            found.setdefault(name, {})[own] = _with_times(file.read()) if kind == "ring" else file.read()
+            found.setdefault(name, {})[own] = (
+                _with_times(file.read()) if kind == "ring" else file.read()
+            )
     return found
 
 
@@ -161,7 +194,9 @@ def write_archive(subject: str, recordings: Mapping[str, Files]) -> int:
 def neutral(content: bytes) -> bytes:
     """The same without the folders of this machine."""
     for folder, begin in _NEUTRAL.items():
-        content = content.replace(folder.encode(), begin.ljust(len(folder), "x").encode()[: len(folder)])
+        content = content.replace(
+            folder.encode(), begin.ljust(len(folder), "x").encode()[: len(folder)]
+        )
     return content
 
 
@@ -196,7 +231,8 @@ def _are_spans(slots: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _with_differences(ring: bytes) -> bytes:
-    """Starts of spans as differences from those before, and ends as durations: most of their bytes are zero then."""
+    """Starts of spans as differences from those before, and ends as durations: most of their bytes
+    are zero then."""
     changed = bytearray(ring)
     for _, slots in _chunks(changed):
         where = np.flatnonzero(_are_spans(slots))
@@ -220,18 +256,26 @@ def _with_times(ring: bytes) -> bytes:
 def thinned(files: Files) -> Files:
     """The recording without most of what happened before its first step."""
     rings = {name: bytearray(content) for name, content in files.items() if name.endswith(".ring")}
-    first = np.concatenate([_starts(slots, "step") for ring in rings.values() for _, slots in _chunks(ring)])
+    first = np.concatenate(
+        [_starts(slots, "step") for ring in rings.values() for _, slots in _chunks(ring)]
+    )
     if not len(first):
         return files
     until_ns = int(first.min()) - _BEFORE_NS
     for ring in rings.values():
         _thin_ring(ring, until_ns)
-    stacks = {name: _thin_stacks(content, until_ns) for name, content in files.items() if name.startswith("stacks-")}
+    stacks = {
+        name: _thin_stacks(content, until_ns)
+        for name, content in files.items()
+        if name.startswith("stacks-")
+    }
     return files | {name: bytes(ring) for name, ring in rings.items()} | stacks
 
 
 def _starts(slots: np.ndarray[Any, Any], kind: str) -> np.ndarray[Any, Any]:
-    starts: np.ndarray[Any, Any] = slots["start_ns"][_are_spans(slots) & (slots["kind"] == _number(kind))]
+    starts: np.ndarray[Any, Any] = slots["start_ns"][
+        _are_spans(slots) & (slots["kind"] == _number(kind))
+    ]
     return starts
 
 
@@ -246,12 +290,23 @@ def _thin_ring(ring: bytearray, until_ns: int) -> None:
     for header, slots in _chunks(ring):
         spans = _are_spans(slots)
         access = spans & np.isin(slots["kind"], [_number("open"), _number("read")])
-        left_out = access & (slots["end_ns"] < until_ns) & (slots["end_ns"] - slots["start_ns"] < SHORT_NS)
+        left_out = (
+            access & (slots["end_ns"] < until_ns) & (slots["end_ns"] - slots["start_ns"] < SHORT_NS)
+        )
         kept.append((header, slots, spans, ~left_out))
-        used |= set(slots["file"][spans & ~left_out].tolist()) | set(slots["name"][spans & ~left_out].tolist())
+        used |= set(slots["file"][spans & ~left_out].tolist()) | set(
+            slots["name"][spans & ~left_out].tolist()
+        )
     for header, slots, spans, keep in kept:
-        for place in np.flatnonzero(~spans & (slots["kind"] == 0) & (slots["file"] >= 0) & (slots["start_ns"] == 0)):
-            if keep[place] and not spans[place] and int(slots["file"][place]) not in used and slots["bytes"][place] >= 0:
+        for place in np.flatnonzero(
+            ~spans & (slots["kind"] == 0) & (slots["file"] >= 0) & (slots["start_ns"] == 0)
+        ):
+            if (
+                keep[place]
+                and not spans[place]
+                and int(slots["file"][place]) not in used
+                and slots["bytes"][place] >= 0
+            ):
                 length = -(-int(slots["bytes"][place]) // RECORD_DTYPE.itemsize)
                 keep[place : place + 1 + length] = False
         left = slots[keep].copy()
@@ -264,7 +319,8 @@ def _thin_ring(ring: bytearray, until_ns: int) -> None:
 
 
 def _thin_stacks(data: bytes, until_ns: int) -> bytes:
-    """With a tenth of the samples before that time, and without the stacks and codes that no sample needs then."""
+    """With a tenth of the samples before that time, and without the stacks and codes that no sample
+    needs then."""
     records = list(_stack_records(data))
     used: set[int] = set()
     kept: list[tuple[int, bytes]] = []
@@ -285,7 +341,9 @@ def _thin_stacks(data: bytes, until_ns: int) -> bytes:
     needed = {CODE_RECORD: codes, STACK_RECORD: used}
     left = b""
     for kind, content in kept:
-        if content and (kind not in needed or int.from_bytes(content[:4], "little") in needed[kind]):
+        if content and (
+            kind not in needed or int.from_bytes(content[:4], "little") in needed[kind]
+        ):
             left += np.array([kind, len(content)], "<u4").tobytes() + content
     return left
 

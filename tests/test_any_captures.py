@@ -1,4 +1,5 @@
-"""Capture files that hold any bytes: the reader finds what is valid, by the rules of native/FORMAT.md."""
+"""Capture files that hold any bytes: the reader finds what is valid, by the rules of
+native/FORMAT.md."""
 
 import subprocess
 import sys
@@ -37,14 +38,21 @@ slots = st.one_of(
         stream=st.integers(-2, 2),
     ),
     st.builds(string, st.integers(0, 3), st.binary(max_size=150)),
-    st.builds(lambda number, length: record(file=number, bytes=length), st.integers(-1, 3), st.integers(-2, 5000)),
+    st.builds(
+        lambda number, length: record(file=number, bytes=length),
+        st.integers(-1, 3),
+        st.integers(-2, 5000),
+    ),
     st.builds(lambda tid: record(batch=tid), st.integers(-2, 100) | st.integers(0, 2**63 - 1)),
     st.binary(min_size=RECORD_DTYPE.itemsize, max_size=RECORD_DTYPE.itemsize),
     st.just(bytes(RECORD_DTYPE.itemsize)),
 )
 counts = st.none() | st.integers(0, SLOTS + 2) | st.integers(0, 2**64 - 1)
 chunks = st.builds(
-    lambda parts, tid, count: chunk(*parts, tid=tid, count=count), st.lists(slots, max_size=12), st.integers(0, 2**32 - 1), counts
+    lambda parts, tid, count: chunk(*parts, tid=tid, count=count),
+    st.lists(slots, max_size=12),
+    st.integers(0, 2**32 - 1),
+    counts,
 )
 headers = st.builds(
     header_bytes,
@@ -70,23 +78,39 @@ hostile = st.builds(
 
 @given(data=st.lists(hostile, min_size=1, max_size=3))
 @example(data=[header_bytes()[:88].ljust(HEADER_BYTES, b"\xff")])
-@example(data=[header_bytes()[:88].ljust(HEADER_BYTES, b"\xff"), header_bytes(lost=2**64 - 1), header_bytes(lost=2**64 - 1)])
-def test_no_file_breaks_the_reader(tmp_path_factory: pytest.TempPathFactory, data: list[bytes]) -> None:
-    """For any bytes in a spool, the reader returns a valid trace that can be saved and contains the valid file."""
+@example(
+    data=[
+        header_bytes()[:88].ljust(HEADER_BYTES, b"\xff"),
+        header_bytes(lost=2**64 - 1),
+        header_bytes(lost=2**64 - 1),
+    ]
+)
+def test_no_file_breaks_the_reader(
+    tmp_path_factory: pytest.TempPathFactory, data: list[bytes]
+) -> None:
+    """For any bytes in a spool, the reader returns a valid trace that can be saved and contains the
+    valid file."""
     folder = tmp_path_factory.mktemp("fuzz")
     good = header_bytes(host=b"good") + chunk(record(kind=READ, start_ns=10, end_ns=30, step=77))
     trace = trace_from(folder, zz=good, **{f"a{number}": each for number, each in enumerate(data)})
     assert table_schema(SPAN_COLUMNS) == trace.spans.schema
     assert trace.spans.filter(pl.col("end_ns") < pl.col("start_ns")).is_empty()
     assert 0 == trace.spans["start_ns"].min()
-    assert 20 in trace.spans.filter(host="good", step=77).select(pl.col("end_ns") - pl.col("start_ns")).to_series()
+    assert (
+        20
+        in trace.spans.filter(host="good", step=77)
+        .select(pl.col("end_ns") - pl.col("start_ns"))
+        .to_series()
+    )
     assert trace.spans["file"].drop_nulls().is_in(trace.files["file"].implode()).all()
     assert sum(process.spans for process in trace.run.processes) == trace.spans.height
     assert RunRecord.from_json(trace.run.to_json()).to_json() == trace.run.to_json()
 
 
 @given(data=st.lists(hostile, min_size=1, max_size=2))
-def test_spans_strings_and_damage_are_those_of_the_rules(tmp_path_factory: pytest.TempPathFactory, data: list[bytes]) -> None:
+def test_spans_strings_and_damage_are_those_of_the_rules(
+    tmp_path_factory: pytest.TempPathFactory, data: list[bytes]
+) -> None:
     """Of any bytes: the same spans, strings, and damage, in the same order."""
     folder = tmp_path_factory.mktemp("fuzz")
     in_c = trace_from(folder, **{f"a{number}": each for number, each in enumerate(data)})
@@ -101,7 +125,9 @@ def test_spans_strings_and_damage_are_those_of_the_rules(tmp_path_factory: pytes
 @pytest.mark.system(every=3)
 def test_sanitizers_find_nothing_in_the_library(tmp_path_factory: pytest.TempPathFactory) -> None:
     """No access outside of a buffer and no undefined behaviour, whatever the chunks hold."""
-    built, variables = sanitized("_chunks", [str(NATIVE / "chunks.c")], tmp_path_factory.mktemp("built"))
+    built, variables = sanitized(
+        "_chunks", [str(NATIVE / "chunks.c")], tmp_path_factory.mktemp("built")
+    )
     command = [sys.executable, str(PROGRAMS / "sanitized_chunks.py"), str(built), "500"]
     ended = subprocess.run(command, capture_output=True, text=True, env=variables, check=False)
     assert (0, "done\n") == (ended.returncode, ended.stdout), ended.stderr[-3000:]

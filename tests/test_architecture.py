@@ -1,7 +1,9 @@
-"""Rules that a parser can check: permitted imports, output and environment access, and lengths of functions and modules."""
+"""Rules that a parser can check: permitted imports, output and environment access, and sizes of
+folders."""
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -15,197 +17,126 @@ PACKAGE: Final = python_files(*PACKAGES)
 
 EVERYTHING: Final = frozenset({"everything"})
 
-MAY_IMPORT: Final[dict[str, set[str] | frozenset[str]]] = {
-    # The leaves: words, time, errors, bytes, the kernel. They know nothing of the rest.
-    "errors": set(),
-    "options": {"errors"},
-    "schema": set(),
-    "wire_format": set(),
-    "layout": {"collective_format", "wire_format"},
-    "collective_format": {"wire_format"},
-    "series": set(),
-    "stack_format": set(),
-    "perf": set(),
-    "clock": set(),
-    "file_systems": set(),
-    "process": set(),
-    "files": {"errors"},
-    "masking": set(),
-    "reporter": set(),
-    "progress": {"reporter"},  # draws on the console that the command line passes in
-    "_native": set(),
-    "_resize": set(),
-    "_bilinear": set(),
-    "_jpeg": set(),
-    "jpeg": {"_jpeg"},
-    "_probe": set(),
-    "protobuf": {"errors"},
-    "lmdb_format": set(),
-    "tensorprotos": {"errors", "protobuf"},
-    "_checksum": set(),
-    **{name: set() for name in ("_scan", "_intervals", "_bins", "_chunks", "_read_sums", "inflate")},
-    "foreign": {"_checksum", "errors", "lmdb_format", "protobuf", "tensorprotos"},
-    "parquet_rows": {"errors"},
-    "storage": {"_probe", "clock", "errors", "files", "file_systems", "reporter"},
+MAY_IMPORT: Final[dict[str, str | frozenset[str]]] = {
+    # The leaves: errors, time, bytes, the kernel. They know nothing of the rest.
+    **dict.fromkeys(["errors", "clock", "file_systems", "process", "masking", "reporter"], ""),
+    **dict.fromkeys(["_native", "_resize", "_bilinear", "_jpeg", "_probe", "_checksum"], ""),
+    **dict.fromkeys(["_scan", "_intervals", "_bins", "_chunks", "_read_sums"], ""),
+    "options": "errors",
+    "files": "errors",
+    "progress": "reporter",  # draws on the console that the command line passes in
+    "jpeg": "_jpeg",
+    "foreign": "_checksum errors",
+    "storage": "_probe clock errors files file_systems reporter",
     # What the stages hand to each other.
-    "listed_files": {"errors"},
-    "dataset": {"errors", "files", "listed_files", "schema"},
-    "record_index": {"dataset", "errors", "listed_files"},
-    "run_record": {"errors", "schema"},
-    "span_parts": set(),
-    "parquet_footer": {"files"},
-    "run_files": {"errors", "files", "inflate", "parquet_footer", "run_record"},
-    "trace": {"errors", "files", "run_files", "run_record", "schema", "span_parts"},
+    "format": "errors files",
     # The job's side. It only writes: no trace, no analysis, no report.
-    "instrument": {"_native", "clock", "errors", "file_systems", "perf", "schema", "series", "wire_format"},
-    "stacks": {"clock", "errors", "schema", "stack_format", "wire_format"},  # the launcher's side: reads other processes' memory
-    "converters": {
-        "_resize",
-        "dataset",
-        "errors",
-        "files",
-        "jpeg",
-        "foreign",
-        "lmdb_format",
-        "options",
-        "parquet_rows",
-        "record_index",
-        "process",  # its workers end with it
-        "reporter",
-        "schema",
-        "tensorprotos",
-    },
-    "loaders": {
-        "_bilinear",
-        "clock",  # a batch's times
-        "dataset",
-        "errors",
-        "file_systems",
-        "jpeg",
-        "foreign",
-        "listed_files",
-        "lmdb_format",
-        "options",
-        "parquet_rows",
-        "process",
-        "instrument",
-        "record_index",
-        "schema",
-        "tensorprotos",
-    },
+    "instrument": "_native clock errors file_systems format",
+    "stacks": "clock errors format",  # the launcher's side: reads other processes' memory
+    # Workers of converters end with their parent: `process`.
+    "converters": "_resize errors files foreign format jpeg options process reporter",
+    "loaders": "_bilinear clock errors file_systems foreign format instrument jpeg options process",
     # The whole job, as a user would write it.
-    "train": {"clock", "dataset", "errors", "files", "loaders", "options", "process", "instrument", "schema", "storage"},
+    "train": "clock errors files format instrument loaders options process storage",
     # The reader's side. It never sees the job, only the run folder.
-    "ingest": {"_chunks", "_scan", "clock", "collective_format", "errors", "files", "inflate", "layout", "masking"}
-    | {"perf", "run_record", "schema", "series", "stack_format", "trace", "wire_format"},
-    "native": {"collective_format", "file_systems", "schema", "wire_format"},  # generates C from the tables of Python
-    "analysis": {"_intervals", "_read_sums", "errors", "files", "run_files", "run_record", "schema", "span_parts", "trace"},
-    "replay": {
-        "analysis",
-        "errors",
-        "options",
-        "run_record",
-        "schema",
-        "trace",
-        "train",
-    },  # of train what is known of devices and models
-    "report": {"_bins", "analysis", "errors", "files", "replay", "run_record", "schema", "span_parts", "trace"},
-    "interchange": {"_scan", "clock", "errors", "files", "inflate", "ingest", "run_record", "schema", "trace"},
+    "ingest": "_chunks _scan clock errors files format masking",
+    "native": "file_systems format",  # generates C from the tables of Python
+    "analysis": "_intervals _read_sums errors files format",
+    "model": "analysis errors format options train",  # of train what devices and networks are
+    "report": "_bins analysis errors files format model",
+    "interchange": "_scan clock errors files format ingest",
     # What can be seen on this machine, found by recording a little and reading it back.
-    "doctor": {"errors", "file_systems", "instrument", "ingest", "jpeg"},
-    # The two ends.
-    "extension": {"errors", "instrument"},
-    "ioprof": {"api", "extension", "instrument", "report", "trace"},  # the public names
-    "api": {"analysis", "converters", "errors", "instrument", "jobs", "options", "recording"}
-    | {"replay", "report", "reporter", "trace", "watching"},
+    "doctor": "errors file_systems ingest instrument jpeg",
     # One recording of any job, and the jobs that ioprof itself runs.
-    "recording": {
-        "analysis",
-        "clock",
-        "dataset",
-        "errors",
-        "files",
-        "ingest",
-        "instrument",
-        "masking",
-        "process",
-        "replay",
-        "report",
-        "reporter",
-        "run_files",
-        "run_record",
-        "schema",
-        "stacks",
-        "storage",
-        "trace",
-    },
-    "jobs": {
-        "analysis",
-        "clock",
-        "converters",
-        "dataset",
-        "errors",
-        "files",
-        "instrument",
-        "loaders",
-        "listed_files",
-        "masking",
-        "process",
-        "record_index",
-        "options",
-        "recording",
-        "replay",  # a job is run again with a change that a replay predicts
-        "report",
-        "reporter",
-        "run_record",
-        "schema",
-        "storage",
-        "train",
-        "wire_format",
-    },
+    "recording": "analysis clock errors files format ingest instrument masking model process "
+    "report reporter stacks storage",
+    "jobs": "analysis clock converters errors files format instrument loaders masking model "
+    "options process recording report reporter storage train",
     # What any path is: it knows the folders that the others make.
-    "inspection": {"converters", "dataset", "errors", "files", "recording", "report", "storage", "trace"},
+    "inspection": "converters errors files format recording report storage",
     # A run from files of other profilers.
-    "importing": {"analysis", "errors", "interchange", "masking", "recording", "replay", "report"},
+    "importing": "analysis errors interchange masking model recording report",
     # Reads the capture files of a job that goes on.
-    "watching": {"analysis", "clock", "errors", "files", "ingest", "instrument", "layout", "masking"}
-    | {"recording", "report", "schema", "wire_format"},
+    "watching": "analysis clock errors files format ingest instrument masking recording report",
+    # The two ends. Where even the command line cannot be loaded, the job is run all the same.
+    "extension": "errors instrument",
+    "ioprof": "api extension format instrument report",  # the public names
+    "api": "analysis converters errors format instrument jobs model options recording report "
+    "reporter watching",
     "cli": EVERYTHING,
-    "__main__": {"cli", "process", "recording"},  # where even the command line cannot be loaded, the job is run all the same
+    "__main__": "cli process recording",
 }
 """Which part of the package may import which. A part may always import itself."""
 
 HEAVY: Final = {
-    "instrument": {"msgspec", "numpy", "polars", "plotly", "torch"},  # it runs in every process of the job, torch or not
-    "stacks": {"msgspec", "numpy", "polars", "plotly", "torch"},  # as light as what it samples beside
+    "instrument": {
+        "msgspec",
+        "numpy",
+        "polars",
+        "plotly",
+        "torch",
+    },  # it runs in every process of the job, torch or not
+    "stacks": {
+        "msgspec",
+        "numpy",
+        "polars",
+        "plotly",
+        "torch",
+    },  # as light as what it samples beside
     "converters": {"polars", "plotly", "torch"},  # a data engineer's machine need not load them
-    "run_record": {"numpy", "polars", "plotly", "torch"},
-    "trace": {"plotly", "torch"},
+    "format": {"plotly", "torch"},
     "ingest": {"plotly", "torch"},
     "analysis": {"plotly", "torch"},  # no computation draws
-    "replay": {"plotly", "torch"},
+    "model": {"plotly", "torch"},
     "report": {"torch"},
     "cli": {"torch"},
 }
-"""What a part may not import at the top of a module, where merely naming a command would load it."""
+"""What a part may not import at the top of a module, where merely naming a command would load
+it."""
 
 MAY_SPEAK: Final = {
     "ioprof/api.py": {"os.environ"},  # a caller in Python passes its own environment on by default
-    "ioprof/instrument/autostart.py": {"os.environ"},  # runs in the job, which is told by the environment that it is recorded
-    "ioprof/instrument/site/sitecustomize.py": {"os.environ", "sys.stderr"},  # the same; says why not where IOPROF_DEBUG is set
-    # The command: it ends with the exit code of the command line, and leaves out what the environment gives Python.
+    "ioprof/instrument/autostart.py": {
+        "os.environ"
+    },  # runs in the job, which is told by the environment that it is recorded
+    "ioprof/instrument/site/sitecustomize.py": {
+        "os.environ",
+        "sys.stderr",
+    },  # the same; says why not where IOPROF_DEBUG is set
+    # The command: it ends with the exit code of the command line, and leaves out what the
+    # environment gives Python.
     "ioprof/__main__.py": {"SystemExit", "os.environ", "sys.argv"},
-    "ioprof/process.py": {"os._exit", "os.environ", "sys.stderr", "sys.stdout"},  # a forked copy of the process ends there
-    "ioprof/recording/unrecorded.py": {"SystemExit", "sys.stderr"},  # in place of the command line, where that cannot go on
+    "ioprof/process.py": {
+        "os._exit",
+        "os.environ",
+        "sys.stderr",
+        "sys.stdout",
+    },  # a forked copy of the process ends there
+    "ioprof/recording/unrecorded.py": {
+        "SystemExit",
+        "sys.stderr",
+    },  # in place of the command line, where that cannot go on
     # The program of each rank: it is told its rank by the environment, as every such program is.
     "ioprof/train/job.py": {"os.environ", "sys.argv", "sys.stdout", "os._exit", "SystemExit"},
-    "ioprof/train/network.py": {"os.environ", "sys.argv", "sys.stdout", "os._exit", "SystemExit"},  # a program of ranks too
-    "ioprof/train/rendezvous.py": {"os.environ"},  # Gloo reads there which network interface it is to use
-    # A program of its own: polars reads there how to allocate, and its answer goes to the process that started it.
+    "ioprof/train/network.py": {
+        "os.environ",
+        "sys.argv",
+        "sys.stdout",
+        "os._exit",
+        "SystemExit",
+    },  # a program of ranks too
+    "ioprof/train/rendezvous.py": {
+        "os.environ"
+    },  # Gloo reads there which network interface it is to use
+    # A program of its own: polars reads there how to allocate, and its answer goes to the process
+    # that started it.
     "ioprof/recording/storing_process.py": {"os.environ", "os._exit", "sys.stdout"},
-    "loaders/torch_loader.py": {"os._exit"},  # a worker that is told to stop ends as torch's own handler would end it
+    "loaders/torch_loader.py": {
+        "os._exit"
+    },  # a worker that is told to stop ends as torch's own handler would end it
 }
-"""What modules outside of ioprof/cli do of what is otherwise the command line's business, and why."""
+"""What modules outside of ioprof/cli do of what is otherwise the command line's business, and
+why."""
 
 MAY_TAKE_DICTS: Final = {
     "ioprof/report/figures.py": "rows of a polars table, for plotly",
@@ -228,27 +159,50 @@ def part(module: str) -> str:
 
 
 def imports(tree: ast.Module, importer: str) -> Iterator[tuple[str, ast.AST]]:
-    """Every module that `tree` imports, anywhere in it; relative names are resolved, literal dynamic imports included."""
+    """Every module that `tree` imports, anywhere in it; relative names are resolved, literal
+    dynamic imports included."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = absolute_name(node, importer)
-            yield from ((f"{base}.{alias.name}" if base == "ioprof" else base, node) for alias in node.names)
-        elif isinstance(node, ast.Call) and dotted_name(node.func).endswith("import_module") and node.args:
-            yield from ((name, node) for name in [getattr(node.args[0], "value", None)] if isinstance(name, str))
+            yield from (
+                (f"{base}.{alias.name}" if base == "ioprof" else base, node) for alias in node.names
+            )
+        elif (
+            isinstance(node, ast.Call)
+            and dotted_name(node.func).endswith("import_module")
+            and node.args
+        ):
+            yield from (
+                (name, node)
+                for name in [getattr(node.args[0], "value", None)]
+                if isinstance(name, str)
+            )
 
 
 def file_imports(path: Path) -> Iterator[tuple[str, ast.AST]]:
     """The same for a file of the checkout."""
     package = module_name(path)
-    return imports(syntax_tree(path), f"{package}.__init__" if path.name == "__init__.py" else package)
+    return imports(
+        syntax_tree(path), f"{package}.__init__" if path.name == "__init__.py" else package
+    )
+
+
+def allowed_parts(name: str) -> frozenset[str]:
+    """What a part may import."""
+    allowed = MAY_IMPORT.get(name, "")
+    return allowed if isinstance(allowed, frozenset) else frozenset(allowed.split())
 
 
 def breaches(importer: str, imported: Iterable[str]) -> list[str]:
     """The parts of ioprof that a module imports but may not."""
-    allowed = MAY_IMPORT.get(part(importer), set())
-    names = {_imported_part(module) for module in imported if module.split(".")[0] == "ioprof" and module != "ioprof.__version__"}
+    allowed = allowed_parts(part(importer))
+    names = {
+        _imported_part(module)
+        for module in imported
+        if module.split(".")[0] == "ioprof" and module != "ioprof.__version__"
+    }
     return [] if allowed is EVERYTHING else sorted(names - allowed - {part(importer)})
 
 
@@ -258,13 +212,17 @@ def _imported_part(module: str) -> str:
 
 
 def test_every_part_has_its_arrows() -> None:
-    """A new module or folder directly under ioprof/ is entered in the table, with what it may import."""
+    """A new module or folder directly under ioprof/ is entered in the table, with what it may
+    import."""
     assert {part(module_name(path)) for path in PACKAGE} <= MAY_IMPORT.keys()
 
 
 def test_imports_follow_the_arrows() -> None:
     """Parts of the package import only what the table permits."""
-    found = {str(path): breaches(module_name(path), (name for name, _ in file_imports(path))) for path in PACKAGE}
+    found = {
+        str(path): breaches(module_name(path), (name for name, _ in file_imports(path)))
+        for path in PACKAGE
+    }
     assert {} == {path: names for path, names in found.items() if names}
 
 
@@ -272,15 +230,30 @@ def test_the_arrows_have_no_circle() -> None:
     """The table has no cycles."""
 
     def reachable(name: str) -> set[str]:
-        direct = set(MAY_IMPORT[name]) - EVERYTHING
+        direct = set(allowed_parts(name) - EVERYTHING)
         return direct.union(*map(reachable, direct))
 
     assert [] == [name for name in MAY_IMPORT if name in reachable(name)]
 
 
+MOST_MODULES: Final = 25
+"""In one folder of the package."""
+
+
+def test_no_folder_has_too_many_modules() -> None:
+    """A reader who looks for the place to change sees all of a folder at once."""
+    counted = Counter(path.parent for path in PACKAGE)
+    assert {} == {folder: number for folder, number in counted.items() if number > MOST_MODULES}
+
+
 def test_no_modules_import_each_other_in_a_cycle() -> None:
-    """No chain of imports, those within functions included, leads from a module back to itself; only types may be imported so."""
-    graph = {module_name(path): set(module_imports(path)) - {module_name(path)} for path in PACKAGE}
+    """No chain of imports leads from a module back to itself: those within functions and those for
+    types count too. The package itself, which hands its public names on, is left out.
+    """
+    graph = {
+        module_name(path): set(module_imports(path, types=True)) - {module_name(path)}
+        for path in PACKAGE
+    }
     assert [] == cycles(graph)
 
 
@@ -319,23 +292,31 @@ def test_a_forbidden_import_is_seen() -> None:
         "    from ioprof import train",
         "    import_module('ioprof.loaders')",
     ]
-    tree = ast.parse("\n".join([*lines, "from ioprof.format.trace import Trace", "from .intervals import union"]))
+    tree = ast.parse(
+        "\n".join([*lines, "from ioprof.format.trace import Trace", "from .intervals import union"])
+    )
     imported = [name for name, _ in imports(tree, "ioprof.analysis.x")]
     assert ["cli", "instrument", "loaders", "train"] == breaches("ioprof.analysis.x", imported)
 
 
 def test_heavy_libraries_are_imported_late() -> None:
-    """Importing modules for the job, or the names of commands, loads neither torch, polars nor plotly."""
+    """Importing modules for the job, or the names of commands, loads neither torch, polars nor
+    plotly."""
     found = []
     for path in PACKAGE:
         top = {id(node) for node in _at_import(syntax_tree(path))}
         heavy = HEAVY.get(part(module_name(path)), set())
-        found += [f"{path}: {name}" for name, node in file_imports(path) if id(node) in top and name.split(".")[0] in heavy]
+        found += [
+            f"{path}: {name}"
+            for name, node in file_imports(path)
+            if id(node) in top and name.split(".")[0] in heavy
+        ]
     assert [] == found
 
 
 def _at_import(tree: ast.Module) -> Iterator[ast.AST]:
-    """The nodes that run when the module is imported: not those in functions, nor those for type checkers only."""
+    """The nodes that run when the module is imported: not those in functions, nor those for type
+    checkers only."""
     waiting: list[ast.AST] = list(tree.body)
     while waiting:
         node = waiting.pop()
@@ -349,10 +330,14 @@ def _at_import(tree: ast.Module) -> Iterator[ast.AST]:
 
 
 def test_the_linked_folders_are_imported_by_their_package_names() -> None:
-    """`import converters` would load a second copy, and a `loaders.py` of the user would shadow ours."""
+    """`import converters` would load a second copy, and a `loaders.py` of the user would shadow
+    ours."""
     files = python_files(*PACKAGES, "tests", "benchmarks")
     found = [
-        f"{path}: {name}" for path in files for name, _ in file_imports(path) if name.split(".")[0] in {"converters", "loaders"}
+        f"{path}: {name}"
+        for path in files
+        for name, _ in file_imports(path)
+        if name.split(".")[0] in {"converters", "loaders"}
     ]
     assert [] == found
 
@@ -371,17 +356,31 @@ def test_no_linked_module_bears_the_name_of_a_library() -> None:
         "streaming",
         "zarr",
     }
-    assert [] == [str(path) for path in python_files("converters", "loaders") if path.stem in libraries - {"__init__"}]
+    assert [] == [
+        str(path)
+        for path in python_files("converters", "loaders")
+        if path.stem in libraries - {"__init__"}
+    ]
 
 
 def test_only_the_command_line_speaks() -> None:
-    """Only ioprof/cli prints, exits, and reads the environment or the arguments, with few exceptions."""
+    """Only ioprof/cli prints, exits, and reads the environment or the arguments, with few
+    exceptions."""
     silent = [path for path in PACKAGE if path.parts[:2] != ("ioprof", "cli")]
     found = {str(path): {what for what, _ in _speech(path)} for path in silent}
     assert MAY_SPEAK == {path: names for path, names in found.items() if names}
 
 
-OF_OS_AND_SYS: Final = {"os.environ", "os.environb", "os.getenv", "os._exit", "sys.argv", "sys.exit", "sys.stdout", "sys.stderr"}
+OF_OS_AND_SYS: Final = {
+    "os.environ",
+    "os.environb",
+    "os.getenv",
+    "os._exit",
+    "sys.argv",
+    "sys.exit",
+    "sys.stdout",
+    "sys.stderr",
+}
 SPEECH: Final = OF_OS_AND_SYS | {"print", "exit", "quit", "SystemExit"}
 
 
@@ -395,9 +394,14 @@ def _speech(path: Path) -> Iterator[tuple[str, ast.expr | ast.stmt]]:
 
 
 def test_a_run_is_never_a_dict() -> None:
-    """On the reader's side run.json and summary.json are the structs of `ioprof.format.run_record`: no parameter is a `dict[str, Any]`."""
-    sides = {"analysis", "report", "recording", "trace", "ingest", "jobs"}
-    found = {str(path) for path in PACKAGE if part(module_name(path)) in sides and any(_takes_dict(syntax_tree(path)))}
+    """On the reader's side run.json and summary.json are the structs of `ioprof.format.run_record`:
+    no parameter is a `dict[str, Any]`."""
+    sides = {"analysis", "ingest", "jobs", "recording", "report"}
+    found = {
+        str(path)
+        for path in PACKAGE
+        if part(module_name(path)) in sides and any(_takes_dict(syntax_tree(path)))
+    }
     assert MAY_TAKE_DICTS.keys() == found
 
 
@@ -419,11 +423,18 @@ def test_public_names_have_docstrings() -> None:
     assert [] == bare
 
 
-def _public(owner: ast.Module | ast.ClassDef) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
+def _public(
+    owner: ast.Module | ast.ClassDef,
+) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
     for node in owner.body:
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) or node.name.startswith("_"):
+        if not isinstance(
+            node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+        ) or node.name.startswith("_"):
             continue
-        if not any(dotted_name(mark).endswith(("overload", "override", ".setter")) for mark in node.decorator_list):
+        if not any(
+            dotted_name(mark).endswith(("overload", "override", ".setter"))
+            for mark in node.decorator_list
+        ):
             yield node
         if isinstance(node, ast.ClassDef):
             yield from _public(node)
@@ -436,7 +447,11 @@ def test_errors_are_named() -> None:
         for node in ast.walk(syntax_tree(path)):
             if isinstance(node, ast.ExceptHandler) and node.type is None:
                 found.append(f"{path}:{node.lineno}: bare except")
-            elif isinstance(node, ast.Raise) and node.exc is not None and _raised(node.exc) in {"Exception", "BaseException"}:
+            elif (
+                isinstance(node, ast.Raise)
+                and node.exc is not None
+                and _raised(node.exc) in {"Exception", "BaseException"}
+            ):
                 found.append(f"{path}:{node.lineno}: nameless exception")
     assert [] == found
 
@@ -445,11 +460,17 @@ def _raised(node: ast.expr) -> str:
     return dotted_name(node.func if isinstance(node, ast.Call) else node)
 
 
-@pytest.mark.parametrize(("what", "pattern"), [("left open", LEFT_OPEN), ("somebody's path", HOME_PATH)])
+@pytest.mark.parametrize(
+    ("what", "pattern"), [("left open", LEFT_OPEN), ("somebody's path", HOME_PATH)]
+)
 def test_no_file_holds(what: str, pattern: re.Pattern[str]) -> None:
     """No markers of unfinished work, and no paths of a developer machine."""
     found = []
     for path in text_files():
         lines = (ROOT / path).read_text(errors="replace").splitlines()
-        found += [f"{path}:{number}: {what}: {line.strip()[:80]}" for number, line in enumerate(lines, 1) if pattern.search(line)]
+        found += [
+            f"{path}:{number}: {what}: {line.strip()[:80]}"
+            for number, line in enumerate(lines, 1)
+            if pattern.search(line)
+        ]
     assert [] == found

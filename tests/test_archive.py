@@ -1,4 +1,5 @@
-"""ImageNet's tar of tars: the same records as from class folders, and protection against hostile tars."""
+"""ImageNet's tar of tars: the same records as from class folders, and protection against hostile
+tars."""
 
 import io
 import tarfile
@@ -47,7 +48,10 @@ def tars_of(tree: Path, form: int) -> bytes:
     """What the tree would be as a tar of tars."""
     return tar(
         [
-            (f"{wnid.name}.tar", tar([(path.name, path.read_bytes()) for path in sorted(wnid.iterdir())], form))
+            (
+                f"{wnid.name}.tar",
+                tar([(path.name, path.read_bytes()) for path in sorted(wnid.iterdir())], form),
+            )
             for wnid in sorted(tree.iterdir(), reverse=True)
         ],
         form,
@@ -68,21 +72,36 @@ def test_tars_give_what_the_tree_gives(small_tree, tmp_path, form):
 
 @pytest.mark.parametrize("form", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 def test_long_names_and_folders_are_understood(tmp_path, form):
-    """GNU and pax each have their own way to write a name of more than 100 bytes; `./` and folders say nothing."""
+    """GNU and pax each have their own way to write a name of more than 100 bytes; `./` and folders
+    say nothing."""
     name = "ü" * 60 + ".JPEG"
-    members: list[Member] = [special(".", tarfile.DIRTYPE), ("./" + name, jpeg()), ("b.JPEG", jpeg(seed=1)), ("notes.txt", b"")]
+    members: list[Member] = [
+        special(".", tarfile.DIRTYPE),
+        ("./" + name, jpeg()),
+        ("b.JPEG", jpeg(seed=1)),
+        ("notes.txt", b""),
+    ]
     (tmp_path / TAR_NAME).write_bytes(tar([("./n01.tar", tar(members, form))], form))
     assert ["b.JPEG", name] == [image.name for image in open_source(tmp_path, "train").images]
 
 
 HOSTILE: dict[str, tuple[list[Member], str]] = {
-    "a symbolic link": ([("n01.tar", inner(special("x.JPEG", tarfile.SYMTYPE)))], "x.JPEG is a symbolic link"),
-    "a hard link": ([("n01.tar", inner(special("x.JPEG", tarfile.LNKTYPE)))], "x.JPEG is a hard link"),
+    "a symbolic link": (
+        [("n01.tar", inner(special("x.JPEG", tarfile.SYMTYPE)))],
+        "x.JPEG is a symbolic link",
+    ),
+    "a hard link": (
+        [("n01.tar", inner(special("x.JPEG", tarfile.LNKTYPE)))],
+        "x.JPEG is a hard link",
+    ),
     "a device": ([("n01.tar", inner(special("x.JPEG", tarfile.CHRTYPE)))], "x.JPEG is a device"),
     "a pipe": ([("n01.tar", inner(special("x.JPEG", tarfile.FIFOTYPE)))], "x.JPEG is a named pipe"),
     "an outer link": ([special("n01.tar", tarfile.SYMTYPE)], "n01.tar is a symbolic link"),
     "a way out": ([("n01.tar", inner(("../x.JPEG", b"x")))], "'../x.JPEG' cannot be used"),
-    "an absolute name": ([("n01.tar", inner(("/etc/x.JPEG", b"x")))], "'/etc/x.JPEG' cannot be used"),
+    "an absolute name": (
+        [("n01.tar", inner(("/etc/x.JPEG", b"x")))],
+        "'/etc/x.JPEG' cannot be used",
+    ),
     "an outer way out": ([("../n01.tar", inner())], "'../n01.tar' cannot be used"),
     "a line break": ([("n01.tar", inner(("a\nb.JPEG", b"x")))], "cannot be used"),
     "an image twice": ([("n01.tar", inner(("n01_0.JPEG", b"x")))], "n01_0.JPEG twice"),
@@ -107,7 +126,8 @@ def test_a_hostile_tar_is_refused(tmp_path, name):
 
 
 def test_a_tar_that_was_cut_is_refused(tmp_path):
-    """Wherever: a cut between two members looks like an end to most readers, and would lose images without a word."""
+    """Wherever: a cut between two members looks like an end to most readers, and would lose images
+    without a word."""
     whole = tar([("n01.tar", inner()), ("n02.tar", inner())])
     ends = whole.rstrip(b"\0")
     for length in range(512, len(ends), 512):
@@ -117,7 +137,11 @@ def test_a_tar_that_was_cut_is_refused(tmp_path):
 
 
 @settings(max_examples=examples(200))
-@given(place=st.integers(0, 4095), value=st.binary(min_size=1, max_size=16), form=st.sampled_from([0, 1, 2]))
+@given(
+    place=st.integers(0, 4095),
+    value=st.binary(min_size=1, max_size=16),
+    form=st.sampled_from([0, 1, 2]),
+)
 def test_a_damaged_tar_is_read_or_refused(tmp_path_factory, place, value, form):
     """Any bytes anywhere: images within the file, or an error of ioprof; no other exception."""
     data = bytearray(tar([("n01.tar", inner(("long" * 40 + ".JPEG", b"x" * 700)))], form))

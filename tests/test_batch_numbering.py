@@ -1,4 +1,5 @@
-"""Batch numbers: no two batches of a process share one, and the worker knows the consumer's without being told in its tasks."""
+"""Batch numbers: no two batches of a process share one, and the worker knows the consumer's without
+being told in its tasks."""
 
 import os
 import tempfile
@@ -9,13 +10,21 @@ from hypothesis import strategies as st
 
 from ioprof.instrument.hooks.batch_numbering import BLOCK, Allotment, PublishedNumbers, Series
 
-EPOCHS = st.lists(st.tuples(st.integers(0, 2), st.sampled_from([0, 1, 7, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 3])), max_size=12)
+EPOCHS = st.lists(
+    st.tuples(
+        st.integers(0, 2), st.sampled_from([0, 1, 7, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 3])
+    ),
+    max_size=12,
+)
 """Which loader begins an epoch next, and how many tasks it sends before another does."""
 
 
 @given(EPOCHS, st.booleans())
-def test_numbers_are_unique_and_known_to_workers(epochs: list[tuple[int, int]], ended: bool) -> None:
-    """Loaders that take turns, end their epochs or leave them open: each task has a number of its own, which its worker finds."""
+def test_numbers_are_unique_and_known_to_workers(
+    epochs: list[tuple[int, int]], ended: bool
+) -> None:
+    """Loaders that take turns, end their epochs or leave them open: each task has a number of its
+    own, which its worker finds."""
     allotment = Allotment()
     loaders = [Series(allotment, pipe) for pipe in (11, 12, 13)]
     with tempfile.TemporaryDirectory() as folder:
@@ -64,8 +73,11 @@ def test_what_was_not_sent_is_given_back() -> None:
 
 
 @given(st.integers(0, BLOCK), st.integers(0, 3), st.booleans())
-def test_numbers_ahead_of_what_is_sent_are_nobody_elses(sent: int, ahead: int, between: bool) -> None:
-    """A loader may have taken a block for tasks that it then does not send; another one that took a block before that keeps it."""
+def test_numbers_ahead_of_what_is_sent_are_nobody_elses(
+    sent: int, ahead: int, between: bool
+) -> None:
+    """A loader may have taken a block for tasks that it then does not send; another one that took a
+    block before that keeps it."""
     allotment = Allotment()
     first, second = Series(allotment), Series(allotment)
     first.begin_epoch()

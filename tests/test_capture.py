@@ -1,4 +1,5 @@
-"""The capture library sees what a job reads: all of it, from which file and where, and whether storage had to deliver it."""
+"""The capture library sees what a job reads: all of it, from which file and where, and whether
+storage had to deliver it."""
 
 import os
 import platform
@@ -51,11 +52,12 @@ with open({str(path)!r}, "rb", buffering=0) as file:
 """
 
 
-# ------------------------------------------------------------------------------------------------ completeness
+# ------------------------------------------------------------------------------------- completeness
 
 
 def test_each_read_of_a_loop_is_a_span(big: Path, tmp_path: Path) -> None:
-    """Each read of a file is a span with its bytes and its offset, one after the other; the open comes before."""
+    """Each read of a file is a span with its bytes and its offset, one after the other; the open
+    comes before."""
     run_python(tmp_path / "spool", loop(big))
     trace = captured(tmp_path / "spool")
     reads = reads_of(trace, big)
@@ -81,11 +83,18 @@ assert numpy.fromfile({str(big)!r}, dtype=numpy.uint8).size == {BIG}
 
 
 def test_numpy_reads_through_copies_and_streams(big: Path, tmp_path: Path) -> None:
-    """np.load and np.fromfile read by dup, fdopen and fread: all of it is seen, with the file's name."""
+    """np.load and np.fromfile read by dup, fdopen and fread: all of it is seen, with the file's
+    name."""
     run_python(tmp_path / "spool", numpy_arrays(big, tmp_path))
     trace = captured(tmp_path / "spool")
-    assert BIG <= reads_of(trace, big)["bytes"].sum() <= BIG + 4096  # a seek to the end fills the stream's buffer
-    assert (3 << 23) + 128 <= reads_of(trace, tmp_path / "a.npy")["bytes"].sum() <= (3 << 23) + 128 + 8192  # the header twice
+    assert (
+        BIG <= reads_of(trace, big)["bytes"].sum() <= BIG + 4096
+    )  # a seek to the end fills the stream's buffer
+    assert (
+        (3 << 23) + 128
+        <= reads_of(trace, tmp_path / "a.npy")["bytes"].sum()
+        <= (3 << 23) + 128 + 8192
+    )  # the header twice
     check_counters(trace)
 
 
@@ -95,7 +104,11 @@ def test_a_tar_is_read_at_its_members_offsets(big: Path, tmp_path: Path) -> None
     with tarfile.open(archive, "w") as tar:
         tar.add(big, "first")
         tar.add(big, "second")
-    run_python(tmp_path / "spool", f"import tarfile\ntar = tarfile.open({str(archive)!r})\nassert tar.extractfile('second').read()")
+    run_python(
+        tmp_path / "spool",
+        f"import tarfile\ntar = tarfile.open({str(archive)!r})\nassert"
+        " tar.extractfile('second').read()",
+    )
     trace = captured(tmp_path / "spool")
     reads = reads_of(trace, archive)
     assert BIG <= reads.filter(pl.col("offset") >= BIG)["bytes"].sum()
@@ -103,7 +116,14 @@ def test_a_tar_is_read_at_its_members_offsets(big: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "tool", ["cat {}", "cp {} {}.copy", "dd if={} of=/dev/null bs=64k status=none", "md5sum {}", "sort -o /dev/null {}"]
+    "tool",
+    [
+        "cat {}",
+        "cp {} {}.copy",
+        "dd if={} of=/dev/null bs=64k status=none",
+        "md5sum {}",
+        "sort -o /dev/null {}",
+    ],
 )
 def test_programs_without_python(tool: str, big: Path, tmp_path: Path) -> None:
     """read, copy_file_range and the streams of the C library: the file's bytes, once each."""
@@ -121,8 +141,22 @@ def test_fio_says_how_much_it_read(engine: str, big: Path, tmp_path: Path) -> No
     """16 MiB by each of fio's ways to call the kernel."""
     if shutil.which("fio") is None:
         pytest.skip("no fio on this machine")
-    job = [f"--ioengine={engine}", "--name=job", f"--filename={big}", "--rw=randread", "--bs=16k", "--size=16m"]
-    run_captured(tmp_path / "spool", "fio", *job, "--invalidate=0", "--thread", f"--output={tmp_path / 'out'}")
+    job = [
+        f"--ioengine={engine}",
+        "--name=job",
+        f"--filename={big}",
+        "--rw=randread",
+        "--bs=16k",
+        "--size=16m",
+    ]
+    run_captured(
+        tmp_path / "spool",
+        "fio",
+        *job,
+        "--invalidate=0",
+        "--thread",
+        f"--output={tmp_path / 'out'}",
+    )
     trace = captured(tmp_path / "spool")
     reads = reads_of(trace, big)
     assert 16 * MIB == reads["bytes"].sum()
@@ -144,7 +178,8 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("start_method", ["fork", "spawn"])
 def test_a_pool_that_is_terminated(start_method: str, big: Path, tmp_path: Path) -> None:
-    """Workers ended by SIGTERM run no code at the end: all they read is recorded, and the parent's counters are its own."""
+    """Workers ended by SIGTERM run no code at the end: all they read is recorded, and the parent's
+    counters are its own."""
     program = tmp_path / "pool.py"
     program.write_text(POOL)
     run_captured(tmp_path / "spool", sys.executable, program, start_method, big)
@@ -161,7 +196,8 @@ WAIT4 = {"x86_64": 61, "aarch64": 260}
 
 @pytest.mark.skipif(platform.machine() not in WAIT4, reason="not known here: the number of wait4")
 def test_a_child_whose_end_was_taken_past_the_hooks(big: Path, tmp_path: Path) -> None:
-    """The kernel adds its counters to the parent's all the same, and its usage at the same moment, by which they are recognised."""
+    """The kernel adds its counters to the parent's all the same, and its usage at the same moment,
+    by which they are recognised."""
     program = f"""
 import ctypes, os
 def read(times):
@@ -182,7 +218,8 @@ read(1)
 
 
 def test_a_killed_worker_leaves_what_it_read(big: Path, tmp_path: Path) -> None:
-    """SIGKILL while it reads: the spans are there, and a comparison of the counters from shortly before."""
+    """SIGKILL while it reads: the spans are there, and a comparison of the counters from shortly
+    before."""
     program = f"""
 import os
 print(os.getpid(), flush=True)
@@ -193,7 +230,9 @@ for number in range(10**9):
     print(number + 1, flush=True)
 """
     command = [sys.executable, "-c", program]
-    with subprocess.Popen(command, env=environment(tmp_path / "spool"), stdout=subprocess.PIPE, text=True) as worker:
+    with subprocess.Popen(
+        command, env=environment(tmp_path / "spool"), stdout=subprocess.PIPE, text=True
+    ) as worker:
         assert worker.stdout is not None
         said = [next(worker.stdout) for _ in range(20)]
         worker.send_signal(signal.SIGKILL)
@@ -208,7 +247,8 @@ for number in range(10**9):
 
 
 def test_what_is_not_a_file_is_counted(tmp_path: Path) -> None:
-    """Reads of devices and of pipes are in the tallies, so that they agree with the proc io counters; only pipes have spans."""
+    """Reads of devices and of pipes are in the tallies, so that they agree with the proc io
+    counters; only pipes have spans."""
     run_captured(tmp_path / "spool", "sh", "-c", "head -c 5000000 /dev/zero | cat > /dev/null")
     trace = captured(tmp_path / "spool")
     assert 10_000_000 == sum(process.reads.bytes for process in trace.run.processes)
@@ -217,16 +257,24 @@ def test_what_is_not_a_file_is_counted(tmp_path: Path) -> None:
 
 def test_a_stripped_environment_is_completed(big: Path, tmp_path: Path) -> None:
     """A child that is started with an empty environment takes the library along nevertheless."""
-    program = f"import subprocess\nsubprocess.run(['cat', {str(big)!r}], env={{}}, check=True, stdout=subprocess.DEVNULL)"
+    program = (
+        f"import subprocess\nsubprocess.run(['cat', {str(big)!r}], env={{}}, check=True,"
+        " stdout=subprocess.DEVNULL)"
+    )
     run_python(tmp_path / "spool", program)
     trace = captured(tmp_path / "spool")
     assert big.stat().st_size == reads_of(trace, big)["bytes"].sum()
-    assert [["python program"], []] == [list(process.reads.noted) for process in trace.run.processes]
+    assert [["python program"], []] == [
+        list(process.reads.noted) for process in trace.run.processes
+    ]
 
 
 def test_a_child_that_opts_out_is_not_recorded(big: Path, tmp_path: Path) -> None:
     """A program may start another without recording it: IOPROF_SPOOL is there, and empty."""
-    program = f"import subprocess\nsubprocess.run(['cat', {str(big)!r}], env={{'IOPROF_SPOOL': ''}}, stdout=subprocess.DEVNULL)"
+    program = (
+        f"import subprocess\nsubprocess.run(['cat', {str(big)!r}], env={{'IOPROF_SPOOL': ''}},"
+        " stdout=subprocess.DEVNULL)"
+    )
     run_python(tmp_path / "spool", program)
     assert 1 == len(captured(tmp_path / "spool").run.processes)
 
@@ -235,11 +283,20 @@ def test_raw_system_calls_are_said_where_they_read_much(big: Path, tmp_path: Pat
     """Of all of a file it is said; of its first bytes only in what reports leave out."""
     number = {"x86_64": 0, "aarch64": 63}[platform.machine()]
     for part, length in (("all", BIG), ("few", 100)):
-        call = f"ctypes.CDLL(None).syscall(ctypes.c_long({number}), file.fileno(), buffer, ctypes.c_size_t({length}))"
-        program = f"import ctypes\nfile, buffer = open({str(big)!r}, 'rb'), ctypes.create_string_buffer({length})"
+        call = (
+            f"ctypes.CDLL(None).syscall(ctypes.c_long({number}), file.fileno(), buffer,"
+            f" ctypes.c_size_t({length}))"
+        )
+        program = (
+            f"import ctypes\nfile, buffer = open({str(big)!r}, 'rb'),"
+            f" ctypes.create_string_buffer({length})"
+        )
         run_python(tmp_path / part, f"{program}\nassert {length} == {call}")
         found = capture(captured(tmp_path / part))
-        raw = [[sentence for sentence in each if "raw system calls" in sentence] for each in (found.not_seen, found.negligible)]
+        raw = [
+            [sentence for sentence in each if "raw system calls" in sentence]
+            for each in (found.not_seen, found.negligible)
+        ]
         assert ([1, 0] if part == "all" else [0, 1]) == [len(each) for each in raw], raw
 
 
@@ -259,13 +316,22 @@ def test_io_uring_is_noted(big: Path, tmp_path: Path) -> None:
     if subprocess.run(job, capture_output=True).returncode:
         pytest.skip("fio or this kernel has no io_uring")
     run_captured(tmp_path / "spool", *job)
-    assert "io_uring" in {word for process in captured(tmp_path / "spool").run.processes for word in process.reads.noted}
+    assert "io_uring" in {
+        word
+        for process in captured(tmp_path / "spool").run.processes
+        for word in process.reads.noted
+    }
 
 
 def test_the_header_says_whose_file_it_is(tmp_path: Path) -> None:
-    """Process, parent, rank by the best that the environment says, writer; the name of the file is that of all capture files."""
+    """Process, parent, rank by the best that the environment says, writer; the name of the file is
+    that of all capture files."""
     said = run_python(
-        tmp_path / "spool", "import os\nprint(os.getpid(), os.getppid())", RANK="3", SLURM_PROCID="7", SLURM_NTASKS="9"
+        tmp_path / "spool",
+        "import os\nprint(os.getpid(), os.getppid())",
+        RANK="3",
+        SLURM_PROCID="7",
+        SLURM_NTASKS="9",
     )
     trace = captured(tmp_path / "spool")
     (process,) = trace.run.processes
@@ -287,21 +353,27 @@ os.chdir({str(tmp_path / "a")!r}); open("file").read()
 os.chdir("../b"); open("./file").read()
 folder = os.open({str(tmp_path / "a")!r}, os.O_RDONLY); os.read(os.open("file", os.O_RDONLY, dir_fd=folder), 5)
 os.fchdir(folder); os.read(os.open("file", os.O_RDONLY), 3)
-"""
+"""  # noqa: E501
     run_python(tmp_path / "spool", program)
     trace = captured(tmp_path / "spool")
-    assert [3, 5, 10] == sorted(reads_of(trace, tmp_path / "a/file").filter(pl.col("bytes") > 0)["bytes"])
-    assert [10] == reads_of(trace, tmp_path / "b/file").filter(pl.col("bytes") > 0)["bytes"].to_list()
+    assert [3, 5, 10] == sorted(
+        reads_of(trace, tmp_path / "a/file").filter(pl.col("bytes") > 0)["bytes"]
+    )
+    assert [10] == reads_of(trace, tmp_path / "b/file").filter(pl.col("bytes") > 0)[
+        "bytes"
+    ].to_list()
 
 
-# ------------------------------------------------------------------------------------------------ the library itself
+# ------------------------------------------------------------------------------- the library itself
 
 
 def test_every_hook_is_exported_and_nothing_else() -> None:
     """The library interposes the functions of hooks.h and vfork, and exports no other name."""
     if shutil.which("nm") is None:
         pytest.skip("no nm on this machine")
-    symbols = subprocess.run(["nm", "-D", "--defined-only", LIBRARY], capture_output=True, text=True, check=True).stdout
+    symbols = subprocess.run(
+        ["nm", "-D", "--defined-only", LIBRARY], capture_output=True, text=True, check=True
+    ).stdout
     exported = {line.split()[-1].split("@")[0] for line in symbols.splitlines()}
     assert {*hook_names(), "vfork"} == exported
 
@@ -313,7 +385,11 @@ def test_the_library_needs_no_python() -> None:
     listed = subprocess.run(["ldd", LIBRARY], capture_output=True, text=True, check=True).stdout
     needed = {Path(line.split()[0]).name.split(".so")[0] for line in listed.splitlines()}
     assert "libc" in needed
-    assert set() == {name for name in needed if not name.startswith(("linux-vdso", "ld-linux"))} - {"libc", "libdl", "libpthread"}
+    assert set() == {name for name in needed if not name.startswith(("linux-vdso", "ld-linux"))} - {
+        "libc",
+        "libdl",
+        "libpthread",
+    }
 
 
 def test_without_a_spool_nothing_is_recorded(big: Path, tmp_path: Path) -> None:
@@ -326,7 +402,8 @@ def test_without_a_spool_nothing_is_recorded(big: Path, tmp_path: Path) -> None:
 
 
 def test_every_way_to_read(tmp_path: Path) -> None:
-    """Twelve calls of a C program, 12,500 bytes in all, with the right offsets whatever moved the position."""
+    """Twelve calls of a C program, 12,500 bytes in all, with the right offsets whatever moved the
+    position."""
     program = compiled("capture_killers.c", tmp_path / "program")
     folder = tmp_path / "folder"
     folder.mkdir()

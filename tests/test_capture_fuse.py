@@ -1,4 +1,5 @@
-"""Recording a job whose data lies on FUSE, as on GlusterFS or a squashed image: all of it is seen, and nothing is claimed of it."""
+"""Recording a job whose data lies on FUSE, as on GlusterFS or a squashed image: all of it is seen,
+and nothing is claimed of it."""
 
 import json
 import subprocess
@@ -20,12 +21,15 @@ from ioprof.instrument.faults import refusal
 
 pytestmark = [
     pytest.mark.system,
-    pytest.mark.skipif(preload.library() is None, reason="the capture library is not built: no C compiler"),
+    pytest.mark.skipif(
+        preload.library() is None, reason="the capture library is not built: no C compiler"
+    ),
 ]
 
 LEAST = 0.999
 LINKER_BYTES = 120_000
-"""What the dynamic linker reads of the libraries of a process that loads torch: not to be seen from within it."""
+"""What the dynamic linker reads of the libraries of a process that loads torch: not to be seen from
+within it."""
 COUNT, SIZE = 24, 500_003
 
 
@@ -41,8 +45,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def recorded(out: Path, program: str, *arguments: object) -> Trace:
     """The trace of a program of `tests/programs`."""
-    line = [sys.executable, "-m", "ioprof", "record", "--quiet", "--out", out, "--", sys.executable, PROGRAMS / program, *arguments]
-    ended = subprocess.run([str(word) for word in line], capture_output=True, text=True, timeout=240)
+    line = [
+        sys.executable,
+        "-m",
+        "ioprof",
+        "record",
+        "--quiet",
+        "--out",
+        out,
+        "--",
+        sys.executable,
+        PROGRAMS / program,
+        *arguments,
+    ]
+    ended = subprocess.run(
+        [str(word) for word in line], capture_output=True, text=True, timeout=240
+    )
     assert 0 == ended.returncode, ended.stderr
     return ioprof.load(out).trace
 
@@ -63,8 +81,11 @@ def assert_all_is_seen(trace: Trace) -> None:
 
 @pytest.mark.system(every=4)
 @pytest.mark.parametrize("direct_io", [False, True], ids=["cached", "direct"])
-def test_all_bytes_are_seen_and_their_source_is_unknown(direct_io: bool, folder: Path, tmp_path: Path) -> None:
-    """Twice, and the second time from the page cache where there is one: FUSE counts no blocks, and the report says so."""
+def test_all_bytes_are_seen_and_their_source_is_unknown(
+    direct_io: bool, folder: Path, tmp_path: Path
+) -> None:
+    """Twice, and the second time from the page cache where there is one: FUSE counts no blocks, and
+    the report says so."""
     with fuse_server(folder, direct_io=direct_io, read_ms=1) as mounted:
         trace = recorded(tmp_path / "run", "read_twice.py", mounted.path)
         read_ratio = mounted.counters()["bytes"] / (COUNT * SIZE)
@@ -90,19 +111,27 @@ def assert_it_is_reported(run: Path) -> None:
     storage = json.loads((run / "summary.json").read_text())["storage"]
     assert 2 * COUNT * SIZE == storage["bytes_unknown"]
     line = [sys.executable, "-m", "ioprof", "report", "--full", str(run)]
-    shown = " ".join(subprocess.run(line, capture_output=True, text=True, check=True).stdout.split())
+    shown = " ".join(
+        subprocess.run(line, capture_output=True, text=True, check=True).stdout.split()
+    )
     assert "of the read time has no known source" in shown
     assert "sources unknown:" in shown
     assert "the file system does not say whether a read was served from memory" in shown.lower()
-    assert "compare a run on files that are not in memory with one on files just read" in shown.lower()
+    assert (
+        "compare a run on files that are not in memory with one on files just read" in shown.lower()
+    )
 
 
 def test_a_page_fault_says_that_the_server_was_asked(tmp_path: Path) -> None:
-    """LMDB without readahead on FUSE: each major fault is one request, by the server's counters, and is called storage."""
+    """LMDB without readahead on FUSE: each major fault is one request, by the server's counters,
+    and is called storage."""
     if reason := refusal():
         pytest.skip(reason)
     (tmp_path / "folder").mkdir()
-    with lmdb.open(str(tmp_path / "folder"), map_size=1 << 24) as environment, environment.begin(write=True) as transaction:
+    with (
+        lmdb.open(str(tmp_path / "folder"), map_size=1 << 24) as environment,
+        environment.begin(write=True) as transaction,
+    ):
         for number in range(100):
             transaction.put(b"%08d" % number, bytes(5000))
     with fuse_server(tmp_path / "folder") as mounted:
@@ -116,4 +145,6 @@ def assert_each_fault_was_a_request(trace: Trace, mounted: Mounted) -> None:
     counters = mounted.counters()
     assert {"storage"} == set(faults["source"].to_list())
     assert faults["offset"].n_unique() == len(faults) >= 100
-    assert len(faults) <= counters["requests"]["READ"] <= len(faults) + 2  # LMDB reads its two first pages by calls
+    assert (
+        len(faults) <= counters["requests"]["READ"] <= len(faults) + 2
+    )  # LMDB reads its two first pages by calls

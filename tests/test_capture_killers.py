@@ -1,4 +1,5 @@
-"""What can break programs whose functions a library interposes: nothing breaks here, and all that can be seen is recorded."""
+"""What can break programs whose functions a library interposes: nothing breaks here, and all that
+can be seen is recorded."""
 
 import ctypes.util
 import os
@@ -39,7 +40,8 @@ PARTS = {
     "streams": None,
     "every": 12_500,
 }
-"""The parts of the program, and how many bytes each is written to read; None: that depends on the machine."""
+"""The parts of the program, and how many bytes each is written to read; None: that depends on the
+machine."""
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +59,11 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.job
 @pytest.mark.parametrize("nowait", ["on", "off"])
 @pytest.mark.parametrize("part", PARTS)
-def test_a_program_gets_what_it_would_get(part: str, nowait: str, killers: Path, folder: Path, tmp_path: Path) -> None:
-    """errno, positions, locks, seals, modes, many descriptors, threads, forks and streams; the bytes that it read are all seen.
+def test_a_program_gets_what_it_would_get(
+    part: str, nowait: str, killers: Path, folder: Path, tmp_path: Path
+) -> None:
+    """errno, positions, locks, seals, modes, many descriptors, threads, forks and streams; the
+    bytes that it read are all seen.
 
     Also where reads go another way, because the file system has no RWF_NOWAIT.
     """
@@ -74,9 +79,14 @@ def test_a_file_behind_70_000_others(killers: Path, folder: Path, tmp_path: Path
     others = int(run_captured(tmp_path / "spool", killers, "many", folder))
     trace = captured(tmp_path / "spool")
     check_counters(trace)
-    assert [0, 5000, 10_000] == reads_of(trace, folder / "many0").filter(pl.col("bytes") > 0)["offset"].to_list()
+    assert [0, 5000, 10_000] == reads_of(trace, folder / "many0").filter(pl.col("bytes") > 0)[
+        "offset"
+    ].to_list()
     if others < 70_000:
-        pytest.skip(f"right behind {others:,}; more than {others + 100:,} may not be open here (ulimit -Hn), by this user")
+        pytest.skip(
+            f"right behind {others:,}; more than {others + 100:,} may not be open here (ulimit"
+            " -Hn), by this user"
+        )
 
 
 @pytest.mark.job
@@ -89,7 +99,8 @@ def test_a_ring_that_nobody_saw_being_made(killers: Path, folder: Path, tmp_path
 
 @pytest.mark.job
 def test_each_thread_reads_its_own_file(killers: Path, folder: Path, tmp_path: Path) -> None:
-    """Eight threads close and reopen: no read is attributed to another thread's file, though they share descriptor numbers."""
+    """Eight threads close and reopen: no read is attributed to another thread's file, though they
+    share descriptor numbers."""
     run_captured(tmp_path / "spool", killers, "storm", folder)
     trace = captured(tmp_path / "spool")
     for number in range(8):
@@ -100,21 +111,31 @@ def test_each_thread_reads_its_own_file(killers: Path, folder: Path, tmp_path: P
 
 
 @pytest.mark.job
-def test_children_have_capture_files_of_their_own(killers: Path, folder: Path, tmp_path: Path) -> None:
-    """Forked while eight threads read: each child's file has its reads, also of what it inherited, with name and offset."""
+def test_children_have_capture_files_of_their_own(
+    killers: Path, folder: Path, tmp_path: Path
+) -> None:
+    """Forked while eight threads read: each child's file has its reads, also of what it inherited,
+    with name and offset."""
     run_captured(tmp_path / "spool", killers, "fork", folder)
     trace = captured(tmp_path / "spool")
-    (parent,) = {process.parent_pid for process in trace.run.processes} & {p.pid for p in trace.run.processes}
+    (parent,) = {process.parent_pid for process in trace.run.processes} & {
+        p.pid for p in trace.run.processes
+    }
     children = [process.pid for process in trace.run.processes if process.parent_pid == parent]
     assert 20 == len(children)
     for child in children:
-        inherited = reads_of(trace, folder / "fork0").filter(pl.col("pid") == child, pl.col("bytes") == 100)
+        inherited = reads_of(trace, folder / "fork0").filter(
+            pl.col("pid") == child, pl.col("bytes") == 100
+        )
         assert [10] == inherited["offset"].to_list()
 
 
 @pytest.mark.job
-def test_a_vfork_child_changes_nothing_of_the_parent(killers: Path, folder: Path, tmp_path: Path) -> None:
-    """It closes and moves descriptors of its own; the parent's reads are still recorded with the right file and offset."""
+def test_a_vfork_child_changes_nothing_of_the_parent(
+    killers: Path, folder: Path, tmp_path: Path
+) -> None:
+    """It closes and moves descriptors of its own; the parent's reads are still recorded with the
+    right file and offset."""
     run_captured(tmp_path / "spool", killers, "vfork", folder)
     trace = captured(tmp_path / "spool")
     (process,) = trace.run.processes
@@ -141,18 +162,26 @@ for _ in range(3):
     assert [True] == [process.closed for process in trace.run.processes]
 
 
-# ------------------------------------------------------------------------------------------------ spools
+# ------------------------------------------------------------------------------------------- spools
 
 
 @pytest.mark.job
 def test_an_unwritable_spool_stops_nothing(tmp_path: Path) -> None:
     """Nothing is recorded, nothing is said, nothing fails."""
-    assert "fine\n" == run_captured(tmp_path / "spool", "echo", "fine", IOPROF_SPOOL="/no/such/folder")
-    assert "3\n" == run_python(tmp_path / "spool", "print(len(open('/proc/self/comm').read()[:3]))", IOPROF_SPOOL="relative")
+    assert "fine\n" == run_captured(
+        tmp_path / "spool", "echo", "fine", IOPROF_SPOOL="/no/such/folder"
+    )
+    assert "3\n" == run_python(
+        tmp_path / "spool",
+        "print(len(open('/proc/self/comm').read()[:3]))",
+        IOPROF_SPOOL="relative",
+    )
 
 
 @pytest.mark.system
-def test_a_full_spool_costs_spans_and_not_the_job(killers: Path, folder: Path, small_disk: Callable[[int], Path]) -> None:
+def test_a_full_spool_costs_spans_and_not_the_job(
+    killers: Path, folder: Path, small_disk: Callable[[int], Path]
+) -> None:
     """What finds no room is counted as lost; the program reads on."""
     full_disk = small_disk(300_000)  # one file's header and first window, and little more
     run_captured(full_disk, killers, "storm", folder)
@@ -165,7 +194,7 @@ def test_a_full_spool_costs_spans_and_not_the_job(killers: Path, folder: Path, s
     run_captured(full_disk, killers, "vfork", folder)  # no room for a file at all
 
 
-# ------------------------------------------------------------------------------------------------ programs that it does not reach
+# ------------------------------------------------------------------ programs that it does not reach
 
 
 @pytest.mark.job
@@ -187,7 +216,9 @@ def test_a_static_program(tmp_path: Path) -> None:
 def test_who_starts_a_static_program_says_so(tmp_path: Path) -> None:
     """By exec, in a child of vfork, and found in PATH."""
     program = built_statically("int main(void) { return 0; }\n", tmp_path / "static")
-    text = "import os, subprocess, sys\nsubprocess.run(sys.argv[1:])\nos.execvp('static', ['static'])"
+    text = (
+        "import os, subprocess, sys\nsubprocess.run(sys.argv[1:])\nos.execvp('static', ['static'])"
+    )
     run_python(tmp_path / "spool", text, program, PATH=f"{tmp_path}:{os.environ['PATH']}")
     trace = captured(tmp_path / "spool")
     (process,) = trace.run.processes
@@ -211,8 +242,11 @@ def public() -> Iterator[Path]:
 
 @pytest.mark.job
 @pytest.mark.parametrize(("mode", "runs_as", "seen_bytes"), [(0o755, NOBODY, 2), (0o4755, 0, 0)])
-def test_a_setuid_program(mode: int, runs_as: int, seen_bytes: int, killers: Path, public: Path) -> None:
-    """The loader refuses the library for a program that gains rights: it runs, and is not seen; without the bit it is."""
+def test_a_setuid_program(
+    mode: int, runs_as: int, seen_bytes: int, killers: Path, public: Path
+) -> None:
+    """The loader refuses the library for a program that gains rights: it runs, and is not seen;
+    without the bit it is."""
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
         pytest.skip("needs root and setpriv")
     if os.statvfs(public).f_flag & os.ST_NOSUID:
@@ -222,12 +256,17 @@ def test_a_setuid_program(mode: int, runs_as: int, seen_bytes: int, killers: Pat
     words = ["setpriv", f"--reuid={NOBODY}", "--clear-groups", program, "errno", public / "folder"]
     run_captured(public / "spool", *words)
     assert runs_as == (public / "folder" / "errno0").stat().st_uid
-    assert seen_bytes == reads_of(captured(public / "spool"), public / "folder" / "errno0")["bytes"].sum()
+    assert (
+        seen_bytes
+        == reads_of(captured(public / "spool"), public / "folder" / "errno0")["bytes"].sum()
+    )
 
 
 @pytest.mark.job
 @pytest.mark.parametrize("ours_first", [True, False])
-def test_beside_another_allocator(ours_first: bool, killers: Path, folder: Path, tmp_path: Path) -> None:
+def test_beside_another_allocator(
+    ours_first: bool, killers: Path, folder: Path, tmp_path: Path
+) -> None:
     """jemalloc, preloaded too, opens and reads files before any constructor has run."""
     allocator = ctypes.util.find_library("jemalloc")
     if allocator is None:
@@ -240,11 +279,12 @@ def test_beside_another_allocator(ours_first: bool, killers: Path, folder: Path,
     assert 400 * 10_007 == reads_of(trace, folder / "storm0")["bytes"].sum()
 
 
-# ------------------------------------------------------------------------------------------------ checked by others
+# -------------------------------------------------------------------------------- checked by others
 
 
 def wrapped() -> list[str]:
-    """Options that put every hook in front of the program's own calls only, and not of the thread sanitizer's."""
+    """Options that put every hook in front of the program's own calls only, and not of the thread
+    sanitizer's."""
     return ['-DHOOK_NAME(name)="__wrap_" name', *(f"-Wl,--wrap={name}" for name in hook_names())]
 
 
@@ -258,13 +298,24 @@ def test_sanitizers_find_nothing(sanitizer: str, tmp_path: Path) -> None:
         "-fvisibility=hidden",
         *native_sources("ring", "capture"),
     ]
-    program = compiled("capture_killers.c", tmp_path / "program", *options, *(wrapped() if sanitizer == "thread" else []))
+    program = compiled(
+        "capture_killers.c",
+        tmp_path / "program",
+        *options,
+        *(wrapped() if sanitizer == "thread" else []),
+    )
     for part in PARTS:
         (tmp_path / part).mkdir()
         spool = tmp_path / f"spool {part}"
         spool.mkdir()
         changes = {**os.environ, "IOPROF_SPOOL": str(spool)}
-        ended = subprocess.run([program, part, tmp_path / part], env=changes, capture_output=True, text=True, errors="replace")
+        ended = subprocess.run(
+            [program, part, tmp_path / part],
+            env=changes,
+            capture_output=True,
+            text=True,
+            errors="replace",
+        )
         if "unexpected memory mapping" in ended.stderr:
             pytest.skip("the thread sanitizer cannot run under this kernel's address randomisation")
         assert (0, "") == (ended.returncode, ended.stderr), part
@@ -283,31 +334,46 @@ CPYTHON_TESTS = (
     "test_mmap",
 )
 LEFT_OUT = ("*_interrupted_write_*", "*_reentrant_write_*", "*test_utime_current*")
-"""The first two wait a second each for a signal to arrive in a write, which is not hooked. The last fails, with and without the
-library, where the machine takes more than 50 ms from one call to the next."""
+"""The first two wait a second each for a signal to arrive in a write, which is not hooked. The last
+fails, with and without the library, where the machine takes more than 50 ms from one call to the
+next."""
 
 
 def start_pythons_tests(folder: Path, variables: dict[str, str]) -> "subprocess.Popen[bytes]":
-    """Python's tests of files and descriptors; the result of each goes into `results.xml` in the folder."""
+    """Python's tests of files and descriptors; the result of each goes into `results.xml` in the
+    folder."""
     folder.mkdir()
     command = [sys.executable, "-m", "test", "--junit-xml", folder / "results.xml", *CPYTHON_TESTS]
     command += [word for pattern in LEFT_OUT for word in ("-i", pattern)]
-    silent = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    silent = {
+        "stdin": subprocess.DEVNULL,
+        "stdout": subprocess.DEVNULL,
+        "stderr": subprocess.DEVNULL,
+    }
     return subprocess.Popen(list(map(str, command)), env=variables, cwd=folder, **silent)
 
 
 def results_of(folder: Path) -> dict[str, str]:
     """How each test ended, by its name."""
     cases = ElementTree.parse(folder / "results.xml").iter("testcase")
-    return {case.get("name", ""): " ".join([case.get("result", ""), *(child.tag for child in case)]) for case in cases}
+    return {
+        case.get("name", ""): " ".join([case.get("result", ""), *(child.tag for child in case)])
+        for case in cases
+    }
 
 
 @pytest.mark.system(every=3)
 def test_pythons_own_tests_end_the_same(tmp_path: Path) -> None:
-    """The interpreter's tests of files and descriptors give the same results with and without the library."""
-    if subprocess.run([sys.executable, "-c", "import test.test_fileio"], capture_output=True).returncode:
+    """The interpreter's tests of files and descriptors give the same results with and without the
+    library."""
+    if subprocess.run(
+        [sys.executable, "-c", "import test.test_fileio"], capture_output=True
+    ).returncode:
         pytest.skip("this Python came without its tests")
-    places = {tmp_path / "bare": dict(os.environ), tmp_path / "captured": environment(tmp_path / "spool")}
+    places = {
+        tmp_path / "bare": dict(os.environ),
+        tmp_path / "captured": environment(tmp_path / "spool"),
+    }
     jobs = [start_pythons_tests(folder, variables) for folder, variables in places.items()]
     for job in jobs:
         job.wait(timeout=240)

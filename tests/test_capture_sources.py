@@ -1,4 +1,5 @@
-"""The capture library knows where bytes came from: as many from storage as the device says that it gave."""
+"""The capture library knows where bytes came from: as many from storage as the device says that it
+gave."""
 
 import os
 import shutil
@@ -24,7 +25,11 @@ SIZE = 32 * MIB
 WRONG = 0.01
 """The part of a file's bytes whose source may be wrong."""
 
-MAKE = {"ext4": ["mkfs.ext4", "-q", "-F"], "xfs": ["mkfs.xfs", "-q", "-f"], "btrfs": ["mkfs.btrfs", "-q", "-f"]}
+MAKE = {
+    "ext4": ["mkfs.ext4", "-q", "-F"],
+    "xfs": ["mkfs.xfs", "-q", "-f"],
+    "btrfs": ["mkfs.btrfs", "-q", "-f"],
+}
 kinds = pytest.mark.parametrize("kind", MAKE)
 
 WAYS = {
@@ -43,12 +48,16 @@ class LoopDisk:
     device: str
 
     def read_bytes(self) -> int:
-        """What the device has given so far (kernel documentation, admin-guide/iostats: the third number, in sectors of 512)."""
+        """What the device has given so far (kernel documentation, admin-guide/iostats: the third
+        number, in sectors of 512)."""
         return int(Path("/sys/class/block", self.device, "stat").read_text().split()[2]) * 512
 
     def read_ahead(self, num_bytes: int) -> None:
         """Fetch so much at once for who reads in order; btrfs has a setting of its own."""
-        own = [path.parents[1] / "bdi" for path in Path("/sys/fs/btrfs").glob(f"*/devices/{self.device}")]
+        own = [
+            path.parents[1] / "bdi"
+            for path in Path("/sys/fs/btrfs").glob(f"*/devices/{self.device}")
+        ]
         (place,) = own or [Path("/sys/class/block", self.device, "bdi")]
         (place / "read_ahead_kb").write_text(str(num_bytes // 1024))
 
@@ -69,14 +78,19 @@ def loop_disk(folder: Path, kind: str) -> Iterator[LoopDisk]:
     if mounted.returncode:
         pytest.skip(f"{kind} cannot be mounted: {mounted.stderr.strip()}")
     try:
-        (device,) = [part.device for part in psutil.disk_partitions(all=True) if part.mountpoint == str(mount)]
+        (device,) = [
+            part.device
+            for part in psutil.disk_partitions(all=True)
+            if part.mountpoint == str(mount)
+        ]
         yield LoopDisk(mount, Path(device).name)
     finally:
         subprocess.run(["umount", mount], check=True)
 
 
 def evict(path: Path, start: int, length: int) -> None:
-    """Drop a part of a file from the page cache; 0 is all that follows. What shares a large folio with the rest stays."""
+    """Drop a part of a file from the page cache; 0 is all that follows. What shares a large folio
+    with the rest stays."""
     descriptor = os.open(path, os.O_RDONLY)
     os.fsync(descriptor)
     os.posix_fadvise(descriptor, start, length, os.POSIX_FADV_DONTNEED)
@@ -88,10 +102,12 @@ READERS = {
     "small, in order": "while os.read(file, 5000): pass",
     "small, by readv": "part = [bytearray(5000)]\nwhile os.readv(file, part): pass",
     "at once": "os.read(file, size + 1)",
-    "at random": """
+    "at random": (
+        """
 os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)  # otherwise a read finds what an earlier one elsewhere had fetched ahead
 for place in random.Random(0).sample(range(size // 65536), size // 65536):
-    os.pread(file, 65536, place * 65536)""",
+    os.pread(file, 65536, place * 65536)"""  # noqa: E501
+    ),
     "by a stream": "import numpy; numpy.fromfile(sys.argv[1], dtype=numpy.uint8)",
 }
 
@@ -111,7 +127,10 @@ def read_once(disk: LoopDisk, path: Path, reader: str, spool: Path, **way: str) 
     """Reads a file; all of its bytes are recorded, once."""
     size = path.stat().st_size
     before = disk.read_bytes()
-    program = f"import os, sys, random\nfile = os.open(sys.argv[1], os.O_RDONLY)\nsize = {size}\n{READERS[reader]}"
+    program = (
+        "import os, sys, random\nfile = os.open(sys.argv[1], os.O_RDONLY)\nsize ="
+        f" {size}\n{READERS[reader]}"
+    )
     run_python(spool, program, path, **way)
     device = disk.read_bytes() - before
     found = bytes_by_source(reads_of(captured(spool), path))
@@ -119,8 +138,11 @@ def read_once(disk: LoopDisk, path: Path, reader: str, spool: Path, **way: str) 
     return Read(device, found.get("storage", 0))
 
 
-def read_in_state(state: str, disk: LoopDisk, path: Path, reader: str, spool: Path, **way: str) -> Read:
-    """The same of a file that is partly in the page cache; again where the kernel took of it before it was read."""
+def read_in_state(
+    state: str, disk: LoopDisk, path: Path, reader: str, spool: Path, **way: str
+) -> Read:
+    """The same of a file that is partly in the page cache; again where the kernel took of it before
+    it was read."""
     size = path.stat().st_size
     start, end = (int(size * part) for part in STATES[state])
     for attempt in range(5):
@@ -139,23 +161,30 @@ def read_in_state(state: str, disk: LoopDisk, path: Path, reader: str, spool: Pa
 @pytest.mark.parametrize("way", WAYS)
 @kinds
 def test_cold_and_warm_bytes_are_distinguished(kind: str, way: str, tmp_path: Path) -> None:
-    """As many bytes are from storage as the device gave, but for 1 % of the file, in any order of reads and whatever was cached."""
+    """As many bytes are from storage as the device gave, but for 1 % of the file, in any order of
+    reads and whatever was cached."""
     found = {}
     with loop_disk(tmp_path, kind) as disk:
         disk.read_ahead(131_072)
         path = disk.path / "data"
         path.write_bytes(np.random.default_rng(1).bytes(SIZE))
         for reader, state in [(reader, state) for reader in READERS for state in STATES]:
-            found[reader, state] = read_in_state(state, disk, path, reader, tmp_path / f"{reader} {state}", **WAYS[way])
-    assert {} == {case: each for case, each in found.items() if abs(each.device - each.storage) > WRONG * SIZE}
+            found[reader, state] = read_in_state(
+                state, disk, path, reader, tmp_path / f"{reader} {state}", **WAYS[way]
+            )
+    assert {} == {
+        case: each for case, each in found.items() if abs(each.device - each.storage) > WRONG * SIZE
+    }
 
 
 @pytest.mark.parametrize("reader", ["at random", "in order", "at once"])
 @pytest.mark.parametrize("way", WAYS)
 @kinds
-def test_holes_in_a_cached_file_are_no_larger_than_they_are(kind: str, way: str, reader: str, tmp_path: Path) -> None:
-    """Single pages that are missing here and there, as after memory was short: they are fetched, and not all of the reads that meet
-    them."""
+def test_holes_in_a_cached_file_are_no_larger_than_they_are(
+    kind: str, way: str, reader: str, tmp_path: Path
+) -> None:
+    """Single pages that are missing here and there, as after memory was short: they are fetched,
+    and not all of the reads that meet them."""
     pages = np.random.default_rng(1).choice(SIZE // 4096, 160, replace=False)
     with loop_disk(tmp_path, kind) as disk:
         disk.read_ahead(131_072)
@@ -172,23 +201,30 @@ def test_holes_in_a_cached_file_are_no_larger_than_they_are(kind: str, way: str,
 @pytest.mark.parametrize("reader", ["small, in order", "small, by readv"])
 @pytest.mark.parametrize("way", WAYS)
 @kinds
-def test_what_an_unexpected_miss_fetches_is_recorded(kind: str, way: str, reader: str, tmp_path: Path) -> None:
-    """Small reads that find the first half cached, and then windows of 4 MiB that last for 800 reads each: all are from the device.
+def test_what_an_unexpected_miss_fetches_is_recorded(
+    kind: str, way: str, reader: str, tmp_path: Path
+) -> None:
+    """Small reads that find the first half cached, and then windows of 4 MiB that last for 800
+    reads each: all are from the device.
 
-    One may be missed, which the kernel fetched ahead on another occasion, such as a page that it had taken back.
+    One may be missed, which the kernel fetched ahead on another occasion, such as a page that it
+    had taken back.
     """
     window = 4 * MIB  # as btrfs has it by itself
     with loop_disk(tmp_path, kind) as disk:
         disk.read_ahead(window)
         path = disk.path / "data"
         path.write_bytes(np.random.default_rng(1).bytes(2 * SIZE))
-        found = read_in_state("second half cold", disk, path, reader, tmp_path / "spool", **WAYS[way])
+        found = read_in_state(
+            "second half cold", disk, path, reader, tmp_path / "spool", **WAYS[way]
+        )
     assert found.device - window - WRONG * SIZE <= found.storage <= found.device + WRONG * SIZE
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_forked_reader_begins_anew(way: str, tmp_path: Path) -> None:
-    """What its parent had fetched, and that all of the parent's last reads were cached, says nothing of a child's reads."""
+    """What its parent had fetched, and that all of the parent's last reads were cached, says
+    nothing of a child's reads."""
     with loop_disk(tmp_path, "ext4") as disk:
         disk.read_ahead(131_072)
         paths = [disk.path / "of the parent", disk.path / "of the child"]
@@ -215,7 +251,10 @@ os.waitpid(child, 0)
 
 
 AHEAD = {
-    "readahead": "import ctypes\nctypes.CDLL(None, use_errno=True).readahead(file, ctypes.c_long(0), ctypes.c_size_t(MIB))",
+    "readahead": (
+        "import ctypes\nctypes.CDLL(None, use_errno=True).readahead(file, ctypes.c_long(0),"
+        " ctypes.c_size_t(MIB))"
+    ),
     "fadvise": "os.posix_fadvise(file, 0, MIB, os.POSIX_FADV_WILLNEED)",
 }
 
@@ -223,8 +262,11 @@ AHEAD = {
 @pytest.mark.parametrize("call", AHEAD)
 @pytest.mark.parametrize("way", WAYS)
 @kinds
-def test_readahead_is_recorded_when_it_is_read(kind: str, way: str, call: str, tmp_path: Path) -> None:
-    """It is in memory by then, but for this descriptor's sake: all that the device gave is from storage."""
+def test_readahead_is_recorded_when_it_is_read(
+    kind: str, way: str, call: str, tmp_path: Path
+) -> None:
+    """It is in memory by then, but for this descriptor's sake: all that the device gave is from
+    storage."""
     with loop_disk(tmp_path, kind) as disk:
         disk.read_ahead(MIB)
         path = disk.path / "data"
@@ -258,7 +300,10 @@ with open({str(path)!r}, "rb", buffering=0) as file:
 def test_what_has_no_storage_below_it_is_from_memory(tmp_path: Path) -> None:
     """tmpfs and proc."""
     memory = Path("/dev/shm")
-    if "tmpfs" != subprocess.run(["stat", "-fc%T", memory], capture_output=True, text=True).stdout.strip():
+    if (
+        "tmpfs"
+        != subprocess.run(["stat", "-fc%T", memory], capture_output=True, text=True).stdout.strip()
+    ):
         pytest.skip(f"no tmpfs at {memory}")
     path = memory / f"ioprof-test-{os.getpid()}"
     path.write_bytes(b"x" * 100_000)
@@ -268,7 +313,9 @@ def test_what_has_no_storage_below_it_is_from_memory(tmp_path: Path) -> None:
         path.unlink()
     trace = captured(tmp_path / "spool")
     assert {"page_cache": 100_000} == bytes_by_source(reads_of(trace, path))
-    assert {"page_cache": len(Path("/proc/version").read_bytes())} == bytes_by_source(reads_of(trace, "/proc/version"))
+    assert {"page_cache": len(Path("/proc/version").read_bytes())} == bytes_by_source(
+        reads_of(trace, "/proc/version")
+    )
 
 
 def test_direct_reads_are_from_storage(tmp_path: Path) -> None:
@@ -283,22 +330,34 @@ except OSError:
     raise SystemExit("none")
 os.readv(file, [mmap.mmap(-1, {MIB})])
 """
-    ended = subprocess.run([sys.executable, "-c", program], env=environment(tmp_path / "spool"), capture_output=True, text=True)
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment(tmp_path / "spool"),
+        capture_output=True,
+        text=True,
+    )
     if ended.stderr.strip() == "none":
         pytest.skip("this file system has no O_DIRECT")
     assert (0, "") == (ended.returncode, ended.stderr)
     assert {"storage": MIB} == bytes_by_source(reads_of(captured(tmp_path / "spool"), path))
 
 
-IN_ONE = "for path in sys.argv[1:]:\n    with open(path, 'rb', buffering=0) as file:\n        file.read()"
-IN_PARTS = "for path in sys.argv[1:]:\n    with open(path, 'rb', buffering=0) as file:\n        while file.read(20_000): pass"
+IN_ONE = (
+    "for path in sys.argv[1:]:\n    with open(path, 'rb', buffering=0) as file:\n       "
+    " file.read()"
+)
+IN_PARTS = (
+    "for path in sys.argv[1:]:\n    with open(path, 'rb', buffering=0) as file:\n        while"
+    " file.read(20_000): pass"
+)
 
 
 @pytest.mark.parametrize("reader", [IN_ONE, IN_PARTS], ids=["in one", "in parts"])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_disk_that_answers_at_once_is_storage(way: str, reader: str, tmp_path: Path) -> None:
-    """Small cold files on this machine's own disk: it may be done before a reader waits for it, as a virtual one often is, whose
-    host has the data in memory. What the process had read before, of its libraries, was cached."""
+    """Small cold files on this machine's own disk: it may be done before a reader waits for it, as
+    a virtual one often is, whose host has the data in memory. What the process had read before, of
+    its libraries, was cached."""
     folder = tmp_path / "files"
     folder.mkdir()
     paths = [folder / f"{number:02}" for number in range(64)]
@@ -309,7 +368,9 @@ def test_a_disk_that_answers_at_once_is_storage(way: str, reader: str, tmp_path:
         pytest.skip(f"no disk under {tmp_path}: its pages cannot be evicted")
     found = []
     for turn in range(4):
-        assert evict_all([*map(str, paths)]).resident_bytes < WRONG * size / 2  # a page in use may stay
+        assert (
+            evict_all([*map(str, paths)]).resident_bytes < WRONG * size / 2
+        )  # a page in use may stay
         spool = tmp_path / f"spool{turn}"
         run_python(spool, f"import sys\n{reader}", *paths, **WAYS[way])
         trace = captured(spool)
@@ -327,8 +388,9 @@ RANGES = {
 @pytest.mark.parametrize("order", RANGES)
 @pytest.mark.parametrize("way", WAYS)
 def test_ranges_of_a_cold_file_are_from_storage(way: str, order: str, tmp_path: Path) -> None:
-    """Each is read by a descriptor of its own, as readers of shards do: what readahead for one range fetched of the next ones was
-    fetched for this process, and is from storage when it is read. A second pass is from the page cache."""
+    """Each is read by a descriptor of its own, as readers of shards do: what readahead for one
+    range fetched of the next ones was fetched for this process, and is from storage when it is
+    read. A second pass is from the page cache."""
     with loop_disk(tmp_path, "ext4") as disk:
         disk.read_ahead(131_072)
         path = disk.path / "data"

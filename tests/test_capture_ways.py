@@ -1,4 +1,5 @@
-"""Uncommon ways to read and to become another program, under the capture library; and the clock of its spans."""
+"""Uncommon ways to read and to become another program, under the capture library; and the clock of
+its spans."""
 
 import subprocess
 from pathlib import Path
@@ -7,7 +8,15 @@ import numpy as np
 import polars as pl
 import pytest
 from compiling import compiled
-from preload import captured, check_counters, environment, needs_library, reads_of, run_captured, run_python
+from preload import (
+    captured,
+    check_counters,
+    environment,
+    needs_library,
+    reads_of,
+    run_captured,
+    run_python,
+)
 
 from ioprof.ingest import read_spool
 
@@ -16,7 +25,8 @@ pytestmark = [pytest.mark.job, needs_library]
 SIZE = 40_000
 
 CLOCK_ERROR_NS = 100
-"""How far the library's times may be from the kernel's clock, which it asks once in a millisecond."""
+"""How far the library's times may be from the kernel's clock, which it asks once in a
+millisecond."""
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +43,9 @@ def data(tmp_path: Path) -> Path:
     return path
 
 
-def test_what_is_spliced_is_a_span_and_is_in_no_counter(ways: Path, data: Path, tmp_path: Path) -> None:
+def test_what_is_spliced_is_a_span_and_is_in_no_counter(
+    ways: Path, data: Path, tmp_path: Path
+) -> None:
     """The kernel does not count what splice moves, so that the tallies must not either."""
     run_captured(tmp_path / "spool", ways, "splice", data)
     trace = captured(tmp_path / "spool")
@@ -43,16 +55,24 @@ def test_what_is_spliced_is_a_span_and_is_in_no_counter(ways: Path, data: Path, 
 
 
 @pytest.mark.parametrize("way", ["popen", "system"])
-def test_a_shell_that_reads_on_moves_the_position(way: str, ways: Path, data: Path, tmp_path: Path) -> None:
-    """A child that has the same descriptor reads a quarter: the parent's last read begins behind it."""
+def test_a_shell_that_reads_on_moves_the_position(
+    way: str, ways: Path, data: Path, tmp_path: Path
+) -> None:
+    """A child that has the same descriptor reads a quarter: the parent's last read begins behind
+    it."""
     run_captured(tmp_path / "spool", ways, way, data)
     reads = reads_of(captured(tmp_path / "spool"), data).filter(pl.col("bytes") > 1)
-    assert [(0, SIZE // 2), (SIZE // 2, SIZE // 4), (SIZE // 4 * 3, SIZE // 4)] == reads.select("offset", "bytes").rows()
+    assert [(0, SIZE // 2), (SIZE // 2, SIZE // 4), (SIZE // 4 * 3, SIZE // 4)] == reads.select(
+        "offset", "bytes"
+    ).rows()
 
 
 @pytest.mark.parametrize("way", ["execl", "execlp"])
-def test_listed_arguments_arrive_and_the_next_program_is_seen(way: str, ways: Path, data: Path, tmp_path: Path) -> None:
-    """`cat FILE FILE` by exec with a list of arguments: both programs, one process, are seen to the end."""
+def test_listed_arguments_arrive_and_the_next_program_is_seen(
+    way: str, ways: Path, data: Path, tmp_path: Path
+) -> None:
+    """`cat FILE FILE` by exec with a list of arguments: both programs, one process, are seen to the
+    end."""
     printed = run_captured(tmp_path / "spool", ways, way, data)
     trace = captured(tmp_path / "spool")
     assert 2 * SIZE == len(printed)
@@ -61,9 +81,13 @@ def test_listed_arguments_arrive_and_the_next_program_is_seen(way: str, ways: Pa
     assert process.closed
 
 
-def test_a_program_with_an_environment_of_its_own_is_seen(ways: Path, data: Path, tmp_path: Path) -> None:
+def test_a_program_with_an_environment_of_its_own_is_seen(
+    ways: Path, data: Path, tmp_path: Path
+) -> None:
     """`execle` with an empty environment: it gets what recording needs, and nothing else."""
-    ended = subprocess.run([ways, "execle", data], env=environment(tmp_path / "spool"), capture_output=True)
+    ended = subprocess.run(
+        [ways, "execle", data], env=environment(tmp_path / "spool"), capture_output=True
+    )
     trace = captured(tmp_path / "spool")
     assert (0, 2 * SIZE) == (ended.returncode, len(ended.stdout))
     assert 1 + 2 * SIZE == reads_of(trace, data)["bytes"].sum()
@@ -84,7 +108,8 @@ open(sys.argv[2], "wb").write(took.tobytes())
 
 
 def test_times_are_the_monotonic_clocks(data: Path, tmp_path: Path) -> None:
-    """Each of some 100,000 reads lies between two looks at the kernel's clock, also a while after the library last asked for it."""
+    """Each of some 100,000 reads lies between two looks at the kernel's clock, also a while after
+    the library last asked for it."""
     run_python(tmp_path / "spool", BRACKETED, data, tmp_path / "brackets")
     reads = read_spool(tmp_path / "spool")
     brackets = np.frombuffer((tmp_path / "brackets").read_bytes(), np.int64).reshape(-1, 2)

@@ -1,4 +1,5 @@
-"""What a verdict names besides its cause: where in a step Python ran, which file was slow, the first epoch; and its advice."""
+"""What a verdict names besides its cause: where in a step Python ran, which file was slow, the
+first epoch; and its advice."""
 
 from typing import Any, Final
 
@@ -21,14 +22,22 @@ from ioprof.report.page.answer import headline
 
 MS: Final = 1_000_000
 CPU: Final[dict[str, Any]] = {
-    "config": {"device": "cpu", "loader": "torch DataLoader", "workers": 1, "batch_size": 4, "prefetch": 2}
+    "config": {
+        "device": "cpu",
+        "loader": "torch DataLoader",
+        "workers": 1,
+        "batch_size": 4,
+        "prefetch": 2,
+    }
 }
 
 
 def on_cpu(trace: Trace, spans: pl.DataFrame | None = None, **config: Any) -> Trace:
     """The trace of a script that trains on the CPU."""
     settings = trace.run.config.replace(device="cpu", loader="torch DataLoader", **config)
-    return Trace(trace.run.replace(config=settings), trace.spans if spans is None else spans, trace.files)
+    return Trace(
+        trace.run.replace(config=settings), trace.spans if spans is None else spans, trace.files
+    )
 
 
 @pytest.mark.parametrize(
@@ -39,9 +48,14 @@ def on_cpu(trace: Trace, spans: pl.DataFrame | None = None, **config: Any) -> Tr
         ("....000...", 20, 20, "of the steps"),
     ],
 )
-def test_python_before_and_after_the_forward_pass_is_told_apart(compute: str, before: int, after: int, where: str) -> None:
-    """It runs between the batch and the computation, or between the computation and the next wait."""
-    trace = timeline(f"step 0000000000\nwait 00.......1\nfetch w0 00\ncompute main {compute}", **CPU)
+def test_python_before_and_after_the_forward_pass_is_told_apart(
+    compute: str, before: int, after: int, where: str
+) -> None:
+    """It runs between the batch and the computation, or between the computation and the next
+    wait."""
+    trace = timeline(
+        f"step 0000000000\nwait 00.......1\nfetch w0 00\ncompute main {compute}", **CPU
+    )
     places = dict(charges(trace).details.of_cause("host", 100, trace))
     assert (before, after) == (places.get(BEFORE_FORWARD, 0), places.get(AFTER_COMPUTE, 0))
     assert where in summarise(trace).verdict.text
@@ -49,15 +63,20 @@ def test_python_before_and_after_the_forward_pass_is_told_apart(compute: str, be
 
 def test_the_place_of_python_is_no_name() -> None:
     """A report still says that nothing explains it."""
-    verdict = summarise(timeline("step 0000000000\nwait 0.........\nfetch w0 0\ncompute main .......000\n", **CPU)).verdict
+    verdict = summarise(
+        timeline("step 0000000000\nwait 0.........\nfetch w0 0\ncompute main .......000\n", **CPU)
+    ).verdict
     assert "host" == verdict.bound_by
     assert verdict.doubts
     assert "ioprof.span" in verdict.advice[0].action
 
 
 def test_a_job_on_the_cpu_has_no_accelerators() -> None:
-    """Neither in its headline nor in its verdict, also where no optimizer said what it computes on."""
-    drawing = "step 0000000000\nwait 00000.....\nfetch w0 00000\ndecode w0 #####\ncompute main .....00000"
+    """Neither in its headline nor in its verdict, also where no optimizer said what it computes
+    on."""
+    drawing = (
+        "step 0000000000\nwait 00000.....\nfetch w0 00000\ndecode w0 #####\ncompute main .....00000"
+    )
     for device in ("cpu", None):
         summary = summarise(timeline(drawing, config={**CPU["config"], "device": device}))
         assert "Decode-bound (50.0% of the steps' time; compute 50.0%)." == headline(summary)
@@ -67,43 +86,74 @@ def test_a_job_on_the_cpu_has_no_accelerators() -> None:
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_headline_names_compute_first_where_it_is_most(device: str) -> None:
     """And then what is the bound, with its share."""
-    drawing = "step 00000000000000000000\nwait 000.................\nfetch w0 000\ndecode w0 ###\ncompute ...00000000000000000"
+    drawing = (
+        "step 00000000000000000000\nwait 000.................\nfetch w0 000\ndecode w0 ###\ncompute"
+        " ...00000000000000000"
+    )
     summary = summarise(timeline(drawing, config={**CPU["config"], "device": device}))
     assert "decode" == summary.verdict.bound_by
-    assert "Mostly compute (85.0% of the steps' time), then decode-bound (15.0%)." == headline(summary)
+    assert "Mostly compute (85.0% of the steps' time), then decode-bound (15.0%)." == headline(
+        summary
+    )
 
 
 def test_other_large_causes_are_advised_on() -> None:
-    """After the bound: the first advice of each that takes a tenth of the time, with its own cause."""
-    drawing = "step 0000000000\nwait 00000.....\nfetch w0 00000\ndecode w0 #####\ncheckpoint .....000..\ncompute ........00"
+    """After the bound: the first advice of each that takes a tenth of the time, with its own
+    cause."""
+    drawing = (
+        "step 0000000000\nwait 00000.....\nfetch w0 00000\ndecode w0 #####\ncheckpoint"
+        " .....000..\ncompute ........00"
+    )
     verdict = summarise(timeline(drawing, **CPU)).verdict
     assert "decode" == verdict.bound_by
     assert "checkpoint" == [each.cause for each in verdict.advice if each.cause][-1]
 
 
 @pytest.mark.parametrize(("megabytes", "is_unsure"), [(0.9, False), (2.0, False), (4.0, True)])
-def test_bytes_without_a_time_are_a_doubt_where_they_may_be_the_bound(megabytes: float, is_unsure: bool) -> None:
+def test_bytes_without_a_time_are_a_doubt_where_they_may_be_the_bound(
+    megabytes: float, is_unsure: bool
+) -> None:
     """Of a job that computes for 95 % of its 10 s: at 5 MB/s, 2 MB take 4 % of that, 4 MB 8 %."""
     summary = summarise(timeline("step 00000000000000000000\ncompute 0000000000000000000.", **CPU))
-    causes = tuple(entry.replace(seconds=None if entry.share is None else 10 * entry.share) for entry in summary.steps.causes)
-    counts = {"storage_bytes_kernel": int(megabytes * 1e6), "mapped_bytes_untimed": int(megabytes * 1e6), "mapped_bytes_imports": 0}
-    found = with_doubt(summary.verdict, summary.capture.replace(**counts), summary.steps.replace(causes=causes))
+    causes = tuple(
+        entry.replace(seconds=None if entry.share is None else 10 * entry.share)
+        for entry in summary.steps.causes
+    )
+    counts = {
+        "storage_bytes_kernel": int(megabytes * 1e6),
+        "mapped_bytes_untimed": int(megabytes * 1e6),
+        "mapped_bytes_imports": 0,
+    }
+    found = with_doubt(
+        summary.verdict, summary.capture.replace(**counts), summary.steps.replace(causes=causes)
+    )
     assert ("compute", is_unsure) == (found.bound_by, Doubt.UNTIMED in found.doubts)
 
 
-@pytest.mark.parametrize(("host", "computed", "is_unsure"), [(0.05, 0.3, False), (0.05, 0.15, True), (0.25, 0.3, True)])
-def test_a_validation_that_a_device_computes_for_is_the_bound_for_certain(host: float, computed: float, is_unsure: bool) -> None:
-    """It takes 50 % of the time; what the device computes in it waits for no file, nor does the device beside it."""
+@pytest.mark.parametrize(
+    ("host", "computed", "is_unsure"), [(0.05, 0.3, False), (0.05, 0.15, True), (0.25, 0.3, True)]
+)
+def test_a_validation_that_a_device_computes_for_is_the_bound_for_certain(
+    host: float, computed: float, is_unsure: bool
+) -> None:
+    """It takes 50 % of the time; what the device computes in it waits for no file, nor does the
+    device beside it."""
     shares = {"compute": 0.5 - host, "host": host, "validation": 0.5}
     details = {"validation": (CauseDetail("compute", 10 * computed, computed),)}
     found = summarise(timeline("step 00\ncompute 00"))
     steps = found.steps.replace(
         causes=tuple(
-            each.replace(seconds=10 * shares.get(each.cause, 0.0), details=details.get(each.cause, ()))
+            each.replace(
+                seconds=10 * shares.get(each.cause, 0.0), details=details.get(each.cause, ())
+            )
             for each in found.steps.causes
         )
     )
-    counts = {"storage_bytes_kernel": 40 * 10**6, "mapped_bytes_untimed": 40 * 10**6, "mapped_bytes_imports": 0}
+    counts = {
+        "storage_bytes_kernel": 40 * 10**6,
+        "mapped_bytes_untimed": 40 * 10**6,
+        "mapped_bytes_imports": 0,
+    }
     verdict = found.verdict.replace(bound_by="validation", doubts=())
     told = with_doubt(verdict, found.capture.replace(**counts), steps, device="cuda")
     assert is_unsure is (Doubt.UNTIMED in told.doubts)
@@ -114,8 +164,13 @@ def test_a_loader_is_not_to_be_left_as_it_is_where_ranks_wait_for_cores(
     ratio: float, is_left: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What workers compute takes cores from a model on the CPU."""
-    monkeypatch.setattr(summary_module, "cpu_evidence", lambda trace: CpuEvidence(rank_run_delay_ratio=ratio))
-    drawing = "step 00000000000000000000\nwait 0...................\nfetch w0 0\ndecode w0 #\ncompute main .0000000000000000000"
+    monkeypatch.setattr(
+        summary_module, "cpu_evidence", lambda trace: CpuEvidence(rank_run_delay_ratio=ratio)
+    )
+    drawing = (
+        "step 00000000000000000000\nwait 0...................\nfetch w0 0\ndecode w0 #\ncompute"
+        " main .0000000000000000000"
+    )
     verdict = summarise(timeline(drawing, **CPU)).verdict
     assert "compute" == verdict.bound_by
     assert is_left is ("Leave the input pipeline as it is" in verdict.text)
@@ -124,10 +179,16 @@ def test_a_loader_is_not_to_be_left_as_it_is_where_ranks_wait_for_cores(
 
 @pytest.mark.parametrize(
     ("late", "said"),
-    [((0, 1), "Give all ranks as much work in each step"), ((0, 0), "Look at what rank 0 does before the exchange")],
+    [
+        ((0, 1), "Give all ranks as much work in each step"),
+        ((0, 0), "Look at what rank 0 does before the exchange"),
+    ],
 )
-def test_ranks_that_are_late_in_turn_are_not_one_slow_rank(late: tuple[int, int], said: str) -> None:
-    """Of two ranks one computes for 8 of 10 units of a step, the other for 2; which one changes from step to step, or does not."""
+def test_ranks_that_are_late_in_turn_are_not_one_slow_rank(
+    late: tuple[int, int], said: str
+) -> None:
+    """Of two ranks one computes for 8 of 10 units of a step, the other for 2; which one changes
+    from step to step, or does not."""
     rows = {f"{kind} r{rank}": "" for rank in (0, 1) for kind in ("step", "compute main", "comm")}
     for step in range(12):
         for rank in (0, 1):
@@ -143,7 +204,9 @@ def test_ranks_that_are_late_in_turn_are_not_one_slow_rank(late: tuple[int, int]
 
 def test_a_headline_says_what_the_verdict_says() -> None:
     """That it is unsure, of which epochs it is, and which part of the job took long."""
-    drawing = "step 0000000000\nwait 00000.....\nfetch w0 00000\ndecode w0 #####\ncompute .....00000"
+    drawing = (
+        "step 0000000000\nwait 00000.....\nfetch w0 00000\ndecode w0 #####\ncompute .....00000"
+    )
     summary = summarise(timeline(drawing, config={**CPU["config"], "device": "cuda"}))
     assert headline(summary).startswith("Decode-bound: the accelerators were idle")
 
@@ -151,25 +214,41 @@ def test_a_headline_says_what_the_verdict_says() -> None:
         return summary.replace(verdict=summary.verdict.replace(**changes))
 
     assert headline(changed(doubts=("close",))).startswith("Probably decode-bound: ")
-    assert headline(changed(first_epoch="storage")).startswith("Decode-bound after the first epoch: ")
+    assert headline(changed(first_epoch="storage")).startswith(
+        "Decode-bound after the first epoch: "
+    )
 
 
 def rare_slow_batches(every: int, prefetch: int) -> Verdict:
-    """Of batches of which one takes 400 ms and the others 1 ms, in a loop that takes 60 ms for each."""
+    """Of batches of which one takes 400 ms and the others 1 ms, in a loop that takes 60 ms for
+    each."""
     fetch = [(400 if number % every == 0 else 1) * MS for number in range(10 * every)]
-    run = Run.of(on_cpu(Pipeline(fetch, [60 * MS] * len(fetch), 1, prefetch).trace(), prefetch=prefetch, workers=1))
+    run = Run.of(
+        on_cpu(
+            Pipeline(fetch, [60 * MS] * len(fetch), 1, prefetch).trace(),
+            prefetch=prefetch,
+            workers=1,
+        )
+    )
     assert [] == contradictions(with_gains(run))
     return with_gains(run).summary.verdict
 
 
 def test_rare_slow_batches_want_a_longer_queue() -> None:
-    """Where the workers keep up on average: 8 batches ahead cover the 400 ms, and the replay shows that it helps."""
+    """Where the workers keep up on average: 8 batches ahead cover the 400 ms, and the replay shows
+    that it helps."""
     verdict = rare_slow_batches(every=12, prefetch=1)
     assert "decode" == verdict.bound_by
-    assert verdict.advice[0].action.startswith("Prepare more batches ahead (prefetch_factor=8 instead of 1 per worker)")
+    assert verdict.advice[0].action.startswith(
+        "Prepare more batches ahead (prefetch_factor=8 instead of 1 per worker)"
+    )
     assert verdict.advice[0].predicted_speedup is not None
     assert verdict.advice[0].predicted_speedup > 1.2
-    assert not rare_slow_batches(every=4, prefetch=1).advice[0].action.startswith("Prepare more batches ahead")
+    assert (
+        not rare_slow_batches(every=4, prefetch=1)
+        .advice[0]
+        .action.startswith("Prepare more batches ahead")
+    )
 
 
 def test_batches_that_are_on_their_way_are_too_large() -> None:
@@ -197,7 +276,9 @@ def reading(took_ms: list[float], files: list[int], sizes: int = 100_000) -> Tra
         schema_overrides={"file": trace.files["file"].dtype},
     )
     run = trace.run.replace(capture=trace.run.capture.replace(reads=True))
-    table = trace.files.join(paths, how="full", on=["file", "path"], coalesce=True).select(trace.files.columns)
+    table = trace.files.join(paths, how="full", on=["file", "path"], coalesce=True).select(
+        trace.files.columns
+    )
     return on_cpu(Trace(run, spans.select(trace.spans.columns), table), workers=1)
 
 
@@ -214,7 +295,9 @@ def test_one_slow_file_of_many_is_to_be_copied() -> None:
 
 def test_small_reads_are_to_be_larger() -> None:
     """It comes before reading more at a time."""
-    verdict = summarise(reading([2.0] * 400, [number % 20 for number in range(400)], sizes=2048)).verdict
+    verdict = summarise(
+        reading([2.0] * 400, [number % 20 for number in range(400)], sizes=2048)
+    ).verdict
     assert verdict.advice[0].action.startswith("Read in larger pieces")
 
 
@@ -223,33 +306,55 @@ def with_epochs(trace: Trace, every: int) -> Trace:
     ends = trace.spans.filter(pl.col("kind") == "step", (pl.col("step") + 1) % every == 0)
     name = pl.lit("end").cast(trace.spans["name"].dtype)
     waits = ends.with_columns(
-        kind=pl.lit("wait", dtype=trace.spans["kind"].dtype), name=name, start_ns=pl.col("end_ns") - 1, batch=None, step=None
+        kind=pl.lit("wait", dtype=trace.spans["kind"].dtype),
+        name=name,
+        start_ns=pl.col("end_ns") - 1,
+        batch=None,
+        step=None,
     )
-    return Trace(trace.run, pl.concat([trace.spans, waits.select(trace.spans.columns)]), trace.files)
+    return Trace(
+        trace.run, pl.concat([trace.spans, waits.select(trace.spans.columns)]), trace.files
+    )
 
 
-@pytest.mark.parametrize(("later_ms", "bound", "first"), [(0.1, "compute", "storage"), (30.0, "storage", None)])
-def test_a_first_epoch_from_storage_is_told_apart(later_ms: float, bound: str, first: str | None) -> None:
-    """The bound is that of the later epochs, which find the data in memory, unless these wait for storage as well."""
+@pytest.mark.parametrize(
+    ("later_ms", "bound", "first"), [(0.1, "compute", "storage"), (30.0, "storage", None)]
+)
+def test_a_first_epoch_from_storage_is_told_apart(
+    later_ms: float, bound: str, first: str | None
+) -> None:
+    """The bound is that of the later epochs, which find the data in memory, unless these wait for
+    storage as well."""
     epoch, epochs = 20, 5
     took = [30.0] * epoch + [later_ms] * epoch * (epochs - 1)
     trace = reading(took, [number % epoch for number in range(epoch * epochs)])
     if later_ms < 1:
         is_cached = (pl.col("kind") == "read") & (pl.col("batch") >= epoch)
         cached = pl.lit("page_cache", dtype=trace.spans["source"].dtype)
-        trace = Trace(trace.run, trace.spans.with_columns(source=pl.when(is_cached).then(cached).otherwise("source")), trace.files)
+        trace = Trace(
+            trace.run,
+            trace.spans.with_columns(source=pl.when(is_cached).then(cached).otherwise("source")),
+            trace.files,
+        )
     run = with_gains(Run.of(with_epochs(trace, epoch)))
     verdict = run.summary.verdict
     assert (bound, first) == (verdict.bound_by, verdict.first_epoch)
     assert [] == contradictions(run)
     if first:
-        assert verdict.text.startswith("Compute-bound after the first epoch, which waited 0.58 s for storage")
+        assert verdict.text.startswith(
+            "Compute-bound after the first epoch, which waited 0.58 s for storage"
+        )
         assert "only the first epoch waits for storage" in verdict.advice[-1].action
 
 
-@pytest.mark.parametrize(("in_pipeline", "name"), [(True, "bubble, rank 1: compute"), (False, "message of rank 1: compute")])
+@pytest.mark.parametrize(
+    ("in_pipeline", "name"),
+    [(True, "bubble, rank 1: compute"), (False, "message of rank 1: compute")],
+)
 def test_a_wait_for_a_message_is_a_bubble_in_pipelines_alone(in_pipeline: bool, name: str) -> None:
     """A worker of a parameter server has no pipeline."""
     found = Details()
     found.add_stragglers({1: {"compute": 10}}, {1: {"compute": 7}}, in_pipeline=in_pipeline)
-    assert [(name, 7), ("rank 1: compute", 3)] == found.of_cause("straggler", 10, timeline("step 000"))
+    assert [(name, 7), ("rank 1: compute", 3)] == found.of_cause(
+        "straggler", 10, timeline("step 000")
+    )

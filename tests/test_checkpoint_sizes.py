@@ -44,7 +44,8 @@ def test_what_is_no_file_has_no_size(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_the_size_in_a_folder_is_that_of_the_files_of_this_rank(tmp_path: Path) -> None:
-    """As torch.distributed.checkpoint writes them, to a path or by a writer with one; those of other ranks are theirs."""
+    """As torch.distributed.checkpoint writes them, to a path or by a writer with one; those of
+    other ranks are theirs."""
     state = {"weight": torch.zeros(1000)}
     checkpoint.save(state, checkpoint_id=tmp_path / "a", no_dist=True)
     written = (tmp_path / "a" / "__0_0.distcp").stat().st_size
@@ -61,7 +62,8 @@ def test_the_size_in_a_folder_is_that_of_the_files_of_this_rank(tmp_path: Path) 
 
 
 def test_ranks_write_parts() -> None:
-    """Each of them has its own size and rate; the folder is that in which files were opened meanwhile, and not where code is."""
+    """Each of them has its own size and rate; the folder is that in which files were opened
+    meanwhile, and not where code is."""
     trace = timeline("""
         step r0                         00000 11111
         checkpoint r0 100B name=save    ..### ...##
@@ -71,8 +73,14 @@ def test_ranks_write_parts() -> None:
         checkpoint r1 100B name=save    ..### ..###
     """)
     paths = ["/job/a.py", "/ckpt/run/part", "/job/b.py"]
-    files = pl.DataFrame({"file": range(3), "path": paths}, schema_overrides={"file": trace.files.schema["file"]})
-    files = trace.files.clear().join(files, how="full", on=["file", "path"], coalesce=True).select(trace.files.columns)
+    files = pl.DataFrame(
+        {"file": range(3), "path": paths}, schema_overrides={"file": trace.files.schema["file"]}
+    )
+    files = (
+        trace.files.clear()
+        .join(files, how="full", on=["file", "path"], coalesce=True)
+        .select(trace.files.columns)
+    )
     found = saved(Trace(trace.run, trace.spans, files))
     assert found == Saved(4, 400, pytest.approx(110e-9), 2, "/ckpt/run")
     assert "2 checkpoints of 0.0 MB by each of 2 ranks, at 3,636.4 MB/s each" == found.text

@@ -1,4 +1,5 @@
-"""A real cluster file system behind a slow network: its speed, its removal at the end, and the results of ioprof for data on it."""
+"""A real cluster file system behind a slow network: its speed, its removal at the end, and the
+results of ioprof for data on it."""
 
 import json
 import os
@@ -47,19 +48,25 @@ def volume(shared_volume: Volume) -> Iterator[Volume]:
 
 
 def test_it_is_a_file_system_over_a_network(volume: Volume) -> None:
-    """Bytes are read back as written, over the network; in the mount table its type is fuse and its source a server."""
+    """Bytes are read back as written, over the network; in the mount table its type is fuse and its
+    source a server."""
     data = np.random.default_rng(0).bytes(3 * MB)
     (volume.path / "data").write_bytes(data)
     slow_storage.evict(volume.path)
     assert data == (volume.path / "data").read_bytes()
     assert volume.counters()["bytes_from_client"] > len(data)
-    (line,) = (line for line in Path("/proc/self/mountinfo").read_text().splitlines() if f" {volume.path} " in line)
+    (line,) = (
+        line
+        for line in Path("/proc/self/mountinfo").read_text().splitlines()
+        if f" {volume.path} " in line
+    )
     assert ["fuse", r"mfs\04310.77.0.1:9421"] == line.split(" - ")[1].split()[:2]
 
 
 @pytest.mark.system(every=4)
 def test_the_network_passes_no_more_than_its_rate(volume: Volume) -> None:
-    """An uncached file takes at least its size divided by the rate, and is transferred for each read."""
+    """An uncached file takes at least its size divided by the rate, and is transferred for each
+    read."""
     path = volume.path / "data"
     path.write_bytes(np.random.default_rng(0).bytes(4 * MB))
     slow_storage.evict(volume.path)
@@ -82,7 +89,8 @@ def test_each_look_at_a_file_waits_for_a_round_trip(volume: Volume) -> None:
 
 
 def test_nothing_stays_when_it_is_killed() -> None:
-    """SIGKILL of the process that started the servers: they end, mount and files are removed, and the test fails."""
+    """SIGKILL of the process that started the servers: they end, mount and files are removed, and
+    the test fails."""
     before = set(running_servers())
     with pytest.raises(AssertionError), cluster_volume() as mounted:  # noqa: PT012 - raised at the end of the block
         assert len(set(running_servers()) - before) >= 3
@@ -103,26 +111,45 @@ def running_servers() -> Iterator[int]:
             yield int(folder.name)
 
 
-def test_packages_that_are_not_there_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_packages_that_are_not_there_are_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """The text is the reason of a skip."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert "apt-get install moosefs-master moosefs-chunkserver moosefs-client iproute2" in str(module.missing())
+    assert "apt-get install moosefs-master moosefs-chunkserver moosefs-client iproute2" in str(
+        module.missing()
+    )
 
 
-# ------------------------------------------------------------------------------------------------ what ioprof says of it
+# --------------------------------------------------------------------------- what ioprof says of it
 
 
 @pytest.mark.parametrize("layout", ["files", "lmdb"])
 @on_a_quiet_machine
-def test_a_run_that_waits_for_the_network_says_storage(layout: str, volume: Volume, sample: Path, tmp_path: Path) -> None:
-    """At 10 Mbit/s the job waits for storage; the source of bytes is unknown on FUSE, and reported as unknown."""
+def test_a_run_that_waits_for_the_network_says_storage(
+    layout: str, volume: Volume, sample: Path, tmp_path: Path
+) -> None:
+    """At 10 Mbit/s the job waits for storage; the source of bytes is unknown on FUSE, and reported
+    as unknown."""
     data = volume.path / tmp_path.name
     volume.shape(rate_mbit=0, delay_ms=0)  # which the first attempt has limited
     made(sample, data, layout=layout, image="original", limit=64)
     slow_storage.evict(volume.path)
     volume.shape(rate_mbit=10, delay_ms=1)
     before = volume.counters()["bytes_from_servers"]
-    arguments = ("--workers", 2, "--steps", 4, "--batch-size", 16, "--device", "emulated:a100", "--out", "run", "--json")
+    arguments = (
+        "--workers",
+        2,
+        "--steps",
+        4,
+        "--batch-size",
+        16,
+        "--device",
+        "emulated:a100",
+        "--out",
+        "run",
+        "--json",
+    )
     finished = jobs.ioprof("run", data, *arguments, cwd=tmp_path)
     summary = json.loads(finished.out)
     storage = summary["storage"]
@@ -132,12 +159,17 @@ def test_a_run_that_waits_for_the_network_says_storage(layout: str, volume: Volu
     if layout == "files":
         trace = ioprof.load(tmp_path / "run").trace
         below = trace.files.filter(pl.col("path").str.starts_with(f"{data}/train/"))
-        reads = trace.spans.filter(pl.col("kind") == "read", pl.col("bytes") > 0).join(below, on="file")
+        reads = trace.spans.filter(pl.col("kind") == "read", pl.col("bytes") > 0).join(
+            below, on="file"
+        )
         assert ["unknown"] == reads["source"].unique().to_list()
 
 
-def test_a_cold_start_fetches_all_of_it_and_a_warm_one_nothing(volume: Volume, sample: Path, tmp_path: Path) -> None:
-    """By the transferred bytes; residency agrees for this host, and the report says that it applies only to this host."""
+def test_a_cold_start_fetches_all_of_it_and_a_warm_one_nothing(
+    volume: Volume, sample: Path, tmp_path: Path
+) -> None:
+    """By the transferred bytes; residency agrees for this host, and the report says that it applies
+    only to this host."""
     dataset = made(sample, volume.path / "data", layout="lmdb", image="original", limit=64)
     fetched = {}
     for cache in ("cold", "warm"):
@@ -155,19 +187,22 @@ def test_a_cold_start_fetches_all_of_it_and_a_warm_one_nothing(volume: Volume, s
 
 
 def test_inspect_names_the_server_and_claims_nothing(volume: Volume, tmp_path: Path) -> None:
-    """A FUSE mount whose source is a server is shared storage, and the source of the bytes of its reads is unknown."""
+    """A FUSE mount whose source is a server is shared storage, and the source of the bytes of its
+    reads is unknown."""
     (volume.path / "data").write_bytes(bytes(MB))
     finished = jobs.ioprof("inspect", volume.path / "data", "--json", cwd=tmp_path)
     storage = json.loads(finished.out)["storage"]
     expected = (str(volume.path), "fuse", "mfs#10.77.0.1:9421", False, False)
-    assert expected == tuple(storage[key] for key in ("mount_point", "file_system", "source", "answers_nowait", "counts_blocks")), (
-        finished.err
-    )
+    assert expected == tuple(
+        storage[key]
+        for key in ("mount_point", "file_system", "source", "answers_nowait", "counts_blocks")
+    ), finished.err
     assert "shared" == storage["kind"]
 
 
 def test_a_probe_finds_the_rate_of_the_network(volume: Volume, tmp_path: Path) -> None:
-    """No level exceeds the rate of the network, each read takes at least its transfer time, and all bytes were transferred."""
+    """No level exceeds the rate of the network, each read takes at least its transfer time, and all
+    bytes were transferred."""
     size, rate = MB, 80 * MB / 8
     (volume.path / "data").mkdir()
     for number in range(16):

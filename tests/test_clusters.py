@@ -1,4 +1,5 @@
-"""Jobs of several hosts and launchers: ranks find each other, clocks are compared, parts are gathered."""
+"""Jobs of several hosts and launchers: ranks find each other, clocks are compared, parts are
+gathered."""
 
 import json
 import os
@@ -53,7 +54,8 @@ LAUNCHERS: Final = (
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
-    """That of a task: spools under `folder`, and no variables of a launcher but those that are given."""
+    """That of a task: spools under `folder`, and no variables of a launcher but those that are
+    given."""
     spools = temporary_folder(folder / "spools")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
     return {**kept, "TMPDIR": str(spools), "OMP_NUM_THREADS": "1", "COLUMNS": "100", **more}
@@ -62,9 +64,13 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
 def srun(number: int, of: int) -> dict[str, str]:
     """The variables of a task of srun, two tasks per host."""
     return {
-        "SLURM_JOB_ID": "77", "SLURM_STEP_ID": "0", "SLURM_PROCID": str(number), "SLURM_STEP_NUM_TASKS": str(of),
-        "SLURM_LOCALID": str(number % 2), "SLURM_NTASKS_PER_NODE": str(of // 2),
-    }  # fmt: skip
+        "SLURM_JOB_ID": "77",
+        "SLURM_STEP_ID": "0",
+        "SLURM_PROCID": str(number),
+        "SLURM_STEP_NUM_TASKS": str(of),
+        "SLURM_LOCALID": str(number % 2),
+        "SLURM_NTASKS_PER_NODE": str(of // 2),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +84,12 @@ def hosts() -> Iterator[None]:
 
 def start(line: list[str], variables: dict[str, str]) -> "subprocess.Popen[str]":
     """A task of a launcher."""
-    how: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "stdin": subprocess.DEVNULL}
+    how: Any = {
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.STDOUT,
+        "text": True,
+        "stdin": subprocess.DEVNULL,
+    }
     return subprocess.Popen(line, env=variables, **how)
 
 
@@ -89,20 +100,30 @@ def ended(tasks: list["subprocess.Popen[str]"]) -> list[str]:
     return said
 
 
-# ------------------------------------------------------------------------------------------------ two hosts
+# ---------------------------------------------------------------------------------------- two hosts
 
 
 @pytest.fixture(scope="module")
 def four_ranks(hosts: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A training of four ranks on two hosts, each rank a task of srun under `ioprof record`; the last one is slow."""
+    """A training of four ranks on two hosts, each rank a task of srun under `ioprof record`; the
+    last one is slow."""
     if preload.library() is None:
         pytest.skip("the capture library is not built: no C compiler")
     folder = tmp_path_factory.mktemp("cluster")
-    meet = {"MASTER_ADDR": ADDRESSES["node-a"], "MASTER_PORT": "29511", "GLOO_SOCKET_IFNAME": "link0"}
+    meet = {
+        "MASTER_ADDR": ADDRESSES["node-a"],
+        "MASTER_PORT": "29511",
+        "GLOO_SOCKET_IFNAME": "link0",
+    }
     job = [*IOPROF, "record", "--no-stacks", "--out", str(folder / "run"), "--", sys.executable]
     job += [str(PROGRAMS / "train_on_hosts.py"), "40", str(LATE_S)]
     nodes = ("node-a", "node-a", "node-b", "node-b")
-    ended([start([*on_host(node, folder), *job], environment(folder, **srun(rank, 4), **meet)) for rank, node in enumerate(nodes)])
+    ended(
+        [
+            start([*on_host(node, folder), *job], environment(folder, **srun(rank, 4), **meet))
+            for rank, node in enumerate(nodes)
+        ]
+    )
     return folder / "run"
 
 
@@ -116,7 +137,9 @@ def test_the_first_task_gathers_what_all_hosts_recorded(four_ranks: Path) -> Non
 
 
 @pytest.mark.system(every=3)
-def test_clocks_are_compared_by_messages_and_their_error_is_within_the_uncertainty(four_ranks: Path) -> None:
+def test_clocks_are_compared_by_messages_and_their_error_is_within_the_uncertainty(
+    four_ranks: Path,
+) -> None:
     """One host is exactly 986,654 s ahead of the other, which no recording contains."""
     clocks = Trace.load(four_ranks).run.clocks
     ties = {tie.clock: tie for tie in clocks.ties}
@@ -126,7 +149,9 @@ def test_clocks_are_compared_by_messages_and_their_error_is_within_the_uncertain
     for tie in far:
         assert tie.method == "messages and their collectives"
         assert abs(tie.offset_ns - truth) <= tie.uncertainty_ns
-        assert tie.uncertainty_ns <= 250_000  # 40 to 70 us were seen; a busy machine lengthens every round trip
+        assert (
+            tie.uncertainty_ns <= 250_000
+        )  # 40 to 70 us were seen; a busy machine lengthens every round trip
 
 
 @pytest.mark.system(every=3)
@@ -140,9 +165,13 @@ def test_the_slow_rank_is_named(four_ranks: Path) -> None:
 
 @on_a_quiet_machine
 def test_an_all_reduce_has_the_bandwidth_of_the_link(hosts: None, tmp_path: Path) -> None:
-    """`probe --network` in a task on each host: 2L(p-1)/p / t is within 15 % of what the link gives, printed by one task."""
+    """`probe --network` in a task on each host: 2L(p-1)/p / t is within 15 % of what the link
+    gives, printed by one task."""
     line = [*IOPROF, "probe", str(tmp_path), "--network", "--json"]
-    tasks = [start([*on_host(node, tmp_path), *line], environment(tmp_path, **srun(rank, 2))) for rank, node in enumerate(AHEAD_S)]
+    tasks = [
+        start([*on_host(node, tmp_path), *line], environment(tmp_path, **srun(rank, 2)))
+        for rank, node in enumerate(AHEAD_S)
+    ]
     first, second = ended(tasks)
     found = json.loads(first)
     assert "" == second
@@ -155,14 +184,34 @@ def test_an_all_reduce_has_the_bandwidth_of_the_link(hosts: None, tmp_path: Path
 
 @pytest.mark.system(every=3)
 def test_emulated_devices_of_two_hosts_exchange_at_one_time(hosts: None, tmp_path: Path) -> None:
-    """Each host has a clock of its own, far from the other's; an exchange ends on both at once, and takes its scheme's time."""
-    line = [*IOPROF, "run", "--loader", "null", "--device", "emulated:p100", "--batch-size", "8", "--steps", "12", "--no-stacks"]
+    """Each host has a clock of its own, far from the other's; an exchange ends on both at once, and
+    takes its scheme's time."""
+    line = [
+        *IOPROF,
+        "run",
+        "--loader",
+        "null",
+        "--device",
+        "emulated:p100",
+        "--batch-size",
+        "8",
+        "--steps",
+        "12",
+        "--no-stacks",
+    ]
     line += ["--ranks-per-node", "1", "--out", str(tmp_path / "run")]
-    ended([start([*on_host(node, tmp_path), *line], environment(tmp_path, **srun(rank, 2))) for rank, node in enumerate(AHEAD_S)])
+    ended(
+        [
+            start([*on_host(node, tmp_path), *line], environment(tmp_path, **srun(rank, 2)))
+            for rank, node in enumerate(AHEAD_S)
+        ]
+    )
     trace = Trace.load(tmp_path / "run")
     assert ["node-a", "node-b"] == [host.name for host in trace.run.hosts]
     exchanges = (
-        trace.spans.filter(pl.col("kind") == "comm", pl.col("name").cast(pl.String).str.starts_with("gradients"))
+        trace.spans.filter(
+            pl.col("kind") == "comm", pl.col("name").cast(pl.String).str.starts_with("gradients")
+        )
         .group_by("step", "name")
         .agg(
             pl.len(),
@@ -173,20 +222,29 @@ def test_emulated_devices_of_two_hosts_exchange_at_one_time(hosts: None, tmp_pat
         )
     )
     plan = Exchange("ring", 2, 1, emulated_device("emulated:p100", MODELS["resnet50"]).links)
-    unsure_ns = trace.run.uncertainty_ns + 500_000  # of the device's own comparison of clocks, before the first step
-    assert 12 * len(gradient_buckets(MODELS["resnet50"].gradient_bytes)) == len(exchanges.filter(pl.col("len") == 2))
+    unsure_ns = (
+        trace.run.uncertainty_ns + 500_000
+    )  # of the device's own comparison of clocks, before the first step
+    assert 12 * len(gradient_buckets(MODELS["resnet50"].gradient_bytes)) == len(
+        exchanges.filter(pl.col("len") == 2)
+    )
     for _, _, _, start_ns, first_ns, last_ns, num_bytes in exchanges.iter_rows():
         assert last_ns - first_ns <= unsure_ns
         assert abs(first_ns - start_ns - plan.seconds(num_bytes) * SECOND) <= unsure_ns
 
 
-# ------------------------------------------------------------------------------------------------ launchers
+# ---------------------------------------------------------------------------------------- launchers
 
 
 def openmpi(number: int) -> dict[str, str]:
     """mpirun of Open MPI in a job of PBS."""
     mine = {"OMPI_COMM_WORLD_RANK": str(number), "OMPI_COMM_WORLD_LOCAL_RANK": str(number)}
-    return {"PBS_JOBID": "9.head", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2", **mine}
+    return {
+        "PBS_JOBID": "9.head",
+        "OMPI_COMM_WORLD_SIZE": "2",
+        "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+        **mine,
+    }
 
 
 def intel_mpi(number: int) -> dict[str, str]:
@@ -201,7 +259,18 @@ def jsrun(number: int) -> dict[str, str]:
     return {"LSB_JOBID": "5", "JSM_NAMESPACE_SIZE": "2", "JSM_NAMESPACE_LOCAL_SIZE": "2", **mine}
 
 
-JOB: Final = ["run", "--loader", "null", "--device", "emulated:h100", "--batch-size", "64", "--steps", "4", "--no-stacks"]
+JOB: Final = [
+    "run",
+    "--loader",
+    "null",
+    "--device",
+    "emulated:h100",
+    "--batch-size",
+    "64",
+    "--steps",
+    "4",
+    "--no-stacks",
+]
 
 
 @pytest.mark.system(every=3)
@@ -209,7 +278,9 @@ JOB: Final = ["run", "--loader", "null", "--device", "emulated:h100", "--batch-s
 def test_each_task_is_a_rank(launcher: Any, tmp_path: Path) -> None:
     """Two tasks find each other without any address, and the first makes the run of both."""
     line = [*IOPROF, *JOB, "--out", str(tmp_path / "run")]
-    first, second = ended([start(line, environment(tmp_path, **launcher(number))) for number in range(2)])
+    first, second = ended(
+        [start(line, environment(tmp_path, **launcher(number))) for number in range(2)]
+    )
     run = Trace.load(tmp_path / "run")
     assert ([0, 1], 2, "complete") == (run.ranks, run.run.config.ranks, run.run.status)
     assert {0: 4, 1: 4} == dict(run.spans.filter(kind="step").group_by("rank").len().rows())
@@ -220,8 +291,18 @@ def test_each_task_is_a_rank(launcher: Any, tmp_path: Path) -> None:
 @pytest.mark.system(every=3)
 def test_torchrun_starts_the_tasks(tmp_path: Path) -> None:
     """The real torchrun: its variables count, and its store is used."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
-    ended([start([*launcher, "ioprof", *JOB, "--out", str(tmp_path / "run")], environment(tmp_path))])
+    launcher = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "-m",
+    ]
+    ended(
+        [start([*launcher, "ioprof", *JOB, "--out", str(tmp_path / "run")], environment(tmp_path))]
+    )
     assert [0, 1] == Trace.load(tmp_path / "run").ranks
 
 
@@ -233,8 +314,14 @@ def _steps_made(folder: Path) -> list[int]:
 
 @pytest.mark.system(every=3)
 def test_a_lost_task_leaves_the_parts_of_the_others(tmp_path: Path) -> None:
-    """The ioprof of one task is killed, and its rank with it; what both recorded until then is in the run."""
-    line = [*IOPROF, *(part if part != "4" else "4000" for part in JOB), "--out", str(tmp_path / "run")]
+    """The ioprof of one task is killed, and its rank with it; what both recorded until then is in
+    the run."""
+    line = [
+        *IOPROF,
+        *(part if part != "4" else "4000" for part in JOB),
+        "--out",
+        str(tmp_path / "run"),
+    ]
     tasks = [start(line, environment(tmp_path, **openmpi(number))) for number in range(2)]
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and _steps_made(tmp_path) < [5, 5]:
@@ -257,9 +344,14 @@ def test_a_lost_task_leaves_the_parts_of_the_others(tmp_path: Path) -> None:
         (["--global-batch-size", "7"], "give one of them, not both"),
     ],
 )
-def test_what_tasks_cannot_share_is_refused(options: list[str], message: str, tmp_path: Path) -> None:
+def test_what_tasks_cannot_share_is_refused(
+    options: list[str], message: str, tmp_path: Path
+) -> None:
     """Before the job, by every task."""
-    task = start([*IOPROF, *JOB, "--out", str(tmp_path / "run"), *options], environment(tmp_path, **openmpi(0)))
+    task = start(
+        [*IOPROF, *JOB, "--out", str(tmp_path / "run"), *options],
+        environment(tmp_path, **openmpi(0)),
+    )
     said = task.communicate(timeout=60)[0]
     assert (2, True) == (task.returncode, message in said), said
 
@@ -267,7 +359,11 @@ def test_what_tasks_cannot_share_is_refused(options: list[str], message: str, tm
 @pytest.mark.system(every=3)
 def test_local_ranks_are_those_of_the_launcher() -> None:
     """For the GPU that a rank takes."""
-    assert {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"} == local_variables(openmpi(1)) == local_variables(intel_mpi(1))
+    assert (
+        {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+        == local_variables(openmpi(1))
+        == local_variables(intel_mpi(1))
+    )
     assert {"LOCAL_RANK": "1"} == local_variables({"SLURM_LOCALID": "1"})
     assert {} == local_variables({"SLURM_JOB_ID": "1"})
 
@@ -275,17 +371,29 @@ def test_local_ranks_are_those_of_the_launcher() -> None:
 @pytest.mark.system(every=3)
 @pytest.mark.parametrize("library", ["lightning", "accelerate"])
 def test_launchers_of_libraries_start_ranks(library: str, tmp_path: Path) -> None:
-    """Lightning starts its script again, accelerate forks: both ranks are recorded, with all of their steps."""
+    """Lightning starts its script again, accelerate forks: both ranks are recorded, with all of
+    their steps."""
     if find_spec(library) is None:
         pytest.skip(f"{library} is not installed")
-    line = [*IOPROF, "record", "--quiet", "--no-stacks", "--out", str(tmp_path / "run"), "--", sys.executable]
-    said = ended([start([*line, str(PROGRAMS / "train_launched.py"), library], environment(tmp_path))])
+    line = [
+        *IOPROF,
+        "record",
+        "--quiet",
+        "--no-stacks",
+        "--out",
+        str(tmp_path / "run"),
+        "--",
+        sys.executable,
+    ]
+    said = ended(
+        [start([*line, str(PROGRAMS / "train_launched.py"), library], environment(tmp_path))]
+    )
     run = Trace.load(tmp_path / "run")
     assert ([0, 1], 2, "gloo") == (run.ranks, run.run.config.ranks, run.run.config.backend), said
     assert {0: 6, 1: 6} == dict(run.spans.filter(kind="step").group_by("rank").len().rows())
 
 
-# ------------------------------------------------------------------------------------------------ clocks
+# ------------------------------------------------------------------------------------------- clocks
 
 
 @pytest.mark.system(every=3)
@@ -297,27 +405,48 @@ def test_a_rank_that_ends_slowly_outlives_the_store(tmp_path: Path) -> None:
     command = [*IOPROF, "record", "--quiet", "--out", "run", "--", "sh", "-c"]
     program = f"{sys.executable} {PROGRAMS / 'ends_apart.py'}"
     script = f"{program} 0 {port} & {program} 1 {port}; one=$?; wait $!; exit $((one + $?))"
-    ended = subprocess.run([*command, script], cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=100)
+    ended = subprocess.run(
+        [*command, script],
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
     assert 0 == ended.returncode, ended.stderr
 
 
 @pytest.mark.system(every=3)
 def test_messages_bound_offset_and_drift(tmp_path: Path) -> None:
-    """Round trips of any length over an hour, of clocks that drift by 20 ppm: the true offset is within the uncertainty."""
+    """Round trips of any length over an hour, of clocks that drift by 20 ppm: the true offset is
+    within the uncertainty."""
     drift, ahead, times = 20e-6, 10**15, []
     for number in range(61):
         at_ns = number * 60 * SECOND
-        there_ns, back_ns = 40_000 + (number * 7919) % 3_000_000, 50_000 + (number * 104_729) % 2_000_000
-        times.append((at_ns, round((at_ns + there_ns) * (1 + drift)) + ahead, at_ns + there_ns + back_ns))
+        there_ns, back_ns = (
+            40_000 + (number * 7919) % 3_000_000,
+            50_000 + (number * 104_729) % 2_000_000,
+        )
+        times.append(
+            (at_ns, round((at_ns + there_ns) * (1 + drift)) + ahead, at_ns + there_ns + back_ns)
+        )
     line = {"host": "b", "kernel": "two", "shift_ns": 0}
-    (tmp_path / "clocks-a-7.jsonl").write_text("\n".join(json.dumps({**line, "messages": [each]}) for each in times) + "\n{")
+    (tmp_path / "clocks-a-7.jsonl").write_text(
+        "\n".join(json.dumps({**line, "messages": [each]}) for each in times) + "\n{"
+    )
     (known,) = read_clock_messages(tmp_path)
     nothing = empty_table(SPAN_COLUMNS).with_columns(last_enter_ns=0, first_leave_ns=0)
-    found = estimate_offset(Clock("a", kernel="one"), nothing, Clock("b", kernel="two"), nothing, known.times)
+    found = estimate_offset(
+        Clock("a", kernel="one"), nothing, Clock("b", kernel="two"), nothing, known.times
+    )
     assert ("a", "b", 61, "messages") == (known.by, known.host, found.messages, found.method)
     assert found.uncertainty_ns is not None
     for at_ns, _, _ in times:
-        assert abs(found.to_first(round(at_ns * (1 + drift)) + ahead) - at_ns) <= found.uncertainty_ns < 1_500_000
+        assert (
+            abs(found.to_first(round(at_ns * (1 + drift)) + ahead) - at_ns)
+            <= found.uncertainty_ns
+            < 1_500_000
+        )
 
 
 @pytest.mark.system(every=3)

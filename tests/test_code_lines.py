@@ -1,4 +1,5 @@
-"""Which lines of code the analysis names by stack samples, in run folders, exports and whole jobs."""
+"""Which lines of code the analysis names by stack samples, in run folders, exports and whole
+jobs."""
 
 import json
 import os
@@ -28,13 +29,22 @@ from ioprof.ingest.merging import merge_parts
 from ioprof.interchange.speedscope import document, write_speedscope
 from ioprof.stacks.library import is_built
 
-needs_stacks = pytest.mark.skipif(not is_built(), reason="the library that reads stacks is not built: no C compiler")
+needs_stacks = pytest.mark.skipif(
+    not is_built(), reason="the library that reads stacks is not built: no C compiler"
+)
 
 
-def with_stacks(trace: Trace, samples: Sequence[tuple[int, int, int, str]], threads: Sequence[tuple[int, int, str]] = ()) -> Trace:
-    """The trace with samples of (tick, rank, pid, stack), and with those of (tick, tid, stack) of other threads of rank 0."""
+def with_stacks(
+    trace: Trace,
+    samples: Sequence[tuple[int, int, int, str]],
+    threads: Sequence[tuple[int, int, str]] = (),
+) -> Trace:
+    """The trace with samples of (tick, rank, pid, stack), and with those of (tick, tid, stack) of
+    other threads of rank 0."""
     host = trace.spans["host"][0]
-    rows = [(10 * tick + 5, host, rank, pid, pid, "rank", stack) for tick, rank, pid, stack in samples]
+    rows = [
+        (10 * tick + 5, host, rank, pid, pid, "rank", stack) for tick, rank, pid, stack in samples
+    ]
     rows += [(10 * tick + 5, host, 0, 100, tid, "rank", stack) for tick, tid, stack in threads]
     table = pl.DataFrame(rows, schema=table_schema(STACK_COLUMNS), orient="row")
     return Trace(trace.run, trace.spans, trace.files, trace.counters, table)
@@ -47,7 +57,8 @@ def lines_of(trace: Trace) -> tuple[CodeShare, ...]:
 
 
 def drawn() -> Trace:
-    """One step: it waits for a worker that reads, transforms and does something else, computes, and does something else itself."""
+    """One step: it waits for a worker that reads, transforms and does something else, computes, and
+    does something else itself."""
     trace = timeline("""
     step            00000000000000
     wait            00000000......
@@ -75,10 +86,12 @@ def drawn() -> Trace:
 
 
 def test_samples_take_no_memory_for_their_texts() -> None:
-    """What is kept of each sample while a run is analysed does not grow with the text of its stack, which is some 2 KB."""
+    """What is kept of each sample while a run is analysed does not grow with the text of its stack,
+    which is some 2 KB."""
     long = "\n".join(f"/job/{'deep/' * 20}{number}.py:{number}:call" for number in range(20))
     samples = [
-        (tick, 0, pid, f"{long}\n{end}") for tick, pid, end in ((11, 100, "/job/train.py:9:main"), (3, 101, "/job/data.py:2:get"))
+        (tick, 0, pid, f"{long}\n{end}")
+        for tick, pid, end in ((11, 100, "/job/train.py:9:main"), (3, 101, "/job/data.py:2:get"))
     ]
     found = totals(with_stacks(drawn(), samples * 500))
     assert (1000, 500) == (len(found.samples), len(found.unnamed_samples))
@@ -86,9 +99,13 @@ def test_samples_take_no_memory_for_their_texts() -> None:
 
 
 def test_samples_count_where_a_step_waited_for_their_thread() -> None:
-    """Of the worker in `loader` and `transform`, of the rank in `host`; not what spans explain, nor what nobody waited for."""
+    """Of the worker in `loader` and `transform`, of the rank in `host`; not what spans explain, nor
+    what nobody waited for."""
     trace = drawn()
-    found = {(share.cause, share.file, share.line): (share.samples, round(share.seconds * 1e8)) for share in lines_of(trace)}
+    found = {
+        (share.cause, share.file, share.line): (share.samples, round(share.seconds * 1e8))
+        for share in lines_of(trace)
+    }
     assert {
         ("host", "/job/train.py", 11): (2, 2),
         ("host", "/job/train.py", 13): (1, 1),
@@ -99,7 +116,8 @@ def test_samples_count_where_a_step_waited_for_their_thread() -> None:
 
 
 def test_samples_of_decoding_collating_and_sampling_have_lines() -> None:
-    """Of the thread that does it: a worker, or the rank's own for its sampler and for what it decodes outside of a wait."""
+    """Of the thread that does it: a worker, or the rank's own for its sampler and for what it
+    decodes outside of a wait."""
     trace = timeline("""
     step            0000000000000000
     wait            00000000........
@@ -125,18 +143,25 @@ def test_samples_of_decoding_collating_and_sampling_have_lines() -> None:
 
 def test_a_checkpoint_has_the_line_that_saves() -> None:
     """The rank's own code, and not the library that it calls; the advice names it too."""
-    trace = timeline("step 0000000000\ncheckpoint main name=save ..######..\ncompute main 00........", config={"device": "cpu"})
-    saved = "/job/train.py:66:save\n/env/lib/python3.12/site-packages/torch/serialization.py:1002:save"
+    trace = timeline(
+        "step 0000000000\ncheckpoint main name=save ..######..\ncompute main 00........",
+        config={"device": "cpu"},
+    )
+    saved = (
+        "/job/train.py:66:save\n/env/lib/python3.12/site-packages/torch/serialization.py:1002:save"
+    )
     found = Run.of(with_stacks(trace, [(tick, 0, 100, saved) for tick in range(2, 8)])).summary
     assert [("checkpoint", 66, 6, 6)] == [
-        (line.cause, line.line, line.samples, round(line.seconds * 1e8, 6)) for line in found.unexplained
+        (line.cause, line.line, line.samples, round(line.seconds * 1e8, 6))
+        for line in found.unexplained
     ]
     assert "60.0% on save (/job/train.py:66 in save)" in found.verdict.text
     assert "60.0% of the steps' time at /job/train.py:66 in save" in found.verdict.advice[0].action
 
 
 def awaited_threads(threads: Sequence[tuple[int, int, str]]) -> Trace:
-    """The loop waits for what threads 0 and 1 read and decode, without a fetch, and decodes something itself."""
+    """The loop waits for what threads 0 and 1 read and decode, without a fetch, and decodes
+    something itself."""
     trace = timeline("""
     step            00000000000000000000
     wait            00000000000.........
@@ -146,19 +171,31 @@ def awaited_threads(threads: Sequence[tuple[int, int, str]]) -> Trace:
     decode main     ...........##.......
     compute main    .............0000000
     """)
-    main = [(tick, 0, 100, "/job/train.py:86:next\n/usr/lib/python3.12/threading.py:327:Condition.wait") for tick in range(11)]
-    return with_stacks(trace, [*main, (11, 0, 100, "/job/train.py:90:main"), (12, 0, 100, "/job/train.py:90:main")], threads)
+    main = [
+        (tick, 0, 100, "/job/train.py:86:next\n/usr/lib/python3.12/threading.py:327:Condition.wait")
+        for tick in range(11)
+    ]
+    return with_stacks(
+        trace,
+        [*main, (11, 0, 100, "/job/train.py:90:main"), (12, 0, 100, "/job/train.py:90:main")],
+        threads,
+    )
 
 
 def test_time_of_threads_has_the_lines_of_these_threads() -> None:
-    """While they do that work, and not at other times; the rank's own thread has the line of what it does itself."""
+    """While they do that work, and not at other times; the rank's own thread has the line of what
+    it does itself."""
     trace = awaited_threads([
         *((tick, 50_100, f"/job/data.py:{36 if tick < 8 else 75}:read") for tick in range(11)),
         *((tick, 50_101, f"/job/data.py:{42 if tick < 7 else 60}:read") for tick in range(11)),
         *((tick, 50_102, "/job/metrics.py:1:count") for tick in range(11)),
     ])  # fmt: skip
-    found = {(line.cause, line.file, line.line): (line.samples, round(line.seconds * 1e8, 6)) for line in lines_of(trace)}
-    # Of the 7 ticks of decoding by threads, at which none of them reads, each has 5 samples; 2 ticks are of the loop itself.
+    found = {
+        (line.cause, line.file, line.line): (line.samples, round(line.seconds * 1e8, 6))
+        for line in lines_of(trace)
+    }
+    # Of the 7 ticks of decoding by threads, at which none of them reads, each has 5 samples; 2
+    # ticks are of the loop itself.
     assert {
         ("decode", "/job/data.py", 36): (5, 3.5),
         ("decode", "/job/data.py", 42): (5, 3.5),
@@ -167,28 +204,44 @@ def test_time_of_threads_has_the_lines_of_these_threads() -> None:
 
 
 def test_time_of_threads_without_samples_has_no_line() -> None:
-    """The line at which the loop waits is none of decoding; what the loop decodes itself keeps its own time."""
-    found = {(line.cause, line.line): round(line.seconds * 1e8, 6) for line in lines_of(awaited_threads([]))}
+    """The line at which the loop waits is none of decoding; what the loop decodes itself keeps its
+    own time."""
+    found = {
+        (line.cause, line.line): round(line.seconds * 1e8, 6)
+        for line in lines_of(awaited_threads([]))
+    }
     assert {("decode", 90): 2} == found
 
 
 def test_an_idle_worker_is_not_in_the_loop_that_started_it() -> None:
     """A forked child has the frames of its parent, too, which it does not run."""
-    child = "/job/train.py:7:main\n/usr/lib/python3.12/multiprocessing/process.py:314:BaseProcess._bootstrap"
-    assert not place_of(f"{child}\n/usr/lib/python3.12/selectors.py:415:_PollLikeSelector.select").is_own
+    child = "/job/train.py:7:main\n/usr/lib/python3.12/multiprocessing/process.py:314:BaseProcess._bootstrap"  # noqa: E501
+    assert not place_of(
+        f"{child}\n/usr/lib/python3.12/selectors.py:415:_PollLikeSelector.select"
+    ).is_own
     assert place_of(f"{child}\n/job/data.py:3:Data.__getitem__").line == 3
 
 
 def test_a_wait_for_what_nobody_followed_is_not_called_python() -> None:
-    """A line that waits for another process takes the time, and what that process did is not known."""
+    """A line that waits for another process takes the time, and what that process did is not
+    known."""
     trace = timeline("step 0000000000\ncompute main ........00")
     connection = "/usr/lib/python3.12/multiprocessing/connection.py:430:Connection._recv"
-    for called, is_wait in ((connection, True), ("/env/lib/python3.12/site-packages/numpy/a.py:2:sort", False)):
+    for called, is_wait in (
+        (connection, True),
+        ("/env/lib/python3.12/site-packages/numpy/a.py:2:sort", False),
+    ):
         samples = [(tick, 0, 100, f"/job/train.py:3:main\n{called}") for tick in range(8)]
         verdict = Run.of(with_stacks(trace, samples)).summary.verdict
         assert "host" == verdict.bound_by
-        assert is_wait == ("which were not followed" in verdict.text) == (Doubt.UNNAMED in verdict.doubts)
-        assert is_wait == verdict.advice[0].action.startswith("Make what /job/train.py:3 in main waits for faster")
+        assert (
+            is_wait
+            == ("which were not followed" in verdict.text)
+            == (Doubt.UNNAMED in verdict.doubts)
+        )
+        assert is_wait == verdict.advice[0].action.startswith(
+            "Make what /job/train.py:3 in main waits for faster"
+        )
 
 
 def test_the_time_of_a_cause_is_that_of_its_lines() -> None:
@@ -203,7 +256,8 @@ def test_the_time_of_a_cause_is_that_of_its_lines() -> None:
 
 
 def test_busy_workers_are_looked_at_where_nobody_waits_for_them() -> None:
-    """Batches are long on their way while the next one is made: the line that makes them is named, with its part of that work."""
+    """Batches are long on their way while the next one is made: the line that makes them is named,
+    with its part of that work."""
     trace = timeline("""
     step            00000000001111111111222222222233333333334444444444
     wait            000000000.111111111.222222222.333333333.444444444.
@@ -212,11 +266,22 @@ def test_busy_workers_are_looked_at_where_nobody_waits_for_them() -> None:
     collate w0      .........1.........2.........3.........4..........
     """)
     own, collated = "/job/data.py:2:Data.__getitem__", "/job/data.py:9:collate"
-    samples = [(tick, 0, 101, collated if tick % 10 == 9 else own if tick % 5 else "/job/data.py:1:Data.__getitem__")
-               for tick in range(40)]  # fmt: skip
+    samples = [
+        (
+            tick,
+            0,
+            101,
+            collated if tick % 10 == 9 else own if tick % 5 else "/job/data.py:1:Data.__getitem__",
+        )
+        for tick in range(40)
+    ]
     found = Run.of(with_stacks(trace, samples)).summary
 
-    lines = {line.line: round(line.seconds * 1e8) for line in found.unexplained if line.cause == "workers"}
+    lines = {
+        line.line: round(line.seconds * 1e8)
+        for line in found.unexplained
+        if line.cause == "workers"
+    }
     assert {1: 8, 2: 28} == lines
     assert "loader" == found.verdict.bound_by
     assert "70.0% of the workers' time at /job/data.py:2" in found.verdict.text
@@ -224,7 +289,8 @@ def test_busy_workers_are_looked_at_where_nobody_waits_for_them() -> None:
 
 
 def test_a_function_is_named_where_none_of_its_lines_is_enough() -> None:
-    """Four lines of one function take a quarter each: the function is named, with the time of all of them."""
+    """Four lines of one function take a quarter each: the function is named, with the time of all
+    of them."""
     trace = timeline("""
     step            00000000000000000000
     compute main    ................0000
@@ -250,26 +316,48 @@ def test_without_samples_nothing_is_named() -> None:
     [
         ("/a/train.py:3:main", "/a/train.py:3", None),
         ("/a/train.py:3:main\n<ioprof>/instrument/hooks/steps.py:9:f", "/a/train.py:3", None),
-        ("/a/train.py:3:main\n/v/lib/python3.11/logging/__init__.py:1:info", "/a/train.py:3", "info (logging/__init__.py)"),
-        ("/a/train.py:3:main\n/usr/lib/python3/dist-packages/numpy/x.py:1:f\n/a/own.py:7:g", "/a/own.py:7", None),
-        ("/a/train.py:3:main\n/v/lib/python3.11/site-packages/np/x.py:1:f", "/a/train.py:3", "f (np/x.py)"),
-        ("/a/train.py:3:main\n<frozen importlib._bootstrap>:1:_load", "/a/train.py:3", "_load (<frozen importlib._bootstrap>)"),
-        ("/v/lib/python3.11/site-packages/a/b.py:4:f", "/v/lib/python3.11/site-packages/a/b.py:4", None),
+        (
+            "/a/train.py:3:main\n/v/lib/python3.11/logging/__init__.py:1:info",
+            "/a/train.py:3",
+            "info (logging/__init__.py)",
+        ),
+        (
+            "/a/train.py:3:main\n/usr/lib/python3/dist-packages/numpy/x.py:1:f\n/a/own.py:7:g",
+            "/a/own.py:7",
+            None,
+        ),
+        (
+            "/a/train.py:3:main\n/v/lib/python3.11/site-packages/np/x.py:1:f",
+            "/a/train.py:3",
+            "f (np/x.py)",
+        ),
+        (
+            "/a/train.py:3:main\n<frozen importlib._bootstrap>:1:_load",
+            "/a/train.py:3",
+            "_load (<frozen importlib._bootstrap>)",
+        ),
+        (
+            "/v/lib/python3.11/site-packages/a/b.py:4:f",
+            "/v/lib/python3.11/site-packages/a/b.py:4",
+            None,
+        ),
         ("<ioprof>/train/job.py:4:f", "<ioprof>/train/job.py:4", None),
         ("C:d/odd:name.py:4:f", "C:d/odd:name.py:4", None),
     ],
 )
 def test_the_innermost_own_frame_is_named(stack: str, place: str, library: str | None) -> None:
-    """Your own code: no installed package, no standard library, no ioprof; what it calls there is named beside it."""
+    """Your own code: no installed package, no standard library, no ioprof; what it calls there is
+    named beside it."""
     found = place_of(stack)
     assert (place, library) == (f"{found.file}:{found.line}", found.library)
 
 
-# ------------------------------------------------------------------------------------------------ run folders and exports
+# -------------------------------------------------------------------------- run folders and exports
 
 
 def test_samples_survive_saving_and_merging(tmp_path: Path) -> None:
-    """A run folder has the samples, one without them has no file, and parts of a run keep theirs on the common clock."""
+    """A run folder has the samples, one without them has no file, and parts of a run keep theirs on
+    the common clock."""
     trace = drawn()
     trace.save(tmp_path / "run")
     assert trace.stacks.equals(Trace.load(tmp_path / "run").stacks)
@@ -284,9 +372,9 @@ def test_samples_survive_saving_and_merging(tmp_path: Path) -> None:
         ]
     ]
     merged = merge_parts(parts, "both")
-    assert [5 + 10, 1000 + 5 + 10] == merged.stacks.filter(pl.col("stack").cast(pl.String).str.contains(":read"))[
-        "time_ns"
-    ].to_list()
+    assert [5 + 10, 1000 + 5 + 10] == merged.stacks.filter(
+        pl.col("stack").cast(pl.String).str.contains(":read")
+    )["time_ns"].to_list()
     Trace(trace.run, trace.spans).save(tmp_path / "run")
     assert not (tmp_path / "run" / "stacks.parquet").exists()
     assert Trace.load(tmp_path / "run").stacks.is_empty()
@@ -305,16 +393,31 @@ SPEEDSCOPE = {
             "type": "object",
             "required": ["frames"],
             "properties": {
-                "frames": {"items": {"required": ["name"], "properties": {"file": {"type": "string"}, "line": {"type": "integer"}}}}
+                "frames": {
+                    "items": {
+                        "required": ["name"],
+                        "properties": {"file": {"type": "string"}, "line": {"type": "integer"}},
+                    }
+                }
             },
         },
         "profiles": {
             "items": {
-                "required": ["type", "name", "unit", "startValue", "endValue", "samples", "weights"],
+                "required": [
+                    "type",
+                    "name",
+                    "unit",
+                    "startValue",
+                    "endValue",
+                    "samples",
+                    "weights",
+                ],
                 "properties": {
                     "type": {"const": "sampled"},
                     "unit": {"const": "nanoseconds"},
-                    "samples": {"items": {"type": "array", "items": {"type": "integer", "minimum": 0}}},
+                    "samples": {
+                        "items": {"type": "array", "items": {"type": "integer", "minimum": 0}}
+                    },
                     "weights": {"items": {"type": "number", "minimum": 0}},
                 },
             }
@@ -328,27 +431,41 @@ def test_samples_are_exported_to_speedscope(tmp_path: Path) -> None:
     """One profile per thread, its samples outermost first, with weights that sum to its time."""
     found = document(drawn(), "run")
     jsonschema.validate(found, SPEEDSCOPE)
-    assert ["rank 0 on node1", "rank 0 on node1"] == [profile["name"] for profile in found["profiles"]]
+    assert ["rank 0 on node1", "rank 0 on node1"] == [
+        profile["name"] for profile in found["profiles"]
+    ]
     for profile in found["profiles"]:
         assert len(profile["samples"]) == len(profile["weights"])
         assert profile["endValue"] - profile["startValue"] == sum(profile["weights"])
-    names = [[found["shared"]["frames"][number]["name"] for number in sample] for sample in found["profiles"][0]["samples"]]
+    names = [
+        [found["shared"]["frames"][number]["name"] for number in sample]
+        for sample in found["profiles"][0]["samples"]
+    ]
     assert ["main", "f1"] in names
     empty = Trace(RunRecord(), timeline("step 0").spans)
     with pytest.raises(RunError, match="ioprof record --stacks"):
         write_speedscope(empty, tmp_path / "file", "run")
 
 
-# ------------------------------------------------------------------------------------------------ whole jobs
+# --------------------------------------------------------------------------------------- whole jobs
 
 
 @needs_library
 @needs_stacks
-@pytest.mark.parametrize(("place", "cause", "workers"), [("calls", "host", 0), ("transform", "transform", 1)])
+@pytest.mark.parametrize(
+    ("place", "cause", "workers"), [("calls", "host", 0), ("transform", "transform", 1)]
+)
 @on_a_quiet_machine
-def test_lines_of_a_job_take_the_time_of_its_stopwatch(place: str, cause: str, workers: int, tmp_path: Path) -> None:
-    """Nine tenths of the time without a span are named by file and line, and it is the time of the job's own stopwatch."""
-    if place == "transform" and find_spec("torchvision") is None and not (EXAMPLES / "torchvision").exists():
+def test_lines_of_a_job_take_the_time_of_its_stopwatch(
+    place: str, cause: str, workers: int, tmp_path: Path
+) -> None:
+    """Nine tenths of the time without a span are named by file and line, and it is the time of the
+    job's own stopwatch."""
+    if (
+        place == "transform"
+        and find_spec("torchvision") is None
+        and not (EXAMPLES / "torchvision").exists()
+    ):
         pytest.skip("torchvision is not installed; .ci/run puts it beside the packages")
     file = PROGRAMS / "own_code.py"
     words = [sys.executable, str(PROGRAMS / "run_example.py"), str(file), place, "60", str(workers)]
@@ -370,10 +487,13 @@ def test_lines_of_a_job_take_the_time_of_its_stopwatch(place: str, cause: str, w
     else:  # of three lines that take a third each, or of the function of two of them
         own_lines = (PROGRAMS / "own_code.py").read_text().splitlines()
         call, called = (
-            next(place for place, text in enumerate(own_lines, 1) if text.endswith(end)) for end in ("# calls", "# one")
+            next(place for place, text in enumerate(own_lines, 1) if text.endswith(end))
+            for end in ("# calls", "# one")
         )
         lines = "|".join(map(str, (called, call - 1, call)))
-        assert re.search(rf"own_code\.py(:({lines}))? in (main|one)", " ".join(ended.stderr.split()))
+        assert re.search(
+            rf"own_code\.py(:({lines}))? in (main|one)", " ".join(ended.stderr.split())
+        )
     recorded = run.trace.run.capture.stacks
     assert recorded is not None
     with comparing_times():
@@ -390,7 +510,18 @@ def test_stacks_can_be_switched_off(tmp_path: Path) -> None:
     """`--no-stacks` samples nothing, and the run says why."""
     words = [sys.executable, "-c", "print(1)"]
     subprocess.run(
-        [sys.executable, "-m", "ioprof", "record", "--quiet", "--no-stacks", "--out", str(tmp_path / "run"), "--", *words],
+        [
+            sys.executable,
+            "-m",
+            "ioprof",
+            "record",
+            "--quiet",
+            "--no-stacks",
+            "--out",
+            str(tmp_path / "run"),
+            "--",
+            *words,
+        ],
         check=True,
     )
     run = Trace.load(tmp_path / "run")
@@ -399,7 +530,7 @@ def test_stacks_can_be_switched_off(tmp_path: Path) -> None:
     assert "switched off by --no-stacks" == run.run.capture.stacks.reason
 
 
-# ------------------------------------------------------------------------------------------------ computation without a span
+# ----------------------------------------------------------------------- computation without a span
 
 
 @pytest.mark.parametrize(
@@ -411,11 +542,16 @@ def test_stacks_can_be_switched_off(tmp_path: Path) -> None:
         ("cuda", "torch/nn/functional.py:9:cross_entropy", "host"),
     ],
 )
-def test_a_line_that_computes_on_the_cpu_is_no_reason_for_host(device: str, library: str | None, bound: str) -> None:
-    """A loss that is a function is; Python of the loop's own is not, nor is the host's part of a computation on a GPU."""
+def test_a_line_that_computes_on_the_cpu_is_no_reason_for_host(
+    device: str, library: str | None, bound: str
+) -> None:
+    """A loss that is a function is; Python of the loop's own is not, nor is the host's part of a
+    computation on a GPU."""
     trace = timeline("step 0000000000\ncompute main 0000000...", config={"device": device})
     called = f"\n/env/lib/python3.12/site-packages/{library}" if library else ""
-    trace = with_stacks(trace, [(7 + tick // 4, 0, 100, f"/job/train.py:9:main{called}") for tick in range(12)])
+    trace = with_stacks(
+        trace, [(7 + tick // 4, 0, 100, f"/job/train.py:9:main{called}") for tick in range(12)]
+    )
     found = Run.of(trace).summary.verdict
     assert bound == found.bound_by
     assert "train.py:9" in found.text

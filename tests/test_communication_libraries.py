@@ -1,4 +1,5 @@
-"""Sockets of libraries that connect the parts of a job are no data; those of libraries with similar names are."""
+"""Sockets of libraries that connect the parts of a job are no data; those of libraries with similar
+names are."""
 
 import socket
 import subprocess
@@ -16,11 +17,37 @@ pytestmark = [pytest.mark.job, needs_library]
 
 BYTES: Final = 1_000_000
 COMMUNICATE: Final = (
-    "libtorch_cpu.so", "libtorch.so", "libc10.so", "libgloo.so", "libnccl.so.2", "librccl.so", "libmpi.so.40", "libopen-rte.so",
-    "libpmi2.so", "libprrte.so", "libucp.so.0", "libuct.so.0", "libucs.so.0", "libfabric.so.1", "libpsm2.so", "libzmq.so.5",
-    "libsharp.so", "libmscclpp.so", "libtensorpipe.so", "mpi_lib.so",
-)  # fmt: skip
-OTHERS: Final = ("libtorchcodec.so", "libtorc.so", "libucx.so", "torch_.so", "libx_torch_.so", "mpi_li.so", "lib.so", "li")
+    "libtorch_cpu.so",
+    "libtorch.so",
+    "libc10.so",
+    "libgloo.so",
+    "libnccl.so.2",
+    "librccl.so",
+    "libmpi.so.40",
+    "libopen-rte.so",
+    "libpmi2.so",
+    "libprrte.so",
+    "libucp.so.0",
+    "libuct.so.0",
+    "libucs.so.0",
+    "libfabric.so.1",
+    "libpsm2.so",
+    "libzmq.so.5",
+    "libsharp.so",
+    "libmscclpp.so",
+    "libtensorpipe.so",
+    "mpi_lib.so",
+)
+OTHERS: Final = (
+    "libtorchcodec.so",
+    "libtorc.so",
+    "libucx.so",
+    "torch_.so",
+    "libx_torch_.so",
+    "mpi_li.so",
+    "lib.so",
+    "li",
+)
 SOURCE: Final = """
 #include <sys/socket.h>
 long receive(int descriptor)
@@ -50,9 +77,13 @@ def send(listening: socket.socket) -> None:
 
 
 def test_names_of_libraries_that_communicate(tmp_path: Path) -> None:
-    """A socket is no data where the library that receives has a name of the list, and is data otherwise."""
+    """A socket is no data where the library that receives has a name of the list, and is data
+    otherwise."""
     (tmp_path / "receive.c").write_text(SOURCE)
-    subprocess.run([compiler(), "-shared", "-fPIC", "-o", tmp_path / "built", tmp_path / "receive.c"], check=True)
+    subprocess.run(
+        [compiler(), "-shared", "-fPIC", "-o", tmp_path / "built", tmp_path / "receive.c"],
+        check=True,
+    )
     listening = {name: socket.create_server(("127.0.0.1", 0)) for name in (*COMMUNICATE, *OTHERS)}
     command = [sys.executable, "-c", PROGRAM]
     for name, server in listening.items():
@@ -60,12 +91,16 @@ def test_names_of_libraries_that_communicate(tmp_path: Path) -> None:
         threading.Thread(target=send, args=(server,), daemon=True).start()
         command += [str(tmp_path / name), str(server.getsockname()[1])]
     variables = environment(tmp_path / "spool")
-    printed = subprocess.run(command, env=variables, capture_output=True, text=True, check=True, timeout=60).stdout
+    printed = subprocess.run(
+        command, env=variables, capture_output=True, text=True, check=True, timeout=60
+    ).stdout
     ports = {server.getsockname()[1]: name for name, server in listening.items()}
     for server in listening.values():
         server.close()
     assert [BYTES] * len(ports) == [*map(int, printed.split())]
     trace = captured(tmp_path / "spool")
-    of_sockets = trace.spans.filter(pl.col("source").cast(pl.String) == "socket").join(trace.files, on="file", how="left")
+    of_sockets = trace.spans.filter(pl.col("source").cast(pl.String) == "socket").join(
+        trace.files, on="file", how="left"
+    )
     peers = of_sockets["path"].cast(pl.String).unique().to_list()
     assert {*OTHERS} == {ports[int(peer.rpartition(":")[2])] for peer in peers}

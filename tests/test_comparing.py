@@ -21,8 +21,9 @@ def job(seed: int, fetch_ms: float = 20.0, consume_ms: float = 5.0) -> Trace:
     """A loop whose times vary by a third from batch to batch."""
     random = np.random.default_rng(seed)
     fetch, consume = (
-        [int(middle * MS * each) for each in random.uniform(0.67, 1.33, STEPS)] for middle in (fetch_ms, consume_ms)
-    )  # fmt: skip
+        [int(middle * MS * each) for each in random.uniform(0.67, 1.33, STEPS)]
+        for middle in (fetch_ms, consume_ms)
+    )
     return Pipeline(fetch, consume).trace()
 
 
@@ -42,7 +43,9 @@ def test_a_slower_run_names_the_cause() -> None:
     assert found.step.differs
     assert found.ratio == pytest.approx(1.1, abs=0.03)
     assert ["decode"] == [entry.cause for entry in found.causes if entry.differs]
-    assert sum(entry.other_s - entry.first_s for entry in found.causes) == pytest.approx(found.step.other_s - found.step.first_s)
+    assert sum(entry.other_s - entry.first_s for entry in found.causes) == pytest.approx(
+        found.step.other_s - found.step.first_s
+    )
     assert found.step.low_s <= 0.002 <= found.step.high_s
 
 
@@ -54,7 +57,10 @@ def test_order_of_runs_turns_the_sign(seed: int) -> None:
     there, back = difference(first, other), difference(other, first)
     assert there.step is not None
     assert back.step is not None
-    assert (there.step.low_s, there.step.high_s) == (pytest.approx(-back.step.high_s), pytest.approx(-back.step.low_s))
+    assert (there.step.low_s, there.step.high_s) == (
+        pytest.approx(-back.step.high_s),
+        pytest.approx(-back.step.low_s),
+    )
     assert [entry.differs for entry in there.causes] == [entry.differs for entry in back.causes]
 
 
@@ -66,13 +72,16 @@ def test_time_that_moves_to_another_cause_is_told() -> None:
 
 
 def test_fail_above_ends_with_1(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
-    """If a run is slower by more than that; not for a faster or an equal one, nor within the limit. Wrong limits are refused."""
+    """If a run is slower by more than that; not for a faster or an equal one, nor within the limit.
+    Wrong limits are refused."""
     for name, seed, fetch_ms in (("first", 1, 20.0), ("equal", 2, 20.0), ("slow", 3, 23.0)):
         job(seed, fetch_ms).save(tmp_path / name)
     first, equal, slow = (str(tmp_path / name) for name in ("first", "equal", "slow"))
     assert 0 == main(["compare", first, equal, "--fail-above", "5%"])
     assert 1 == main(["compare", first, slow, "--fail-above", "5%"])
-    assert "longer than in the first run, most of it decode" in " ".join(capsys.readouterr().err.split())
+    assert "longer than in the first run, most of it decode" in " ".join(
+        capsys.readouterr().err.split()
+    )
     assert 0 == main(["compare", first, slow, "--fail-above", "30%"])
     assert 0 == main(["compare", slow, first, "--fail-above", "5%"])
     assert 1 == main(["compare", first, equal, slow, "--json", "--fail-above", "5%"])

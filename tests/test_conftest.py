@@ -28,7 +28,7 @@ def test_variable(): os.environ["LEFT_BEHIND"] = "1"
 def test_folder(): os.chdir("/")
 def test_recording(): recorder()
 def test_tidy(monkeypatch, tmp_path): monkeypatch.setenv("A", "1"); monkeypatch.chdir(tmp_path); subprocess.run(["true"])
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.job
@@ -36,14 +36,35 @@ def test_what_a_test_leaves_behind_fails_it_and_is_put_right(tmp_path: Path) -> 
     """Each kind of leftover is reported exactly once: the next test starts clean."""
     shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
     (tmp_path / "conftest.py").write_text(
-        (tmp_path / "conftest.py").read_text().replace("GRACE_S: Final = 5.0", "GRACE_S: Final = 0.1")
+        (tmp_path / "conftest.py")
+        .read_text()
+        .replace("GRACE_S: Final = 5.0", "GRACE_S: Final = 0.1")
     )
     (tmp_path / "test_leavers.py").write_text(LEAVERS)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = job: as in the project's own\n")
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "--rootdir", tmp_path, tmp_path]
-    environment = {**os.environ, "COLUMNS": "200"}  # otherwise pytest would truncate its summary lines
-    out = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120).stdout
-    found = re.findall(r"^ERROR test_leavers\.py::(\w+) - AssertionError: the test left behind: (\w+ \w+)", out, flags=re.MULTILINE)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "-q",
+        "--rootdir",
+        tmp_path,
+        tmp_path,
+    ]
+    environment = {
+        **os.environ,
+        "COLUMNS": "200",
+    }  # otherwise pytest would truncate its summary lines
+    out = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+    ).stdout
+    found = re.findall(
+        r"^ERROR test_leavers\.py::(\w+) - AssertionError: the test left behind: (\w+ \w+)",
+        out,
+        flags=re.MULTILINE,
+    )
     expected = {
         "test_thread": "thread sleeper",
         "test_child": "child process",
@@ -81,14 +102,35 @@ def test_system(shared, mounted): pass
 
 @pytest.mark.job
 def test_a_test_starts_no_more_than_its_tier_allows(tmp_path: Path) -> None:
-    """Neither itself, nor by a fixture that it shares with others: the error names the mark that it needs."""
+    """Neither itself, nor by a fixture that it shares with others: the error names the mark that it
+    needs."""
     shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
     (tmp_path / "test_tiers.py").write_text(TIERS)
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    job: as in the project's own\n    system: the same\n")
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "--rootdir", tmp_path, tmp_path]
+    (tmp_path / "pytest.ini").write_text(
+        "[pytest]\nmarkers =\n    job: as in the project's own\n    system: the same\n"
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "-q",
+        "--rootdir",
+        tmp_path,
+        tmp_path,
+    ]
     environment = {**os.environ, "COLUMNS": "200"}
-    out = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120).stdout
-    found = dict(re.findall(r"^ERROR test_tiers\.py::test_(\w+) - .*with pytest\.mark\.(\w+)", out, flags=re.MULTILINE))
+    out = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+    ).stdout
+    found = dict(
+        re.findall(
+            r"^ERROR test_tiers\.py::test_(\w+) - .*with pytest\.mark\.(\w+)",
+            out,
+            flags=re.MULTILINE,
+        )
+    )
     assert {"starts": "job", "shares": "job", "changes_the_machine": "system"} == found, out
 
 
@@ -112,17 +154,32 @@ def test_alone(number): spend("alone")
 
 @pytest.mark.job(every=4)
 def test_who_wants_to_be_alone_is(tmp_path: Path) -> None:
-    """With two processes: while a test with the mark runs, no other test does; the others overlap."""
+    """With two processes: while a test with the mark runs, no other test does; the others
+    overlap."""
     for name in ("conftest.py", "repository.py"):
         shutil.copy(ROOT / "tests" / name, tmp_path)
     (tmp_path / "test_turns.py").write_text(TURNS)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = alone: as in the project's own\n")
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "-n", "2", "--rootdir", tmp_path, tmp_path]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "-q",
+        "-n",
+        "2",
+        "--rootdir",
+        tmp_path,
+        tmp_path,
+    ]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert "11 passed" in ended.stdout, ended.stdout + ended.stderr
     lines = (tmp_path / "turns").read_text().splitlines()
     turns = [(name, float(began), float(end)) for name, began, end in map(str.split, lines)]
-    together = {(one[0], other[0]) for one in turns for other in turns if one[1] < other[1] < one[2]}
+    together = {
+        (one[0], other[0]) for one in turns for other in turns if one[1] < other[1] < one[2]
+    }
     assert {("beside", "beside")} == together
 
 

@@ -1,4 +1,5 @@
-"""`ioprof generate` and `ioprof convert`: results on standard output, one line per error, and the next command to type."""
+"""`ioprof generate` and `ioprof convert`: results on standard output, one line per error, and the
+next command to type."""
 
 import json
 import shlex
@@ -32,7 +33,17 @@ def refused(capsys, *arguments: object, code: int = 2) -> str:
 
 def test_convert_says_what_it_made_and_what_comes_next(capsys, small_tree, tmp_path):
     """One line of result with its numbers, and a command that can be typed as it stands."""
-    out, lines = ran(capsys, "convert", "imagenet", small_tree, tmp_path / "my data", "--layout", "lmdb", "--workers", 1)
+    out, lines = ran(
+        capsys,
+        "convert",
+        "imagenet",
+        small_tree,
+        tmp_path / "my data",
+        "--layout",
+        "lmdb",
+        "--workers",
+        1,
+    )
     assert 1 == len(out.splitlines())
     assert all(word in out for word in ("36 records", "MB in", "images/s", "MB/s"))
     assert ["next:", "ioprof", "run", str(tmp_path / "my data")] == shlex.split(lines[-1])
@@ -40,8 +51,20 @@ def test_convert_says_what_it_made_and_what_comes_next(capsys, small_tree, tmp_p
 
 
 def test_convert_prints_the_manifest_as_json(capsys, small_tree, tmp_path):
-    """The manifest's keys, the path, the seconds and what was passed over, and nothing else on standard output."""
-    out, _ = ran(capsys, "convert", "imagenet", small_tree, tmp_path / "d", "--image", "rgb256", "--json", "--workers", 1)
+    """The manifest's keys, the path, the seconds and what was passed over, and nothing else on
+    standard output."""
+    out, _ = ran(
+        capsys,
+        "convert",
+        "imagenet",
+        small_tree,
+        tmp_path / "d",
+        "--image",
+        "rgb256",
+        "--json",
+        "--workers",
+        1,
+    )
     keys = json.loads(out)
     manifest = json.loads((tmp_path / "d" / "dataset.json").read_text())
     assert {*manifest, "path", "seconds", "passed_over"} == {*keys}
@@ -52,7 +75,10 @@ def test_convert_prints_the_manifest_as_json(capsys, small_tree, tmp_path):
 @pytest.mark.job
 def test_every_option_does_what_it_says(capsys, small_tree, tmp_path):
     """Each leaves its mark in the manifest."""
-    options = "--layout files --image rgb256 --encoding jpeg --quality 50 --split val --shuffle-seed 7 --limit 9 --workers 2"
+    options = (
+        "--layout files --image rgb256 --encoding jpeg --quality 50 --split val --shuffle-seed 7"
+        " --limit 9 --workers 2"
+    )
     ran(capsys, "convert", "imagenet", small_tree, tmp_path / "d", *options.split())
     dataset = Dataset.load(tmp_path / "d")
     assert ("files", "val", 50, 7, 9) == (
@@ -62,22 +88,39 @@ def test_every_option_does_what_it_says(capsys, small_tree, tmp_path):
         dataset.shuffle_seed,
         dataset.records,
     )
-    assert ["dataset.json", "val", "val.txt"] == sorted(path.name for path in dataset.path.iterdir())
+    assert ["dataset.json", "val", "val.txt"] == sorted(
+        path.name for path in dataset.path.iterdir()
+    )
     ran(capsys, "convert", "imagenet", small_tree, tmp_path / "d", "--force", "--workers", 1)
     assert 36 == Dataset.load(tmp_path / "d").records
 
 
 def test_quarantined_images_are_counted_and_the_first_is_named(capsys, tmp_path):
     """In the result and in the messages."""
-    source = tree(tmp_path / "source", {"n01/a.JPEG": jpeg(), "n01/b.JPEG": b"", "n01/c.JPEG": BAD["html"][0]})
-    out, lines = ran(capsys, "convert", "imagenet", source, tmp_path / "d", "--on-error", "quarantine", "--workers", 1)
+    source = tree(
+        tmp_path / "source", {"n01/a.JPEG": jpeg(), "n01/b.JPEG": b"", "n01/c.JPEG": BAD["html"][0]}
+    )
+    out, lines = ran(
+        capsys,
+        "convert",
+        "imagenet",
+        source,
+        tmp_path / "d",
+        "--on-error",
+        "quarantine",
+        "--workers",
+        1,
+    )
     assert "1 records, 2 quarantined" in out
     assert any("n01/" in line and "dataset.json" in line for line in lines)
 
 
 def test_what_is_passed_over_is_said(capsys, tmp_path):
     """Files that are no images by their names, in the result."""
-    source = tree(tmp_path / "source", {"n01/a.JPEG": jpeg(), "n01/b.gif": b"", "n01/c.txt": b"", "n01/d.txt": b""})
+    source = tree(
+        tmp_path / "source",
+        {"n01/a.JPEG": jpeg(), "n01/b.gif": b"", "n01/c.txt": b"", "n01/d.txt": b""},
+    )
     out, _ = ran(capsys, "convert", "imagenet", source, tmp_path / "d", "--workers", 1)
     assert "3 files passed over: not images by their names (.txt 2, .gif 1)" in out
 
@@ -92,8 +135,11 @@ def test_generate_says_what_a_killed_one_left(capsys, tmp_path):
 
 
 def test_the_rate_is_that_of_this_run(capsys, tmp_path):
-    """Images of an interrupted run are not in the rate: of 20 images 2 were done, and the clock says 3 s."""
-    source = tree(tmp_path / "source", {f"n01/{number}.JPEG": jpeg(seed=number) for number in range(20)})
+    """Images of an interrupted run are not in the rate: of 20 images 2 were done, and the clock
+    says 3 s."""
+    source = tree(
+        tmp_path / "source", {f"n01/{number}.JPEG": jpeg(seed=number) for number in range(20)}
+    )
 
     def stop(_: int) -> None:
         raise KeyboardInterrupt
@@ -101,8 +147,17 @@ def test_the_rate_is_that_of_this_run(capsys, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         convert(source, tmp_path / "d", ConvertOptions(workers=1), stop)
     clock = iter([10.0, 13.0])
-    result = run_conversion(source, tmp_path / "d", ConvertOptions(workers=1), reporter=reporter, now_s=lambda: next(clock))
-    assert "resuming: the same command has done 2 of 20 images before" in capsys.readouterr().err.splitlines()
+    result = run_conversion(
+        source,
+        tmp_path / "d",
+        ConvertOptions(workers=1),
+        reporter=reporter,
+        now_s=lambda: next(clock),
+    )
+    assert (
+        "resuming: the same command has done 2 of 20 images before"
+        in capsys.readouterr().err.splitlines()
+    )
     out = result.text()
     assert "20 records" in out
     assert "in 3.0 s (6 images/s for the last 18)" in out
@@ -115,8 +170,21 @@ def test_what_is_converted_can_be_run():
 
 def test_a_part_speaks_of_what_it_has(capsys, tmp_path):
     """No manifest: its bad images are listed in part.json, which --json prints."""
-    source = tree(tmp_path / "source", {"n01/a.JPEG": jpeg(), "n01/b.JPEG": b"", "n02/c.JPEG": jpeg(seed=1)})
-    words = ["convert", "imagenet", source, tmp_path / "d", "--part", "1/1", "--on-error", "quarantine", "--workers", 1]
+    source = tree(
+        tmp_path / "source", {"n01/a.JPEG": jpeg(), "n01/b.JPEG": b"", "n02/c.JPEG": jpeg(seed=1)}
+    )
+    words = [
+        "convert",
+        "imagenet",
+        source,
+        tmp_path / "d",
+        "--part",
+        "1/1",
+        "--on-error",
+        "quarantine",
+        "--workers",
+        1,
+    ]
     out, lines = ran(capsys, *words)
     assert "2 records, 1 quarantined" in out
     assert "quarantined 1 images, listed in part.json; the first: n01/b.JPEG: empty file" in lines
@@ -124,7 +192,12 @@ def test_a_part_speaks_of_what_it_has(capsys, tmp_path):
     out, _ = ran(capsys, *words, "--force", "--json")
     keys = json.loads(out)
     told = json.loads((tmp_path / "d.part-1-of-1" / "part.json").read_text())
-    assert {**told, "path": f"{tmp_path}/d.part-1-of-1", "passed_over": {}, "seconds": keys["seconds"]} == keys
+    assert {
+        **told,
+        "path": f"{tmp_path}/d.part-1-of-1",
+        "passed_over": {},
+        "seconds": keys["seconds"],
+    } == keys
 
 
 @pytest.mark.parametrize(
@@ -136,22 +209,44 @@ def test_a_part_speaks_of_what_it_has(capsys, tmp_path):
     ],
 )
 def test_the_stripes_are_those_of_what_is_written(capsys, small_tree, tmp_path, options, stripes):
-    """A part is an LMDB whatever it is a part of; no folder is named: lfs makes a file of one that is not there yet."""
+    """A part is an LMDB whatever it is a part of; no folder is named: lfs makes a file of one that
+    is not there yet."""
     layout, part = options
     settings = ConvertOptions(layout=layout, workers=1)
-    run_conversion(small_tree, tmp_path / "d", settings, part, reporter=reporter, on_lustre=lambda _: True)
+    run_conversion(
+        small_tree, tmp_path / "d", settings, part, reporter=reporter, on_lustre=lambda _: True
+    )
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "Lustre" in line]
-    assert f"on Lustre: --stripe does {stripes} on the new folder, before anything is written" in line
+    assert (
+        f"on Lustre: --stripe does {stripes} on the new folder, before anything is written" in line
+    )
     assert str(tmp_path) not in line
 
 
 @pytest.mark.job
 def test_generate_says_what_it_made_and_what_comes_next(capsys, tmp_path):
     """And the next command works."""
-    out, lines = ran(capsys, "generate", "imagenet", tmp_path / "g", "--images", 4, "--classes", 2, "--workers", 1)
+    out, lines = ran(
+        capsys,
+        "generate",
+        "imagenet",
+        tmp_path / "g",
+        "--images",
+        4,
+        "--classes",
+        2,
+        "--workers",
+        1,
+    )
     assert "4 images in 2 classes" in out
     _, *following = shlex.split(lines[-1])
-    assert ["ioprof", "convert", "imagenet", str(tmp_path / "g"), str(tmp_path / "g-dataset")] == following
+    assert [
+        "ioprof",
+        "convert",
+        "imagenet",
+        str(tmp_path / "g"),
+        str(tmp_path / "g-dataset"),
+    ] == following
     ran(capsys, *following[1:])
     assert 4 == Dataset.load(tmp_path / "g-dataset").records
 
@@ -159,12 +254,25 @@ def test_generate_says_what_it_made_and_what_comes_next(capsys, tmp_path):
 def test_generate_prints_what_it_made_as_json(capsys, tmp_path):
     """What `synthetic.json` says, the path and the seconds."""
     out, _ = ran(
-        capsys, "generate", "imagenet", tmp_path / "g", "--images", 3, "--classes", 3, "--form", "tars", "--seed", 5, "--json"
+        capsys,
+        "generate",
+        "imagenet",
+        tmp_path / "g",
+        "--images",
+        3,
+        "--classes",
+        3,
+        "--form",
+        "tars",
+        "--seed",
+        5,
+        "--json",
     )
     keys = json.loads(out)
-    assert {**json.loads((tmp_path / "g" / "synthetic.json").read_text()), "path": str(tmp_path / "g")} == {
-        key: value for key, value in keys.items() if key != "seconds"
-    }
+    assert {
+        **json.loads((tmp_path / "g" / "synthetic.json").read_text()),
+        "path": str(tmp_path / "g"),
+    } == {key: value for key, value in keys.items() if key != "seconds"}
     assert (3, 3, 5, "tars") == (keys["images"], keys["classes"], keys["seed"], keys["form"])
 
 
@@ -185,13 +293,18 @@ def test_generate_prints_what_it_made_as_json(capsys, tmp_path):
         ("--split ../x", "--split"),
         ("--split dataset.json", "--split"),
         ("--workers many", "--workers"),
-        ("--engine dask --scheduler tcp://localhost:1 --workers 2", "the Dask cluster determines the number of workers"),
+        (
+            "--engine dask --scheduler tcp://localhost:1 --workers 2",
+            "the Dask cluster determines the number of workers",
+        ),
         ("--colour blue", "--colour"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(capsys, small_tree, tmp_path, options, words):
     """Exit code 2, one line that names what would be right, nothing written."""
-    assert words in refused(capsys, "convert", "imagenet", small_tree, tmp_path / "d", *options.split())
+    assert words in refused(
+        capsys, "convert", "imagenet", small_tree, tmp_path / "d", *options.split()
+    )
     assert [] == list(tmp_path.iterdir())
 
 
@@ -210,7 +323,9 @@ def test_bad_places_are_refused(capsys, small_tree, tmp_path):
         assert words in refused(capsys, "convert", "imagenet", source, destination)
     assert "imagenet2" in refused(capsys, "convert", "imagenet2", small_tree, tmp_path / "d")
     for options in ("--images 0", "--images 5 --classes 6", "--form zip", "--seed -1"):
-        assert options.split()[-2] in refused(capsys, "generate", "imagenet", tmp_path / "d", *options.split())
+        assert options.split()[-2] in refused(
+            capsys, "generate", "imagenet", tmp_path / "d", *options.split()
+        )
     assert ["empty", "taken"] == sorted(path.name for path in tmp_path.iterdir())
 
 

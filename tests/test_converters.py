@@ -1,4 +1,5 @@
-"""Conversion: the same records in every layout, from every source, with any number of workers, or nothing at all."""
+"""Conversion: the same records in every layout, from every source, with any number of workers, or
+nothing at all."""
 
 import io
 import os
@@ -22,19 +23,28 @@ from ioprof.converters.sources.source_kinds import open_source
 from ioprof.errors import CommandError, DatasetError, IoprofError
 from ioprof.format.dataset import Dataset, ImageFormat
 
-FORMATS = {"original": {}, "jpeg": {"image": "rgb256"}, "raw": {"image": "rgb256", "encoding": "raw"}}
+FORMATS = {
+    "original": {},
+    "jpeg": {"image": "rgb256"},
+    "raw": {"image": "rgb256", "encoding": "raw"},
+}
 
 
-# ------------------------------------------------------------------------------------------------ laws
+# --------------------------------------------------------------------------------------------- laws
 
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_every_layout_holds_the_same_records(small_tree, tmp_path, form):
-    """Same names, labels, bytes and order in `files` and `lmdb`, and so the same digest; the manifest is what is on the disk."""
+    """Same names, labels, bytes and order in `files` and `lmdb`, and so the same digest; the
+    manifest is what is on the disk."""
     files = made(small_tree, tmp_path / "files", layout="files", **FORMATS[form])
     one_file = made(small_tree, tmp_path / "lmdb", layout="lmdb", **FORMATS[form])
     assert records(files) == records(one_file)
-    assert (files.digest, files.bytes, files.records) == (one_file.digest, one_file.bytes, one_file.records)
+    assert (files.digest, files.bytes, files.records) == (
+        one_file.digest,
+        one_file.bytes,
+        one_file.records,
+    )
     assert (36, files) == (len(records(files)), Dataset.load(files.path))
     assert files.bytes == sum(len(data) for _, _, data in records(files))
     assert ["dataset.json", "train"] == sorted(path.name for path in one_file.path.iterdir())
@@ -45,7 +55,14 @@ def test_every_layout_holds_the_same_records(small_tree, tmp_path, form):
 def test_the_number_of_workers_changes_nothing(small_tree, tmp_path, layout, form):
     """One process or three: the same bytes in the same files."""
     one, three = (
-        made(small_tree, tmp_path / str(workers) / "dataset", layout=layout, workers=workers, **FORMATS[form]) for workers in (1, 3)
+        made(
+            small_tree,
+            tmp_path / str(workers) / "dataset",
+            layout=layout,
+            workers=workers,
+            **FORMATS[form],
+        )
+        for workers in (1, 3)
     )
     assert folder_bytes(one.path) == folder_bytes(three.path)
 
@@ -54,14 +71,18 @@ def test_originals_are_the_source_bytes(small_tree, tmp_path):
     """Each image once, untouched, with the place of its class as its label."""
     dataset = made(small_tree, tmp_path / "dataset", layout="lmdb")
     wnids = sorted(path.name for path in small_tree.iterdir())
-    expected = sorted((path.name, wnids.index(path.parent.name), path.read_bytes()) for path in small_tree.glob("*/*"))
+    expected = sorted(
+        (path.name, wnids.index(path.parent.name), path.read_bytes())
+        for path in small_tree.glob("*/*")
+    )
     assert expected == sorted(records(dataset))
     assert wnids == [entry.wnid for entry in dataset.classes]
     assert 0 in {label for _, label, _ in records(dataset)}
 
 
 def test_the_order_is_shuffled_by_the_seed_alone(small_tree, tmp_path):
-    """Same seed, same order; another seed, another; classes are mixed; a limit takes the first ones and keeps the labels."""
+    """Same seed, same order; another seed, another; classes are mixed; a limit takes the first ones
+    and keeps the labels."""
     whole, again, other, first = (
         records(made(small_tree, tmp_path / name, **options))
         for name, options in {"a": {}, "b": {}, "c": {"shuffle_seed": 1}, "d": {"limit": 7}}.items()
@@ -108,7 +129,7 @@ def test_a_map_that_cannot_grow_is_one_line(tmp_path):
         resource.setrlimit(resource.RLIMIT_AS, before)
 
 
-# ------------------------------------------------------------------------------------------------ images
+# ------------------------------------------------------------------------------------------- images
 
 
 def centre(image: Image.Image) -> tuple[int, ...]:
@@ -128,8 +149,18 @@ def test_odd_images_come_out_right(name):
 def test_images_are_turned_upright(orientation):
     """An image with an EXIF orientation is rotated as a viewer shows it."""
     upright = quadrants()
-    turned_by = {2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4}  # the transposition that undoes what the tag asks for
-    lying = upright.transpose(Image.Transpose(turned_by[orientation])) if orientation > 1 else upright
+    turned_by = {
+        2: 0,
+        3: 3,
+        4: 1,
+        5: 5,
+        6: 2,
+        7: 6,
+        8: 4,
+    }  # the transposition that undoes what the tag asks for
+    lying = (
+        upright.transpose(Image.Transpose(turned_by[orientation])) if orientation > 1 else upright
+    )
     exif = Image.Exif()
     exif[0x0112] = orientation
     result = np.asarray(rgb256(encoded(lying, "PNG", exif=exif))).astype(int)
@@ -154,7 +185,8 @@ def test_originals_with_something_behind_their_end_are_whole():
 
 @pytest.mark.parametrize("mode", ["I", "F"])
 def test_pixels_of_unknown_range_are_refused(mode):
-    """A 32-bit TIFF would come out black; a 16-bit PGM, which Pillow opens as 32 bits too, has a known range."""
+    """A 32-bit TIFF would come out black; a 16-bit PGM, which Pillow opens as 32 bits too, has a
+    known range."""
     with pytest.raises(BadImageError, match="32-bit pixels of unknown range"):
         rgb256(encoded(Image.new(mode, (64, 64), 1), "TIFF"))
     deep = b"P5 64 64 65535\n" + (140 * 257).to_bytes(2) * 64 * 64
@@ -162,7 +194,8 @@ def test_pixels_of_unknown_range_are_refused(mode):
 
 
 def test_a_hole_in_a_jpeg_is_refused():
-    """A page of zeros among its pixels is a copy that failed; zeros in a camera's notes or behind the end are none."""
+    """A page of zeros among its pixels is a copy that failed; zeros in a camera's notes or behind
+    the end are none."""
     noise = Image.effect_noise((300, 300), 80).convert("RGB")
     whole = encoded(noise, "JPEG", quality=95, exif=b"Exif\0\0" + bytes(9000)) + bytes(9000)
     place = whole.index(b"\xff\xda") + 8192
@@ -179,11 +212,14 @@ def test_originals_of_other_formats_are_told_what_to_type(tmp_path, kind):
     source = tree(tmp_path / "source", {"n01/a.bmp": encoded(quadrants(), kind)})
     with pytest.raises(CommandError) as refusal:
         made(source, tmp_path / "dataset")
-    assert f"{source}/n01/a.bmp: {kind}: original keeps only JPEG and PNG: use --image rgb256" == str(refusal.value)
+    assert (
+        f"{source}/n01/a.bmp: {kind}: original keeps only JPEG and PNG: use --image rgb256"
+        == str(refusal.value)
+    )
     assert 1 == made(source, tmp_path / "dataset", image="rgb256").records
 
 
-# ------------------------------------------------------------------------------------------------ bad images
+# --------------------------------------------------------------------------------------- bad images
 
 
 @pytest.mark.parametrize("image", ["original", "rgb256"])
@@ -201,14 +237,19 @@ def test_a_bad_image_ends_the_conversion(tmp_path, image):
 
 @pytest.mark.parametrize("layout", ["files", "lmdb"])
 def test_bad_images_are_quarantined(tmp_path, layout):
-    """They are listed with their reasons and left out; the others keep their labels, also those of a class that is all bad."""
+    """They are listed with their reasons and left out; the others keep their labels, also those of
+    a class that is all bad."""
     images = {f"n01/{name}.JPEG": data for name, (data, _) in BAD.items()}
     good = {f"n02/{number}.JPEG": jpeg(seed=number) for number in range(5)}
     source = tree(tmp_path / "source", images | good)
-    dataset = made(source, tmp_path / "dataset", layout=layout, image="rgb256", on_error="quarantine")
+    dataset = made(
+        source, tmp_path / "dataset", layout=layout, image="rgb256", on_error="quarantine"
+    )
     assert {f"n01/{name}.JPEG" for name in BAD} == {entry["name"] for entry in dataset.quarantined}
     assert all(BAD[Path(entry["name"]).stem][1] in entry["reason"] for entry in dataset.quarantined)
-    assert [(f"{number}.JPEG", 1) for number in range(5)] == sorted((name, label) for name, label, _ in records(dataset))
+    assert [(f"{number}.JPEG", 1) for number in range(5)] == sorted(
+        (name, label) for name, label, _ in records(dataset)
+    )
     assert dataset == Dataset.load(dataset.path)
 
 
@@ -220,16 +261,20 @@ def test_nothing_but_bad_images_is_an_error(tmp_path):
     assert not list(tmp_path.glob("*dataset*"))
 
 
-# ------------------------------------------------------------------------------------------------ sources
+# ------------------------------------------------------------------------------------------ sources
 
 
 def test_names_with_spaces_are_kept(tmp_path):
     """The label is the last word of an index line."""
     source = tree(tmp_path / "source", {"n 01/a  photo 7.JPEG": jpeg(), "n 01/ümlaut.JPEG": jpeg()})
-    assert ["a  photo 7.JPEG", "ümlaut.JPEG"] == sorted(name for name, _, _ in records(made(source, tmp_path / "dataset")))
+    assert ["a  photo 7.JPEG", "ümlaut.JPEG"] == sorted(
+        name for name, _, _ in records(made(source, tmp_path / "dataset"))
+    )
 
 
-@pytest.mark.parametrize("name", [b"a\nb.JPEG", b"a\x1b[31m.JPEG", b"\xff.JPEG", "a\u202eb.JPEG".encode()])
+@pytest.mark.parametrize(
+    "name", [b"a\nb.JPEG", b"a\x1b[31m.JPEG", b"\xff.JPEG", "a\u202eb.JPEG".encode()]
+)
 def test_names_that_could_do_harm_are_refused(tmp_path, name):
     """Line breaks, terminal controls, bytes that are no text."""
     tree(tmp_path / "source", {"n01/good.JPEG": jpeg()})
@@ -239,12 +284,15 @@ def test_names_that_could_do_harm_are_refused(tmp_path, name):
 
 
 def test_images_that_differ_in_their_suffix_stay_apart(tmp_path):
-    """`x.png` and `x.jpg` keep their suffix where both would become `x.JPEG`; what still collides is refused."""
+    """`x.png` and `x.jpg` keep their suffix where both would become `x.JPEG`; what still collides
+    is refused."""
     images = {"n01/x.png": encoded(quadrants(), "PNG"), "n01/x.jpg": jpeg(), "n01/y.jpg": jpeg()}
     source = tree(tmp_path / "source", images)
     dataset = made(source, tmp_path / "dataset", image="rgb256")
     assert ["x.jpg.JPEG", "x.png.JPEG", "y.JPEG"] == sorted(name for name, _, _ in records(dataset))
-    assert ["x.jpg", "x.png", "y.jpg"] == sorted(name for name, _, _ in records(made(source, tmp_path / "original")))
+    assert ["x.jpg", "x.png", "y.jpg"] == sorted(
+        name for name, _, _ in records(made(source, tmp_path / "original"))
+    )
     tree(source, {"n01/x.png.JPEG": jpeg()})
     with pytest.raises(DatasetError, match="rename one"):
         made(source, tmp_path / "again", image="rgb256")
@@ -252,17 +300,25 @@ def test_images_that_differ_in_their_suffix_stay_apart(tmp_path):
 
 def test_a_split_folder_inside_the_source_is_found(tmp_path):
     """`train/` next to `val/`, and the class names next to both."""
-    source = tree(tmp_path / "source", {"train/n01/a.JPEG": jpeg(), "val/n01/b.JPEG": jpeg(), "val/n02/c.JPEG": jpeg()})
+    source = tree(
+        tmp_path / "source",
+        {"train/n01/a.JPEG": jpeg(), "val/n01/b.JPEG": jpeg(), "val/n02/c.JPEG": jpeg()},
+    )
     (source / "synset_words.txt").write_text("n01 tench, Tinca tinca\n")
     train = made(source, tmp_path / "train")
-    assert (["n01"], ["tench, Tinca tinca"]) == ([entry.wnid for entry in train.classes], [entry.name for entry in train.classes])
+    assert (["n01"], ["tench, Tinca tinca"]) == (
+        [entry.wnid for entry in train.classes],
+        [entry.name for entry in train.classes],
+    )
     assert 2 == made(source, tmp_path / "val", split="val").records
 
 
 def test_files_that_are_no_images_by_their_names_are_counted(tmp_path):
     """By suffix, the most frequent first; .jpe and .jfif are images."""
     names = ["a.jpe", "b.JFIF", "c.txt", "d.GIF", "e.gif", "f", ".DS_Store"]
-    source = open_source(tree(tmp_path / "source", {f"n01/{name}": jpeg() for name in names}), "train")
+    source = open_source(
+        tree(tmp_path / "source", {f"n01/{name}": jpeg() for name in names}), "train"
+    )
     assert ["a.jpe", "b.JFIF"] == [image.name for image in source.images]
     assert {".gif": 2, ".txt": 1, "other": 1, "hidden": 1} == source.passed_over
 
@@ -306,12 +362,13 @@ def test_named_pipes_are_not_opened(tmp_path):
         made(tmp_path / "pipe.tar", tmp_path / "other")
 
 
-# ------------------------------------------------------------------------------------------------ real images
+# -------------------------------------------------------------------------------------- real images
 
 
 @pytest.mark.job(every=4)
 def test_real_images_survive(sample, tmp_path):
-    """A hundred of ImageNet: both layouts alike, JPEGs that decode, and within two decibels of what raw pixels hold."""
+    """A hundred of ImageNet: both layouts alike, JPEGs that decode, and within two decibels of what
+    raw pixels hold."""
     options: dict[str, Any] = {"limit": 100, "image": "rgb256", "workers": 2}
     files = made(sample, tmp_path / "files", layout="files", **options)
     raw = made(sample, tmp_path / "raw", layout="lmdb", encoding="raw", **options)

@@ -41,11 +41,17 @@ def advice(summary: Summary) -> list[str]:
 
 
 def test_results_are_copied_to_the_host() -> None:
-    """What is advised for batches does not help: neither smaller samples, nor pinned memory of the loader."""
+    """What is advised for batches does not help: neither smaller samples, nor pinned memory of the
+    loader."""
     found = summarise(timeline(RESULTS))
-    assert "66.7% went to copies from the device to the host (9.0 MB a step, to pageable memory)" in found.verdict.text
+    assert (
+        "66.7% went to copies from the device to the host (9.0 MB a step, to pageable memory)"
+        in found.verdict.text
+    )
     less, pinned = advice(found)
-    assert less.startswith("Copy results to the host less often, or reduce them on the device first")
+    assert less.startswith(
+        "Copy results to the host less often, or reduce them on the device first"
+    )
     assert pinned.startswith("Copy results into page-locked memory that is kept")
     assert not [text for text in (less, pinned) if "uint8" in text or "DataLoader" in text]
     assert "9.0 MB from the device" in less
@@ -54,7 +60,10 @@ def test_results_are_copied_to_the_host() -> None:
 def test_batches_are_copied_to_the_device() -> None:
     """From pageable memory."""
     found = summarise(timeline(BATCHES, config={"loader": "torch DataLoader"}))
-    assert "66.7% went to copies from the host to the device (9.0 MB a step, from pageable memory)" in found.verdict.text
+    assert (
+        "66.7% went to copies from the host to the device (9.0 MB a step, from pageable memory)"
+        in found.verdict.text
+    )
     pinned, fewer = advice(found)
     assert "pin" in pinned
     assert "uint8" in fewer
@@ -77,11 +86,14 @@ def test_advice_brings_no_more_than_its_direction() -> None:
 
 
 def test_details_tell_directions_and_memory() -> None:
-    """Where no compute hides them; of an emulated device nothing, whose copies do not say what memory they came from."""
+    """Where no compute hides them; of an emulated device nothing, whose copies do not say what
+    memory they came from."""
     assert {
         "h2d": [("device to host", 10 * TICK_NS), ("host to device, pageable memory", 8 * TICK_NS)],
     } == details(timeline(BOTH), "h2d")
-    own = timeline("step 0000\ncompute 00..\nh2d 9B ..00", device={"basis": "emulated", "samples_per_s": 100.0})
+    own = timeline(
+        "step 0000\ncompute 00..\nh2d 9B ..00", device={"basis": "emulated", "samples_per_s": 100.0}
+    )
     assert {"h2d": []} == details(own, "h2d")
     assert "went to copies between host and device" in summarise(own).verdict.text
 
@@ -111,21 +123,38 @@ def test_overlap_tells_the_directions() -> None:
         h2d     ..0000....
         d2h     ......0000
     """
-    [said] = [line.text for line in statements(summarise(timeline(drawing))) if line.label == "overlap"]
+    [said] = [
+        line.text for line in statements(summarise(timeline(drawing))) if line.label == "overlap"
+    ]
     assert "copies to the device 50.0% of 40.0 ns, copies to the host 0.0% of 40.0 ns" in said
 
 
 def with_samples(trace: Trace, stacks: dict[int, str]) -> Trace:
-    """The trace, with a sample of the main thread of rank 0 at each of these characters of its drawing."""
+    """The trace, with a sample of the main thread of rank 0 at each of these characters of its
+    drawing."""
     rows: list[dict[str, Any]] = [
-        {"time_ns": at * TICK_NS + 1, "host": "node1", "rank": 0, "pid": pid(0), "tid": pid(0), "role": "rank", "stack": stack}
+        {
+            "time_ns": at * TICK_NS + 1,
+            "host": "node1",
+            "rank": 0,
+            "pid": pid(0),
+            "tid": pid(0),
+            "role": "rank",
+            "stack": stack,
+        }
         for at, stack in stacks.items()
     ]
-    return Trace(trace.run, trace.spans, trace.files, stacks=pl.DataFrame(rows, schema=table_schema(STACK_COLUMNS)))
+    return Trace(
+        trace.run,
+        trace.spans,
+        trace.files,
+        stacks=pl.DataFrame(rows, schema=table_schema(STACK_COLUMNS)),
+    )
 
 
 def test_the_line_that_copies_is_named() -> None:
-    """Where the loop waits for the copy, as it does with pageable memory; samples at other times are of other causes."""
+    """Where the loop waits for the copy, as it does with pageable memory; samples at other times
+    are of other causes."""
     copying = dict.fromkeys((*range(2, 10), *range(14, 22)), "/job/train.py:7:log")
     computing = dict.fromkeys((0, 1, 10, 11, 12, 13), "/job/train.py:3:main")
     found = summarise(with_samples(timeline(RESULTS), {**copying, **computing}))

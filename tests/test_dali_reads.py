@@ -1,4 +1,5 @@
-"""DALI's own readers take what `convert` writes: all records, in order, with their labels, 0 included."""
+"""DALI's own readers take what `convert` writes: all records, in order, with their labels, 0
+included."""
 
 import io
 from pathlib import Path
@@ -13,7 +14,9 @@ from ioprof.format.dataset import Dataset
 from ioprof.loaders.base import LoaderOptions
 from ioprof.loaders.dali_loader import DaliLoader
 
-dali = pytest.importorskip("nvidia.dali", reason="DALI is not installed (pip install ioprof[dali])", exc_type=ImportError)
+dali = pytest.importorskip(
+    "nvidia.dali", reason="DALI is not installed (pip install ioprof[dali])", exc_type=ImportError
+)
 fn = pytest.importorskip("nvidia.dali.fn", exc_type=ImportError)
 
 pytestmark = pytest.mark.filterwarnings("default")  # DALI's own, on machines without a GPU
@@ -24,8 +27,14 @@ def reader(dataset: Dataset) -> Any:
     if dataset.layout == "lmdb":
         return fn.readers.caffe2(path=str(dataset.data_path), label_type=0, name="reader")
     if dataset.layout == "webdataset":
-        return fn.readers.webdataset(paths=[str(path) for path in dataset.shard_paths()], ext=["jpg;png;rgb", "cls"], name="reader")
-    return fn.readers.file(file_root=str(dataset.path), file_list=str(dataset.index_path), name="reader")
+        return fn.readers.webdataset(
+            paths=[str(path) for path in dataset.shard_paths()],
+            ext=["jpg;png;rgb", "cls"],
+            name="reader",
+        )
+    return fn.readers.file(
+        file_root=str(dataset.path), file_list=str(dataset.index_path), name="reader"
+    )
 
 
 def read_by_dali(dataset: Dataset) -> list[tuple[int, bytes]]:
@@ -40,14 +49,19 @@ def read_by_dali(dataset: Dataset) -> list[tuple[int, bytes]]:
         image, label = pipeline.run()
         number = np.asarray(label.at(0))
         found.append(
-            (int(number.tobytes()) if dataset.layout == "webdataset" else int(number.item()), np.asarray(image.at(0)).tobytes())
+            (
+                int(number.tobytes()) if dataset.layout == "webdataset" else int(number.item()),
+                np.asarray(image.at(0)).tobytes(),
+            )
         )
     return found
 
 
 @pytest.mark.parametrize("layout", ["files", "lmdb", "webdataset"])
 @pytest.mark.parametrize(
-    "options", [{}, {"image": "rgb256"}, {"image": "rgb256", "encoding": "raw"}], ids=["original", "jpeg", "raw"]
+    "options",
+    [{}, {"image": "rgb256"}, {"image": "rgb256", "encoding": "raw"}],
+    ids=["original", "jpeg", "raw"],
 )
 def test_dali_reads_every_record(small_tree, tmp_path, layout, options):
     """Same bytes, same labels, same order."""
@@ -86,8 +100,11 @@ def test_dali_reads_names_with_spaces(small_tree, tmp_path):
 @pytest.mark.parametrize("is_shared", [False, True])
 @pytest.mark.parametrize("layout", ["files", "webdataset"])
 def test_files_that_other_hosts_share_are_not_mapped(small_tree, tmp_path, layout, is_shared):
-    """There every byte is read, by the kernel's own count; elsewhere DALI maps the files, and next to nothing is."""
-    dataset = made(small_tree, tmp_path / "dataset", layout=layout, image="rgb256", encoding="raw", size=64)
+    """There every byte is read, by the kernel's own count; elsewhere DALI maps the files, and next
+    to nothing is."""
+    dataset = made(
+        small_tree, tmp_path / "dataset", layout=layout, image="rgb256", encoding="raw", size=64
+    )
     options = LoaderOptions(6, 6, workers=1, crop=16)
     list(DaliLoader(dataset, options, maps_files=not is_shared))  # what DALI loads late is loaded
     before = bytes_read()

@@ -1,4 +1,5 @@
-"""A run folder that was damaged, edited or made by a stranger: an error of one line, the same numbers, or a note."""
+"""A run folder that was damaged, edited or made by a stranger: an error of one line, the same
+numbers, or a note."""
 
 import json
 import os
@@ -44,7 +45,8 @@ def refusal(folder: Path) -> str:
 
 
 def test_run_json_has_the_checksums_of_all_files_that_are_read(folder: Path) -> None:
-    """Of the report and the log there are none: nothing is read from them. A loaded run has none: they are the folder's."""
+    """Of the report and the log there are none: nothing is read from them. A loaded run has none:
+    they are the folder's."""
     run = json.loads((folder / "run.json").read_bytes())
 
     there = {name for name in (*TABLES, *DERIVED) if (folder / name).exists()}
@@ -79,12 +81,17 @@ def test_what_was_computed_is_computed_again_where_it_is_damaged(folder: Path) -
 
     found = Run.load(folder).summary
 
-    notes = [f"{name} is damaged; it was not used, and what it says was computed anew" for name in DERIVED]
+    notes = [
+        f"{name} is damaged; it was not used, and what it says was computed anew"
+        for name in DERIVED
+    ]
     assert (before.steps, before.verdict) == (found.steps, found.verdict)
     assert notes == [text for text in found.capture.not_seen if text not in before.capture.not_seen]
 
 
-def test_a_run_json_that_was_edited_loads_with_a_note(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_run_json_that_was_edited_loads_with_a_note(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """White space and the order of keys do not count."""
     value = json.loads((folder / "run.json").read_bytes())
     (folder / "run.json").write_text(json.dumps(value, sort_keys=True))
@@ -94,7 +101,9 @@ def test_a_run_json_that_was_edited_loads_with_a_note(folder: Path, caplog: pyte
     loaded = Trace.load(folder).run
 
     assert ("mine", ("run.json",)) == (loaded.name, loaded.kept.damaged)
-    assert ["run.json is not as ioprof wrote it" in record.getMessage() for record in caplog.records] == [True]
+    assert [
+        "run.json is not as ioprof wrote it" in record.getMessage() for record in caplog.records
+    ] == [True]
 
 
 def test_a_run_without_checksums_loads_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
@@ -104,9 +113,12 @@ def test_a_run_without_checksums_loads_without_a_word(caplog: pytest.LogCaptureF
 
 
 def test_what_is_saved_is_whole(folder: Path, tmp_path: Path) -> None:
-    """Wherever it is saved, its own folder and that of another run included, and whatever was noted of the folder it came from."""
+    """Wherever it is saved, its own folder and that of another run included, and whatever was noted
+    of the folder it came from."""
     (folder / "summary.json").write_text("{}")
-    (folder / "run.json").write_text((folder / "run.json").read_text().replace('"torch-script"', '"renamed"'))
+    (folder / "run.json").write_text(
+        (folder / "run.json").read_text().replace('"torch-script"', '"renamed"')
+    )
     trace = Trace.load(folder)
     assert ("run.json", "summary.json") == trace.run.kept.damaged
     for place in (tmp_path / "elsewhere", folder):
@@ -117,7 +129,8 @@ def test_what_is_saved_is_whole(folder: Path, tmp_path: Path) -> None:
 
 
 def test_writing_stops_anywhere_and_no_whole_file_mismatches(folder: Path) -> None:
-    """The analysis is written after the run: without its checksums it is not compared, and with them it is noted."""
+    """The analysis is written after the run: without its checksums it is not compared, and with
+    them it is noted."""
     run = Trace.load(folder).run
     Trace.load(folder).save(folder)  # its run.json knows nothing of the analysis that is there
     for name in DERIVED:
@@ -131,14 +144,19 @@ def test_writing_stops_anywhere_and_no_whole_file_mismatches(folder: Path) -> No
 
 @pytest.mark.job(every=4)
 @pytest.mark.parametrize("is_again", [False, True])
-def test_a_kill_at_any_rename_leaves_no_file_that_mismatches(folder: Path, tmp_path: Path, is_again: bool) -> None:
-    """Neither while a run folder is written first, nor while the same run is written there again."""
+def test_a_kill_at_any_rename_leaves_no_file_that_mismatches(
+    folder: Path, tmp_path: Path, is_again: bool
+) -> None:
+    """Neither while a run folder is written first, nor while the same run is written there
+    again."""
     program, number, code = PROGRAMS / "killed_while_writing.py", 0, -9
     while code == -9:
         written = tmp_path / str(number)
         if is_again:
             shutil.copytree(folder, written)
-        code = subprocess.run([sys.executable, program, folder, written, str(number)], check=False).returncode
+        code = subprocess.run(
+            [sys.executable, program, folder, written, str(number)], check=False
+        ).returncode
         if (written / "run.json").exists():
             assert () == Trace.load(written).run.kept.damaged
         number += 1
@@ -146,14 +164,20 @@ def test_a_kill_at_any_rename_leaves_no_file_that_mismatches(folder: Path, tmp_p
 
 
 @pytest.mark.system
-def test_a_save_that_fails_leaves_the_run_as_it_was(folder: Path, tmp_path: Path, small_disk) -> None:
+def test_a_save_that_fails_leaves_the_run_as_it_was(
+    folder: Path, tmp_path: Path, small_disk
+) -> None:
     """All is written before the first file is replaced."""
     disk = small_disk(1 << 18)
     Trace.load(folder).save(disk / "run")
     before = {path.name: path.read_bytes() for path in (disk / "run").iterdir()}
     large = Trace.load(folder)
-    large = large.with_facts(files=large.files.with_columns(path=large.files["path"] + "x" * 7), run=large.run.replace(
-        environment={str(number): os.urandom(99).hex() for number in range(1500)}))  # fmt: skip
+    large = large.with_facts(
+        files=large.files.with_columns(path=large.files["path"] + "x" * 7),
+        run=large.run.replace(
+            environment={str(number): os.urandom(99).hex() for number in range(1500)}
+        ),
+    )
 
     with pytest.raises(OSError, match="No space"):
         large.save(disk / "run")
@@ -174,14 +198,17 @@ def test_a_kept_analysis_is_used_only_for_the_run_it_was_made_of(folder: Path) -
 
 
 def test_a_table_is_not_loaded_that_claims_more_rows_than_it_can_have(folder: Path) -> None:
-    """A stranger's table, which no checksum knows: 168 million rows took 20 GB before they were found not to be there."""
+    """A stranger's table, which no checksum knows: 168 million rows took 20 GB before they were
+    found not to be there."""
     run = Trace.load(folder).run
     (folder / "run.json").write_text(run.to_json())
     assert num_rows(folder / "spans.parquet") == Trace.load(folder).num_spans
     data = claim_rows(bytearray((folder / "spans.parquet").read_bytes()), 168_000_000)
     (folder / "spans.parquet").write_bytes(data)
 
-    assert f"spans.parquet: damaged (it claims 168,000,000 rows in {len(data):,} bytes)" in refusal(folder)
+    assert f"spans.parquet: damaged (it claims 168,000,000 rows in {len(data):,} bytes)" in refusal(
+        folder
+    )
 
 
 def test_a_table_is_not_loaded_that_does_not_fit_in_memory(folder: Path) -> None:
@@ -200,17 +227,23 @@ def test_a_table_is_not_loaded_that_does_not_fit_in_memory(folder: Path) -> None
 
 @pytest.mark.job(every=4)
 @pytest.mark.parametrize("is_checked", [True, False])
-def test_any_damage_gives_an_error_the_same_numbers_or_a_note(folder: Path, tmp_path: Path, is_checked: bool) -> None:
+def test_any_damage_gives_an_error_the_same_numbers_or_a_note(
+    folder: Path, tmp_path: Path, is_checked: bool
+) -> None:
     """Of report, compare, inspect, whatif, export and watch; `IOPROF_DAMAGED_RUNS=300` tries more.
 
-    A run without checksums may give other numbers, but neither a traceback, nor an abort, nor a wait.
+    A run without checksums may give other numbers, but neither a traceback, nor an abort, nor a
+    wait.
     """
     if not is_checked:
         (folder / "run.json").write_text(Trace.load(folder).run.to_json())
     count = CASES if is_checked else CASES // 2
 
     ended = subprocess.run(
-        [sys.executable, PROGRAM, folder, tmp_path / "work", "0", str(count)], capture_output=True, text=True, check=False
+        [sys.executable, PROGRAM, folder, tmp_path / "work", "0", str(count)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
     assert 0 == ended.returncode, ended.stderr[-500:]

@@ -17,10 +17,22 @@ from ioprof.interchange.darshan_reads import Layout, Reads, TracedFile, reads_in
 PLAIN = Layout("<", has_threads=False)
 
 
-def record(number: int, rank: int, *reads: tuple[int, int, float, float], writes: int = 0, count: int | None = None) -> bytes:
+def record(
+    number: int,
+    rank: int,
+    *reads: tuple[int, int, float, float],
+    writes: int = 0,
+    count: int | None = None,
+) -> bytes:
     """A record that says that it has `count` reads, after one write or none."""
-    head = struct.pack("<Qqq64s2q", number, rank, 0, b"node1", writes, len(reads) if count is None else count)
-    return head + struct.pack("<2q2d", 0, 9, 0.1, 0.2) * writes + b"".join(struct.pack("<2q2d", *read) for read in reads)
+    head = struct.pack(
+        "<Qqq64s2q", number, rank, 0, b"node1", writes, len(reads) if count is None else count
+    )
+    return (
+        head
+        + struct.pack("<2q2d", 0, 9, 0.1, 0.2) * writes
+        + b"".join(struct.pack("<2q2d", *read) for read in reads)
+    )
 
 
 READERS = [reads_in, lambda blocks, *rest: reads_by_numpy(b"".join(blocks), *rest)]
@@ -28,7 +40,8 @@ READERS = [reads_in, lambda blocks, *rest: reads_by_numpy(b"".join(blocks), *res
 
 @pytest.mark.parametrize("read", READERS)
 def test_reads_of_all_records_are_found(read: Callable[..., Reads]) -> None:
-    """Times are rounded to the nearest nanosecond, halves to even; a read that is impossible is counted."""
+    """Times are rounded to the nearest nanosecond, halves to even; a read that is impossible is
+    counted."""
     data = record(5, 3, (0, 10, 0.5, 0.75), (-1, 20, 2.5e-9, 3.5e-9), writes=1)
     data += record(2**64 - 1, -1, (7, 1, 0.0, float("nan")), (8, 1, 1.0, 2.0))
     found = read([data], PLAIN, 1000)
@@ -55,7 +68,8 @@ def test_a_record_that_is_not_complete_is_left_out(count: int, read: Callable[..
 @settings(max_examples=examples(400), deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_damaged_data_gives_the_same_reads_and_counts(seed: int) -> None:
-    """Of both byte orders and versions, with changed, cut and doubled bytes, in blocks that end anywhere."""
+    """Of both byte orders and versions, with changed, cut and doubled bytes, in blocks that end
+    anywhere."""
     check_case(random.Random(seed))
 
 
@@ -79,6 +93,9 @@ def test_a_scanner_is_used_once() -> None:
     for call in (lambda: scanner.scan(b""), lambda: scanner.__init__(1, 0, False, False)):
         with pytest.raises(RuntimeError):
             call()
-    assert ([], b"") == (np.frombuffer(scanner.tables()[0][0], np.int64).tolist(), scanner.tables()[1])
+    assert ([], b"") == (
+        np.frombuffer(scanner.tables()[0][0], np.int64).tolist(),
+        scanner.tables()[1],
+    )
     with pytest.raises(ValueError, match="an impossible time"):
         _scan.DarshanScanner(1, -1, False, False)

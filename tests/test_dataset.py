@@ -1,4 +1,5 @@
-"""The manifest, the index and the LMDB value: what is written is read back, and nothing hostile gets through."""
+"""The manifest, the index and the LMDB value: what is written is read back, and nothing hostile
+gets through."""
 
 import json
 import os
@@ -12,7 +13,15 @@ from hypothesis import strategies as st
 
 from ioprof.errors import DatasetError
 from ioprof.foreign.tensorprotos import MAX_LABEL, decode, encode_image
-from ioprof.format.dataset import Dataset, ImageClass, ImageFormat, RecordDigest, is_plain_name, quantiles_of, read_index
+from ioprof.format.dataset import (
+    Dataset,
+    ImageClass,
+    ImageFormat,
+    RecordDigest,
+    is_plain_name,
+    quantiles_of,
+    read_index,
+)
 
 FUZZED = settings(max_examples=int(os.environ.get("IOPROF_FUZZED", "100")))
 
@@ -39,7 +48,7 @@ def a_dataset(path: Path, **changes: Any) -> Dataset:
     return replace(dataset, **changes)
 
 
-# ------------------------------------------------------------------------------------------------ the manifest
+# ------------------------------------------------------------------------------------- the manifest
 
 
 def test_a_manifest_is_read_back_as_it_was_saved(tmp_path):
@@ -52,7 +61,9 @@ def test_a_manifest_is_read_back_as_it_was_saved(tmp_path):
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=5,
 )
 
@@ -60,7 +71,8 @@ JSON = st.recursive(
 @FUZZED
 @given(data=st.data())
 def test_a_manifest_with_any_other_value_is_loaded_or_refused(tmp_path_factory, data):
-    """Whatever stands at any place of the manifest: a Dataset of the declared types, or a DatasetError that names the file."""
+    """Whatever stands at any place of the manifest: a Dataset of the declared types, or a
+    DatasetError that names the file."""
     folder = tmp_path_factory.mktemp("manifest")
     a_dataset(folder).save()
     keys = json.loads((folder / "dataset.json").read_text())
@@ -91,7 +103,9 @@ def test_half_of_a_surrogate_pair_is_refused(tmp_path):
             Dataset.load(tmp_path)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe\x00", b"[" * 100_000, b"1" * 5000, b"null", b"{}"])
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"\xff\xfe\x00", b"[" * 100_000, b"1" * 5000, b"null", b"{}"]
+)
 def test_what_is_no_manifest_is_refused(tmp_path, content):
     """Cut, binary, nested without end, a number without end, or something else altogether."""
     (tmp_path / "dataset.json").write_bytes(content)
@@ -120,7 +134,7 @@ def test_a_plain_name_stays_in_its_folder(text):
         assert len(text.encode()) <= 255
 
 
-# ------------------------------------------------------------------------------------------------ the index
+# ---------------------------------------------------------------------------------------- the index
 
 
 GOOD = "train/n01/a.JPEG 0\ntrain/n02/with space.JPEG 1\ntrain/n01/c.JPEG 0\n"
@@ -130,7 +144,10 @@ def test_an_index_gives_paths_and_labels(tmp_path):
     """In order, and a name may hold spaces."""
     dataset = a_dataset(tmp_path)
     dataset.index_path.write_text(GOOD)
-    assert (["train/n01/a.JPEG", "train/n02/with space.JPEG", "train/n01/c.JPEG"], [0, 1, 0]) == read_index(dataset)
+    assert (
+        ["train/n01/a.JPEG", "train/n02/with space.JPEG", "train/n01/c.JPEG"],
+        [0, 1, 0],
+    ) == read_index(dataset)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +177,9 @@ def test_an_index_that_lies_is_refused(tmp_path, line, words):
     assert words in str(refusal.value)
 
 
-@pytest.mark.parametrize("content", [b"", GOOD[:-1].encode(), GOOD[:20].encode(), b"\xff" + GOOD.encode(), b"x" * 10_000])
+@pytest.mark.parametrize(
+    "content", [b"", GOOD[:-1].encode(), GOOD[:20].encode(), b"\xff" + GOOD.encode(), b"x" * 10_000]
+)
 def test_a_cut_or_foreign_index_is_refused(tmp_path, content):
     """Also one that is far too large for its records, before it is read."""
     dataset = a_dataset(tmp_path)
@@ -175,7 +194,7 @@ def test_a_missing_index_is_refused(tmp_path):
         read_index(a_dataset(tmp_path))
 
 
-# ------------------------------------------------------------------------------------------------ LMDB values
+# -------------------------------------------------------------------------------------- LMDB values
 
 
 @given(st.binary(max_size=300), st.integers(0, MAX_LABEL))
@@ -196,8 +215,14 @@ def test_a_raw_image_comes_back(height, width, channels, label):
 
 def test_the_bytes_are_those_of_caffe2():
     """The two values worked out by hand from caffe2.proto."""
-    assert bytes.fromhex("0a0a 0801 1004 3204") + b"JPEG" + bytes.fromhex("0a08 0801 1002 2202 e707") == encode_image(b"JPEG", 999)
-    raw = bytes.fromhex("0a16 0802 0802 0803 1003 2a0c") + bytes(12) + bytes.fromhex("0a08 0801 1002 2202 e707")
+    assert bytes.fromhex("0a0a 0801 1004 3204") + b"JPEG" + bytes.fromhex(
+        "0a08 0801 1002 2202 e707"
+    ) == encode_image(b"JPEG", 999)
+    raw = (
+        bytes.fromhex("0a16 0802 0802 0803 1003 2a0c")
+        + bytes(12)
+        + bytes.fromhex("0a08 0801 1002 2202 e707")
+    )
     assert raw == encode_image(bytes(12), 999, (2, 2, 3))
     assert encode_image(b"J", 0).endswith(bytes.fromhex("0a07 0801 1002 2201 00"))
 
@@ -238,7 +263,9 @@ def test_any_bytes_are_decoded_or_refused(value):
 @given(st.binary(max_size=20), st.integers(0, 1 << 20), st.data())
 def test_damaged_values_are_decoded_or_refused(data, label, draw):
     """Cut anywhere, or with any byte changed."""
-    value = bytearray(encode_image(data * 3, label, (1, len(data), 3) if data and label % 2 else None))
+    value = bytearray(
+        encode_image(data * 3, label, (1, len(data), 3) if data and label % 2 else None)
+    )
     place = draw.draw(st.integers(0, len(value) - 1))
     refuses_or_decodes(bytes(value[:place]))
     value[place] = draw.draw(st.integers(0, 255))

@@ -1,4 +1,5 @@
-"""The destination of a job: it is replaced by rename, completely or not at all, and only if ioprof made it."""
+"""The destination of a job: it is replaced by rename, completely or not at all, and only if ioprof
+made it."""
 
 import errno
 import os
@@ -28,27 +29,47 @@ def _no_renameat2(old: Path, new: Path, flags: int) -> None:
 
 
 def test_what_appears_meanwhile_is_left_alone(small_tree, tmp_path, monkeypatch, rename):
-    """Another job's dataset, or with --force a user's folder: nothing of the work is left; an empty folder is filled."""
+    """Another job's dataset, or with --force a user's folder: nothing of the work is left; an empty
+    folder is filled."""
     destination = tmp_path / "dataset"
     monkeypatch.setattr(dataset_writer, "put_in_place", partial(put_in_place, rename=rename))
     other = made(small_tree, tmp_path / "other").path
-    cases = {"a dataset": (other, False), "thesis": (small_tree, True), "forced": (small_tree, False)}
+    cases = {
+        "a dataset": (other, False),
+        "thesis": (small_tree, True),
+        "forced": (small_tree, False),
+    }
     for content, force in cases.values():
         options = ConvertOptions(workers=1, force=force)
-        with pytest.raises(CommandError, match=r"appeared during.*finished work is kept") as refusal:
-            convert(small_tree, destination, options, lambda _, content=content: _copy(content, destination))
+        with pytest.raises(
+            CommandError, match=r"appeared during.*finished work is kept"
+        ) as refusal:
+            convert(
+                small_tree,
+                destination,
+                options,
+                lambda _, content=content: _copy(content, destination),
+            )
         assert 1 == refusal.value.exit_code
         assert folder_bytes(content) == folder_bytes(destination)
         shutil.rmtree(destination)
         shutil.rmtree(tmp_path / ".dataset.partial")
     assert ["other"] == [path.name for path in tmp_path.iterdir()]
-    convert(small_tree, destination, ConvertOptions(workers=1), lambda _: destination.mkdir(exist_ok=True))
+    convert(
+        small_tree,
+        destination,
+        ConvertOptions(workers=1),
+        lambda _: destination.mkdir(exist_ok=True),
+    )
     assert 36 == Dataset.load(destination).records
 
 
 @pytest.mark.parametrize("content", ["a dataset", "thesis", "forced"])
-def test_only_what_ioprof_made_is_replaced_at_the_last_moment(small_tree, tmp_path, rename, content):
-    """With either rename: what is at the destination by then stays unless ioprof made it and --force is given."""
+def test_only_what_ioprof_made_is_replaced_at_the_last_moment(
+    small_tree, tmp_path, rename, content
+):
+    """With either rename: what is at the destination by then stays unless ioprof made it and
+    --force is given."""
     new = made(small_tree, tmp_path / "new", layout="lmdb").path
     other = made(small_tree, tmp_path / "other").path if content != "thesis" else small_tree
     _copy(other, tmp_path / "dataset")
@@ -71,7 +92,8 @@ def _copy(content: Path, destination: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_during_the_exchange_is_deferred(small_tree, tmp_path, rename, number):
-    """Before and after each rename: the new dataset is at the destination, and the old one at the other place, both complete."""
+    """Before and after each rename: the new dataset is at the destination, and the old one at the
+    other place, both complete."""
     destination = tmp_path / "dataset"
     made(small_tree, destination)
     new = made(small_tree, tmp_path / "new", layout="lmdb").path
@@ -91,8 +113,11 @@ def test_a_signal_during_the_exchange_is_deferred(small_tree, tmp_path, rename, 
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_during_the_exchange_ends_a_job_well(small_tree, tmp_path, monkeypatch, rename, number):
-    """Before and after each rename: the new dataset is at its destination, the old one is removed, and nothing else is left."""
+def test_a_signal_during_the_exchange_ends_a_job_well(
+    small_tree, tmp_path, monkeypatch, rename, number
+):
+    """Before and after each rename: the new dataset is at its destination, the old one is removed,
+    and nothing else is left."""
     destination = tmp_path / "dataset"
     made(small_tree, destination)
 
@@ -111,7 +136,9 @@ def test_a_signal_during_the_exchange_ends_a_job_well(small_tree, tmp_path, monk
     assert signal.SIG_DFL == signal.getsignal(signal.SIGTERM)
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"schema": "other/1"}', '{"schema": ["ioprof.format.dataset/1"]}'])
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[]", '{"schema": "other/1"}', '{"schema": ["ioprof.format.dataset/1"]}']
+)
 def test_a_file_of_the_same_name_makes_no_folder_ours(small_tree, tmp_path, text):
     """Many programs write a dataset.json: only one with our schema may be replaced."""
     (tmp_path / "other").mkdir()

@@ -21,7 +21,18 @@ from repository import ROOT
 import ioprof
 from ioprof.cli import main
 from ioprof.cli.doctor import show_findings
-from ioprof.doctor import CHECKS, STATES, Finding, Surroundings, cgroups, examine, gpus, kernel, places, programs
+from ioprof.doctor import (
+    CHECKS,
+    STATES,
+    Finding,
+    Surroundings,
+    cgroups,
+    examine,
+    gpus,
+    kernel,
+    places,
+    programs,
+)
 from ioprof.instrument import faults, perf_events
 
 PACKAGE: Final = Path(ioprof.__file__).parent
@@ -40,7 +51,9 @@ def machine(tmp_path: Path, files: dict[str, str], **environment: str) -> Surrou
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return Surroundings(environment, PACKAGE, sys.executable, (), tmp_path / "proc", tmp_path / "sys")
+    return Surroundings(
+        environment, PACKAGE, sys.executable, (), tmp_path / "proc", tmp_path / "sys"
+    )
 
 
 def only(found: Finding | Iterable[Finding]) -> Finding:
@@ -50,10 +63,17 @@ def only(found: Finding | Iterable[Finding]) -> Finding:
 
 def doctor(*arguments: object, **environment: str | None) -> "subprocess.CompletedProcess[str]":
     """`ioprof doctor`, as a process with these changes to the environment."""
-    changed = {**os.environ, **{name: value for name, value in environment.items() if value is not None}}
-    changed = {name: value for name, value in changed.items() if environment.get(name, "") is not None}
+    changed = {
+        **os.environ,
+        **{name: value for name, value in environment.items() if value is not None},
+    }
+    changed = {
+        name: value for name, value in changed.items() if environment.get(name, "") is not None
+    }
     command = [sys.executable, "-m", "ioprof", "doctor", *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, env=changed, capture_output=True, text=True, timeout=240, check=False)
+    return subprocess.run(
+        command, cwd=ROOT, env=changed, capture_output=True, text=True, timeout=240, check=False
+    )
 
 
 def rows(ended: "subprocess.CompletedProcess[str]") -> dict[str, dict[str, str]]:
@@ -65,23 +85,30 @@ def rows(ended: "subprocess.CompletedProcess[str]") -> dict[str, dict[str, str]]
     return {row["name"]: row for row in found["findings"]}
 
 
-# ------------------------------------------------------------------------------------------------ the command
+# -------------------------------------------------------------------------------------- the command
 
 
 @pytest.fixture(scope="module")
 def as_it_is(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
     """What the command says of this machine, of a folder on its disk and of one in its memory."""
-    data, empty, temporary = (tmp_path_factory.mktemp(name) for name in ("data", "empty", "temporary"))
+    data, empty, temporary = (
+        tmp_path_factory.mktemp(name) for name in ("data", "empty", "temporary")
+    )
     (data / "record").write_bytes(b"data")
     memory = ["/dev/shm"] if Path("/dev/shm").is_dir() else []
     found = rows(doctor("--json", data, empty, *memory, TMPDIR=str(temporary)))
-    assert [data / "record"] == [*data.iterdir(), *empty.iterdir(), *temporary.iterdir()]  # it leaves nothing behind
+    assert [data / "record"] == [
+        *data.iterdir(),
+        *empty.iterdir(),
+        *temporary.iterdir(),
+    ]  # it leaves nothing behind
     return found
 
 
 @pytest.mark.job(every=4)
 def test_every_finding_says_what_to_type(as_it_is: dict[str, dict[str, str]]) -> None:
-    """Each row has a state, what was seen and what it means; what is not ok says what to type, and what is ok does not."""
+    """Each row has a state, what was seen and what it means; what is not ok says what to type, and
+    what is ok does not."""
     for row in as_it_is.values():
         assert {"name", "state", "seen", "means", "to_type"} == row.keys()
         assert row["state"] in STATES
@@ -96,13 +123,16 @@ def test_the_findings_agree_with_this_machine(as_it_is: dict[str, dict[str, str]
     """What can be known in another way: the library's file, DALI, GPUs, pressure files."""
     built = any(PACKAGE.glob("_capture*.so"))
     assert built or "missing" == as_it_is["capture library"]["state"]
-    assert (find_spec("nvidia.dali") is not None if find_spec("nvidia") else False) == (as_it_is["DALI"]["state"] == "ok")
+    assert (find_spec("nvidia.dali") is not None if find_spec("nvidia") else False) == (
+        as_it_is["DALI"]["state"] == "ok"
+    )
     assert Path("/proc/pressure/io").exists() == (as_it_is["pressure"]["state"] == "ok")
     assert (Path("/proc/driver/nvidia").exists()) == (as_it_is["GPU counters"]["state"] == "ok")
 
 
 def test_text_and_json_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
-    """Every name, state and command of the findings is in the text, commands in one piece; it closes with one sentence."""
+    """Every name, state and command of the findings is in the text, commands in one piece; it
+    closes with one sentence."""
     found = [
         Finding("page faults", "missing", "refused", "not seen", "sysctl -w " + "x" * 200),
         Finding("clock", "ok", "tsc", "cheap"),
@@ -110,8 +140,13 @@ def test_text_and_json_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     show_findings(found, json=False)
     text = capsys.readouterr().out
     assert f"\n    {found[0].to_type}\n" in text
-    assert all(word in text for finding in found for word in (finding.name, finding.state, finding.seen))
-    assert "1 of 2 things that ioprof looks at can be seen in full here; missing: page faults." == text.splitlines()[-1]
+    assert all(
+        word in text for finding in found for word in (finding.name, finding.state, finding.seen)
+    )
+    assert (
+        "1 of 2 things that ioprof looks at can be seen in full here; missing: page faults."
+        == text.splitlines()[-1]
+    )
     show_findings(found, json=True)
     assert [vars(finding) for finding in found] == json.loads(capsys.readouterr().out)["findings"]
 
@@ -124,8 +159,15 @@ def test_a_path_that_is_not_there_is_bad_usage(capsys: pytest.CaptureFixture[str
 
 @pytest.mark.job(every=4)
 def test_a_poor_environment_is_no_error(tmp_path: Path) -> None:
-    """No PATH, another tracer preloaded that is not there, a TMPDIR that cannot be used: findings, and exit code 0."""
-    ended = doctor("--json", tmp_path, PATH=None, LD_PRELOAD="/opt/darshan/libdarshan.so", TMPDIR="/nonexistent")
+    """No PATH, another tracer preloaded that is not there, a TMPDIR that cannot be used: findings,
+    and exit code 0."""
+    ended = doctor(
+        "--json",
+        tmp_path,
+        PATH=None,
+        LD_PRELOAD="/opt/darshan/libdarshan.so",
+        TMPDIR="/nonexistent",
+    )
     found = rows(ended)
     assert "limited" == found["LD_PRELOAD"]["state"]
     assert "unset LD_PRELOAD" == found["LD_PRELOAD"]["to_type"]
@@ -140,10 +182,14 @@ def test_a_check_that_fails_is_a_finding(here: Surroundings) -> None:
         raise OSError(5, "Input/output error")
 
     found = examine(here, (broken, kernel.tracing))
-    assert [("broken", "limited"), ("ptrace", "ok")] == [(finding.name, finding.state) for finding in found]
+    assert [("broken", "limited"), ("ptrace", "ok")] == [
+        (finding.name, finding.state) for finding in found
+    ]
 
 
-@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), KeyError("fields"), TypeError("of None")])
+@pytest.mark.parametrize(
+    "error", [OSError(5, "Input/output error"), KeyError("fields"), TypeError("of None")]
+)
 def test_what_a_check_found_before_it_failed_is_kept(here: Surroundings, error: Exception) -> None:
     """A check yields its findings one by one; an exception loses no other finding."""
 
@@ -151,21 +197,27 @@ def test_what_a_check_found_before_it_failed_is_kept(here: Surroundings, error: 
         yield Finding("first", "ok", "seen", "fine")
         raise error
 
-    assert ["first", "several", "ptrace"] == [finding.name for finding in examine(here, (several, kernel.tracing))]
+    assert ["first", "several", "ptrace"] == [
+        finding.name for finding in examine(here, (several, kernel.tracing))
+    ]
 
 
 def test_a_path_that_fails_costs_no_other_path(here: Surroundings, tmp_path: Path) -> None:
     """A mount that went away is a finding of its own; the folders after it are looked at."""
     lost = tmp_path / "lost"
     found = list(places.read_sources(replace(here, paths=(lost, tmp_path))))
-    assert [f"read sources of {lost}", f"read sources of {tmp_path}"] == [finding.name for finding in found]
+    assert [f"read sources of {lost}", f"read sources of {tmp_path}"] == [
+        finding.name for finding in found
+    ]
     assert [True, False] == ["the check failed" in finding.seen for finding in found]
 
 
-# ------------------------------------------------------------------------------------------------ programs
+# ----------------------------------------------------------------------------------------- programs
 
 
-def test_without_the_capture_library_it_says_how_to_get_it(here: Surroundings, tmp_path: Path) -> None:
+def test_without_the_capture_library_it_says_how_to_get_it(
+    here: Surroundings, tmp_path: Path
+) -> None:
     """An installation without a compiler has neither library nor, here, hooks."""
     bare = replace(here, package=tmp_path)
     for check in (programs.capture_library, programs.python_hooks):
@@ -187,7 +239,8 @@ def test_a_library_that_records_nothing_is_limited(here: Surroundings, tmp_path:
 
 @pytest.mark.job
 def test_a_library_that_breaks_programs_is_missing(here: Surroundings, tmp_path: Path) -> None:
-    """One built for another machine is refused by the linker, which says so; programs go on, and nothing is recorded."""
+    """One built for another machine is refused by the linker, which says so; programs go on, and
+    nothing is recorded."""
     (tmp_path / "_capture.so").write_bytes(b"\x7fELF no library")
     found = programs.capture_library(replace(here, package=tmp_path))
     assert found.state in ("limited", "missing")
@@ -195,8 +248,12 @@ def test_a_library_that_breaks_programs_is_missing(here: Surroundings, tmp_path:
 
 
 @pytest.mark.job
-@pytest.mark.skipif(not any(PACKAGE.glob("_capture*.so")), reason="the capture library is not built")
-@pytest.mark.parametrize("path", [os.environ.get("PATH", ""), "/nonexistent"], ids=["cat", "no cat"])
+@pytest.mark.skipif(
+    not any(PACKAGE.glob("_capture*.so")), reason="the capture library is not built"
+)
+@pytest.mark.parametrize(
+    "path", [os.environ.get("PATH", ""), "/nonexistent"], ids=["cat", "no cat"]
+)
 def test_the_capture_library_is_tried_for_real(here: Surroundings, path: str) -> None:
     """Every byte that a program reads is recorded; without `cat`, Python reads."""
     found = programs.capture_library(replace(here, environment={**here.environment, "PATH": path}))
@@ -214,7 +271,12 @@ def test_hooks_that_do_not_record_are_missing(here: Surroundings, tmp_path: Path
 
 @pytest.mark.parametrize(
     ("value", "state"),
-    [("", "ok"), ("libjemalloc.so.2", "ok"), ("/opt/nowhere/libx.so", "limited"), ("libc.so.6:libdarshan.so", "limited")],
+    [
+        ("", "ok"),
+        ("libjemalloc.so.2", "ok"),
+        ("/opt/nowhere/libx.so", "limited"),
+        ("libc.so.6:libdarshan.so", "limited"),
+    ],
 )
 def test_other_preloaded_libraries(here: Surroundings, value: str, state: str) -> None:
     """Allocators stay; another tracer, or a library that is not there, is named."""
@@ -225,10 +287,13 @@ def test_other_preloaded_libraries(here: Surroundings, value: str, state: str) -
 @pytest.mark.job
 @pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 def test_a_static_interpreter_cannot_be_reached(here: Surroundings, tmp_path: Path) -> None:
-    """A program without a dynamic linker loads nothing of ours; one with it is named with its linker."""
+    """A program without a dynamic linker loads nothing of ours; one with it is named with its
+    linker."""
     source, program = tmp_path / "static.c", tmp_path / "static"
     source.write_text(STATIC_PROGRAM)
-    built = subprocess.run(["cc", "-static", "-o", program, source], capture_output=True, check=False)
+    built = subprocess.run(
+        ["cc", "-static", "-o", program, source], capture_output=True, check=False
+    )
     if built.returncode:
         pytest.skip("no static C library")
     assert "missing" == programs.interpreter(replace(here, python=str(program))).state
@@ -245,43 +310,65 @@ def test_a_musl_interpreter_is_limited(here: Surroundings, tmp_path: Path) -> No
     assert "limited" == programs.interpreter(replace(here, python=str(program))).state
 
 
-# ------------------------------------------------------------------------------------------------ the kernel
+# --------------------------------------------------------------------------------------- the kernel
 
 
 @pytest.mark.parametrize(
     ("error", "paranoid", "seen", "to_type"),
     [
-        (errno.EACCES, 3, "kernel.perf_event_paranoid is 3", "sysctl -w kernel.perf_event_paranoid=2"),
+        (
+            errno.EACCES,
+            3,
+            "kernel.perf_event_paranoid is 3",
+            "sysctl -w kernel.perf_event_paranoid=2",
+        ),
         (errno.EPERM, 2, "forbidden, as containers do by seccomp", "docker run --cap-add PERFMON"),
-        (errno.EPERM, None, "forbidden, as containers do by seccomp", "docker run --cap-add PERFMON"),
+        (
+            errno.EPERM,
+            None,
+            "forbidden, as containers do by seccomp",
+            "docker run --cap-add PERFMON",
+        ),
         (errno.EINVAL, 2, "too old for it", "Linux 4.3 or newer"),
         (errno.ENOSYS, None, "no perf events", "a kernel built with CONFIG_PERF_EVENTS=y"),
         (errno.EMFILE, 2, "too few file descriptors", "ulimit -n 4096"),
         (errno.EIO, 2, os.strerror(errno.EIO), "dmesg"),
     ],
 )
-def test_why_page_faults_are_refused(here: Surroundings, error: int, paranoid: int | None, seen: str, to_type: str) -> None:
-    """The finding is the recorder's own refusal, in two parts: what stands in the way, and what to type."""
+def test_why_page_faults_are_refused(
+    here: Surroundings, error: int, paranoid: int | None, seen: str, to_type: str
+) -> None:
+    """The finding is the recorder's own refusal, in two parts: what stands in the way, and what to
+    type."""
     refused = perf_events.explain_refusal(error, paranoid)
     found = kernel.page_faults(here, lambda: refused)
     assert ("missing", refused.seen, refused.to_type) == (found.state, found.seen, found.to_type)
     assert (True, True) == (seen in found.seen, found.to_type.startswith(to_type))
-    assert str(refused) == f"page faults of mapped files cannot be recorded: {found.seen}; what would allow it: {found.to_type}"
+    assert (
+        str(refused)
+        == f"page faults of mapped files cannot be recorded: {found.seen}; what would allow it:"
+        f" {found.to_type}"
+    )
 
 
 @pytest.mark.job
 def test_page_faults_are_tried_for_real(here: Surroundings) -> None:
-    """What the trial says is what a recording would find, here and where a container's filter forbids the call."""
+    """What the trial says is what a recording would find, here and where a container's filter
+    forbids the call."""
     found, refused = kernel.page_faults(here), faults.refusal()
     assert (found.state == "ok") == (refused is None)
-    assert refused is None or "too old" not in refused.seen  # that would be a mistake of ours, not of the machine
+    assert (
+        refused is None or "too old" not in refused.seen
+    )  # that would be a mistake of ours, not of the machine
     program = f"""
 import runpy
 runpy.run_path({str(PROGRAMS / "without_perf_events.py")!r}, run_name="__main__")
 from ioprof.doctor import kernel
 print(kernel.page_faults(None).seen)
 """
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
     assert "forbidden" in ended.stdout.splitlines()[-1]
 
 
@@ -322,11 +409,18 @@ def test_a_machine_without_anything(tmp_path: Path) -> None:
     assert all(finding.to_type for finding in found if finding.state != "ok")
 
 
-@pytest.mark.parametrize(("current", "state"), [("tsc", "ok"), ("arch_sys_counter", "ok"), ("hpet", "limited"), ("xen", "limited")])
+@pytest.mark.parametrize(
+    ("current", "state"),
+    [("tsc", "ok"), ("arch_sys_counter", "ok"), ("hpet", "limited"), ("xen", "limited")],
+)
 def test_slow_clocks(tmp_path: Path, current: str, state: str) -> None:
-    """A clock source that needs a system call is limited, and the fast one is named where there is one."""
+    """A clock source that needs a system call is limited, and the fast one is named where there is
+    one."""
     folder = "sys/devices/system/clocksource/clocksource0"
-    files = {f"{folder}/current_clocksource": f"{current}\n", f"{folder}/available_clocksource": "tsc hpet acpi_pm\n"}
+    files = {
+        f"{folder}/current_clocksource": f"{current}\n",
+        f"{folder}/available_clocksource": "tsc hpet acpi_pm\n",
+    }
     found = kernel.clock(machine(tmp_path, files))
     assert state == found.state
     assert state == "ok" or found.to_type.startswith("echo tsc > ")
@@ -335,17 +429,24 @@ def test_slow_clocks(tmp_path: Path, current: str, state: str) -> None:
 def test_restricted_gpu_profiling(tmp_path: Path) -> None:
     """The driver's list of parameters shows whether users may profile."""
     for value, state in ((1, "limited"), (0, "ok")):
-        files = {"proc/driver/nvidia/params": f"ResmanDebugLevel: 4294967295\nRmProfilingAdminOnly: {value}\n"}
+        files = {
+            "proc/driver/nvidia/params": (
+                f"ResmanDebugLevel: 4294967295\nRmProfilingAdminOnly: {value}\n"
+            )
+        }
         assert state == gpus.restriction(machine(tmp_path, files)).state
 
 
-# ------------------------------------------------------------------------------------------------ places and groups
+# -------------------------------------------------------------------------------- places and groups
 
 
 def test_mounts_are_those_that_psutil_names(tmp_path: Path) -> None:
-    """File system and mount point of folders on different mounts; a file's mount is its folder's."""
+    """File system and mount point of folders on different mounts; a file's mount is its
+    folder's."""
     (tmp_path / "file").touch()
-    known = {partition.mountpoint: partition.fstype for partition in psutil.disk_partitions(all=True)}
+    known = {
+        partition.mountpoint: partition.fstype for partition in psutil.disk_partitions(all=True)
+    }
     for path in (Path("/proc"), Path("/dev/shm"), tmp_path, tmp_path / "file"):
         if path.exists():
             mount = places.mount_of(path)
@@ -362,12 +463,19 @@ def test_memory_file_systems_need_no_question(here: Surroundings) -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"data"])
-def test_read_sources_are_tried_for_real(here: Surroundings, tmp_path: Path, content: bytes | None) -> None:
-    """With a file of the folder, or where it is empty with a nameless one, RWF_NOWAIT is what it is for any other program."""
+def test_read_sources_are_tried_for_real(
+    here: Surroundings, tmp_path: Path, content: bytes | None
+) -> None:
+    """With a file of the folder, or where it is empty with a nameless one, RWF_NOWAIT is what it is
+    for any other program."""
     if content:
         (tmp_path / "file").write_bytes(content)
     found = only(places.read_sources(here))
-    expected = "ok" if places.mount_of(tmp_path).file_system in ("ext4", "xfs", "btrfs", "tmpfs") else "limited"
+    expected = (
+        "ok"
+        if places.mount_of(tmp_path).file_system in ("ext4", "xfs", "btrfs", "tmpfs")
+        else "limited"
+    )
     assert expected == found.state
 
 
@@ -379,14 +487,17 @@ def test_read_sources_are_tried_for_real(here: Surroundings, tmp_path: Path, con
         ("fuse.sshfs", "Operation not supported", "limited", "unknown"),
     ],
 )
-def test_what_a_file_system_means_for_reads(tmp_path: Path, file_system: str, answer: str, state: str, word: str) -> None:
+def test_what_a_file_system_means_for_reads(
+    tmp_path: Path, file_system: str, answer: str, state: str, word: str
+) -> None:
     """Exact, by counters, or unknown: as the capture library classifies reads there."""
     found = places.read_source("reads", tmp_path, file_system, lambda _: answer)
     assert (state, True) == (found.state, word in found.means)
 
 
 @pytest.mark.parametrize(
-    ("error", "state"), [("", "ok"), ("Function not implemented", "missing"), ("Operation not permitted", "missing")]
+    ("error", "state"),
+    [("", "ok"), ("Function not implemented", "missing"), ("Operation not permitted", "missing")],
 )
 def test_why_residency_is_refused(here: Surroundings, error: str, state: str) -> None:
     """An old kernel and another user's file call for different things."""
@@ -400,7 +511,8 @@ def test_why_residency_is_refused(here: Surroundings, error: str, state: str) ->
 def test_a_file_that_goes_meanwhile_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: str, gone: int, asked: str
 ) -> None:
-    """In a folder that others use, such as /dev/shm, the next file is asked, or where there is none a nameless one."""
+    """In a folder that others use, such as /dev/shm, the next file is asked, or where there is none
+    a nameless one."""
     for name in ("a", "b"):
         (tmp_path / name).write_text("data")
     entries = list(os.scandir(tmp_path))
@@ -417,7 +529,9 @@ def test_a_file_that_goes_meanwhile_is_passed_over(
         return True
 
     monkeypatch.setattr(os, after, {"scandir": scandir, "access": access}[after])
-    assert asked == places.find_refusal(tmp_path, lambda descriptor: os.pread(descriptor, 10, 0).decode())
+    assert asked == places.find_refusal(
+        tmp_path, lambda descriptor: os.pread(descriptor, 10, 0).decode()
+    )
 
 
 @pytest.mark.job
@@ -433,15 +547,23 @@ from ioprof.doctor.places import find_refusal, try_nowait
 os.setuid(65534)
 print(find_refusal(Path({str(private)!r}), try_nowait))
 """
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
     assert "no file in it can be read\n" == ended.stdout, ended.stderr
 
 
 @pytest.mark.parametrize(
     ("file_system", "free_bytes", "state", "word"),
-    [("ext4", 1 << 40, "ok", "space"), ("nfs4", 1 << 40, "limited", "network"), ("ext4", 1 << 20, "limited", "fill")],
+    [
+        ("ext4", 1 << 40, "ok", "space"),
+        ("nfs4", 1 << 40, "limited", "network"),
+        ("ext4", 1 << 20, "limited", "fill"),
+    ],
 )
-def test_spool_folders(tmp_path: Path, file_system: str, free_bytes: int, state: str, word: str) -> None:
+def test_spool_folders(
+    tmp_path: Path, file_system: str, free_bytes: int, state: str, word: str
+) -> None:
     """A spool folder must be local and have space."""
     found = places.assess_spool(tmp_path, file_system, free_bytes)
     assert (state, True) == (found.state, word in found.means)
@@ -450,8 +572,13 @@ def test_spool_folders(tmp_path: Path, file_system: str, free_bytes: int, state:
 def test_the_spool_folder_is_assessed_for_real(here: Surroundings, tmp_path: Path) -> None:
     """By its own file system and its free space."""
     found = only(places.spool_folder(replace(here, environment={"TMPDIR": str(tmp_path)})))
-    expected = places.assess_spool(tmp_path, places.mount_of(tmp_path).file_system, shutil.disk_usage(tmp_path).free)
-    assert (expected.state, expected.seen.partition(",")[0]) == (found.state, found.seen.partition(",")[0])
+    expected = places.assess_spool(
+        tmp_path, places.mount_of(tmp_path).file_system, shutil.disk_usage(tmp_path).free
+    )
+    assert (expected.state, expected.seen.partition(",")[0]) == (
+        found.state,
+        found.seen.partition(",")[0],
+    )
 
 
 @pytest.mark.parametrize(
@@ -459,26 +586,43 @@ def test_the_spool_folder_is_assessed_for_real(here: Surroundings, tmp_path: Pat
     [
         ("30 1 0:26 / {v} rw - cgroup2 cgroup2 rw", "0::/user.slice", ("v2", "user.slice")),
         ("30 1 0:26 / {v} rw - cgroup cgroup rw,memory", "4:memory:/job\n0::/", ("v1", "job")),
-        ("30 1 0:26 / {v} rw - cgroup cgroup rw,cpu\n31 1 0:27 / {v} rw - cgroup2 x rw", "1:cpu:/\n0::/", ("v2", ".")),
+        (
+            "30 1 0:26 / {v} rw - cgroup cgroup rw,cpu\n31 1 0:27 / {v} rw - cgroup2 x rw",
+            "1:cpu:/\n0::/",
+            ("v2", "."),
+        ),
         ("30 1 0:26 / {v} rw - cgroup2 cgroup2 rw", "0::/outside/of/the/container", ("v2", ".")),
     ],
 )
-def test_the_group_that_limits_memory(tmp_path: Path, mountinfo: str, groups: str, expected: tuple[str, str]) -> None:
+def test_the_group_that_limits_memory(
+    tmp_path: Path, mountinfo: str, groups: str, expected: tuple[str, str]
+) -> None:
     """Version 1, version 2, both at once, and a container that sees only its own part."""
     for name in ("user.slice", "job"):
         (tmp_path / name).mkdir()
-    assert (expected[0], tmp_path / expected[1]) == cgroups.memory_group(mountinfo.replace("{v}", str(tmp_path)), groups)
+    assert (expected[0], tmp_path / expected[1]) == cgroups.memory_group(
+        mountinfo.replace("{v}", str(tmp_path)), groups
+    )
 
 
 def test_a_memory_limit_can_be_had_in_three_ways(tmp_path: Path) -> None:
-    """A writable group of version 2 with the memory controller, the user's own systemd, or not at all."""
+    """A writable group of version 2 with the memory controller, the user's own systemd, or not at
+    all."""
     group = tmp_path / "group"
-    files = {"proc/self/mountinfo": f"30 1 0:26 / {group} rw - cgroup2 cgroup2 rw", "proc/self/cgroup": "0::/"}
+    files = {
+        "proc/self/mountinfo": f"30 1 0:26 / {group} rw - cgroup2 cgroup2 rw",
+        "proc/self/cgroup": "0::/",
+    }
     without = machine(tmp_path, files | {"group/cgroup.controllers": "cpu io"})
     assert "missing" == cgroups.memory_limit(without).state
     (tmp_path / "systemd").mkdir()
     (tmp_path / "systemd" / "private").touch()
-    assert "systemd-run --user" in cgroups.memory_limit(replace(without, environment={"XDG_RUNTIME_DIR": str(tmp_path)})).seen
+    assert (
+        "systemd-run --user"
+        in cgroups.memory_limit(
+            replace(without, environment={"XDG_RUNTIME_DIR": str(tmp_path)})
+        ).seen
+    )
     (group / "cgroup.controllers").write_text("cpu io memory")
     assert "ok" == cgroups.memory_limit(without).state
 

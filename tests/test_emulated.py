@@ -9,13 +9,32 @@ import torch
 
 from ioprof.clock import monotonic_ns
 from ioprof.loaders.base import Batch
-from ioprof.train.accelerators.emulated import Completion, EmulatedAccelerator, Engine, gradient_buckets
+from ioprof.train.accelerators.emulated import (
+    Completion,
+    EmulatedAccelerator,
+    Engine,
+    gradient_buckets,
+)
 from ioprof.train.accelerators.exchange import Exchange
-from ioprof.train.devices import DERIVED, PUBLISHED, EmulatedDevice, Links, Rate, device_names, emulated_device
+from ioprof.train.devices import (
+    DERIVED,
+    PUBLISHED,
+    EmulatedDevice,
+    Links,
+    Rate,
+    device_names,
+    emulated_device,
+)
 from ioprof.train.models import MODELS
 
 LINKS = Links(10e9)
-DEVICE = EmulatedDevice("test", Rate(2000.0, PUBLISHED, "a test"), h2d_bytes_per_s=1e9, pageable_bytes_per_s=0.5e9, links=LINKS)
+DEVICE = EmulatedDevice(
+    "test",
+    Rate(2000.0, PUBLISHED, "a test"),
+    h2d_bytes_per_s=1e9,
+    pageable_bytes_per_s=0.5e9,
+    links=LINKS,
+)
 RESNET50_GRADIENT_BYTES = MODELS["resnet50"].gradient_bytes
 SHAPE = (8, 3, 8, 8)
 
@@ -33,7 +52,11 @@ def spans():
 
 
 def batch(number: int, samples: int = 8) -> Batch:
-    return Batch(number, torch.zeros((samples, *SHAPE[1:]), dtype=torch.uint8), torch.zeros(samples, dtype=torch.int64))
+    return Batch(
+        number,
+        torch.zeros((samples, *SHAPE[1:]), dtype=torch.uint8),
+        torch.zeros(samples, dtype=torch.int64),
+    )
 
 
 def ring(num_ranks: int) -> Exchange:
@@ -57,10 +80,13 @@ def test_a_step_takes_the_known_time_on_the_devices_own_clock(spans):
 
 
 def test_queued_steps_follow_without_a_gap(spans):
-    """A step that was launched while the one before ran begins at that one's end: the host's wake-up costs the device nothing."""
+    """A step that was launched while the one before ran begins at that one's end: the host's
+    wake-up costs the device nothing."""
     now_ns = monotonic_ns()  # when all steps are launched, however long that takes
     instant_copies = replace(DEVICE, h2d_bytes_per_s=math.inf)
-    accelerator = EmulatedAccelerator(instant_copies, ring(1), SHAPE, emit=spans.emit, now_ns=lambda: now_ns)
+    accelerator = EmulatedAccelerator(
+        instant_copies, ring(1), SHAPE, emit=spans.emit, now_ns=lambda: now_ns
+    )
     for step in range(6):
         accelerator.launch(batch(step), step)
     accelerator.synchronize(5)
@@ -72,7 +98,10 @@ def test_queued_steps_follow_without_a_gap(spans):
 
 def test_a_copy_runs_beside_the_step_before(spans):
     """The copy engine and the compute engine work at the same time."""
-    run_steps(EmulatedAccelerator(replace(DEVICE, h2d_bytes_per_s=1e6), ring(1), SHAPE, emit=spans.emit), 6)
+    run_steps(
+        EmulatedAccelerator(replace(DEVICE, h2d_bytes_per_s=1e6), ring(1), SHAPE, emit=spans.emit),
+        6,
+    )
 
     copies = {step: (begin, end) for kind, begin, end, step in spans if kind == "h2d"}
     computes = {step: (begin, end) for kind, begin, end, step in spans if kind == "compute"}
@@ -81,13 +110,16 @@ def test_a_copy_runs_beside_the_step_before(spans):
 
 
 def test_the_exchange_waits_for_the_slowest_rank_and_takes_the_ring_formulas_time(spans):
-    """A bucket's exchange begins when the slowest rank has it, in order, and the sum is 2L(p-1)/p over the link."""
+    """A bucket's exchange begins when the slowest rank has it, in order, and the sum is 2L(p-1)/p
+    over the link."""
     late_ns = 3_000_000
     latest = lambda times: [time_ns + late_ns for time_ns in times]  # noqa: E731
     run_steps(EmulatedAccelerator(DEVICE, ring(4), SHAPE, emit=spans.emit, latest=latest), 2)
 
     comms = [(begin, end) for kind, begin, end, step in spans if kind == "comm" and step == 0]
-    compute = next((begin, end) for kind, begin, end, step in spans if kind == "compute" and step == 0)
+    compute = next(
+        (begin, end) for kind, begin, end, step in spans if kind == "compute" and step == 0
+    )
     exchange_ns = 2 * RESNET50_GRADIENT_BYTES * 3 / 4 / LINKS.bytes_per_s * 1e9
     assert comms[0][0] > compute[0] + 4_000_000 // 3
     assert comms[-1][1] >= compute[1] + late_ns
@@ -96,17 +128,22 @@ def test_the_exchange_waits_for_the_slowest_rank_and_takes_the_ring_formulas_tim
 
 
 def test_the_next_step_begins_after_the_exchange(spans):
-    """Parameters are updated from exchanged gradients: step i + 1 computes only after step i was exchanged."""
+    """Parameters are updated from exchanged gradients: step i + 1 computes only after step i was
+    exchanged."""
     latest = lambda times: [time_ns + 2_000_000 for time_ns in times]  # noqa: E731
     run_steps(EmulatedAccelerator(DEVICE, ring(2), SHAPE, emit=spans.emit, latest=latest), 3)
 
-    exchanged = {step: max(end for kind, _, end, of in spans if kind == "comm" and of == step) for step in range(3)}
+    exchanged = {
+        step: max(end for kind, _, end, of in spans if kind == "comm" and of == step)
+        for step in range(3)
+    }
     begins = {step: begin for kind, begin, _, step in spans if kind == "compute"}
     assert all(exchanged[step] <= begins[step + 1] for step in range(2))
 
 
 def test_buckets_hold_all_gradients_and_the_last_is_ready_at_the_end():
-    """Buckets are as DistributedDataParallel makes them: 1 MiB first, then 25 MiB, filled through the backward pass."""
+    """Buckets are as DistributedDataParallel makes them: 1 MiB first, then 25 MiB, filled through
+    the backward pass."""
     buckets = gradient_buckets(RESNET50_GRADIENT_BYTES)
 
     assert RESNET50_GRADIENT_BYTES == sum(bucket.num_bytes for bucket in buckets)
@@ -117,7 +154,8 @@ def test_buckets_hold_all_gradients_and_the_last_is_ready_at_the_end():
 
 
 def test_what_goes_wrong_in_an_engine_is_raised_where_the_host_waits():
-    """An engine that fails does not hang the job: whoever synchronises gets the error, and later operations still run."""
+    """An engine that fails does not hang the job: whoever synchronises gets the error, and later
+    operations still run."""
 
     def broken(_: int) -> int:
         raise RuntimeError("peer is gone")
@@ -138,13 +176,21 @@ def spans_by_kind(spans: Spans, kind: str) -> dict[int, tuple[int, int]]:
 
 @pytest.mark.parametrize("copy", ["pinned", "pageable"])
 def test_copies_on_the_stream_of_the_computation_hide_nothing(spans, copy):
-    """A copy begins when the step before has ended, and the step on it when the copy has, however late the host launches it."""
+    """A copy begins when the step before has ended, and the step on it when the copy has, however
+    late the host launches it."""
     slow, now_ns = replace(DEVICE, h2d_bytes_per_s=1e6, pageable_bytes_per_s=0.5e6), monotonic_ns()
-    run_steps(EmulatedAccelerator(slow, ring(1), SHAPE, copy=copy, emit=spans.emit, now_ns=lambda: now_ns), 5)
+    run_steps(
+        EmulatedAccelerator(
+            slow, ring(1), SHAPE, copy=copy, emit=spans.emit, now_ns=lambda: now_ns
+        ),
+        5,
+    )
 
     copies, computes = spans_by_kind(spans, "h2d"), spans_by_kind(spans, "compute")
     rate = {"pinned": 1e6, "pageable": 0.5e6}[copy]
-    assert {round((8 * 3 * 8 * 8 + 8 * 8) / rate * 1e9)} == {end - begin for begin, end in copies.values()}
+    assert {round((8 * 3 * 8 * 8 + 8 * 8) / rate * 1e9)} == {
+        end - begin for begin, end in copies.values()
+    }
     assert all(computes[step][0] == copies[step][1] for step in range(5))
     assert all(computes[step][1] <= copies[step + 1][0] for step in range(4))
 
@@ -167,7 +213,9 @@ def test_all_but_the_first_copy_are_hidden_where_they_fit_under_a_step(spans):
     """On an engine of their own, copies shorter than a step cost nothing but the first one."""
     copies_of_2_ms = replace(DEVICE, h2d_bytes_per_s=(8 * 3 * 8 * 8 + 8 * 8) / 2e-3)
     now_ns = monotonic_ns()
-    accelerator = EmulatedAccelerator(copies_of_2_ms, ring(1), SHAPE, is_constant=True, emit=spans.emit, now_ns=lambda: now_ns)
+    accelerator = EmulatedAccelerator(
+        copies_of_2_ms, ring(1), SHAPE, is_constant=True, emit=spans.emit, now_ns=lambda: now_ns
+    )
     for step in range(20):
         accelerator.launch(batch(step), step)
     accelerator.synchronize(19)
@@ -191,7 +239,8 @@ def test_an_evaluation_takes_a_third_of_a_step(spans):
 
 
 def test_what_a_device_has_no_rate_for_is_derived_and_says_how():
-    """By the ratio of two rates that one study measured, and only where there is none by operations."""
+    """By the ratio of two rates that one study measured, and only where there is none by
+    operations."""
     alexnet = emulated_device("emulated:v100", MODELS["alexnet"]).rate
     assert (DERIVED, True) == (alexnet.basis, "1,385.0 of ResNet-50, times 13.6" in alexnet.source)
     assert pytest.approx(1385 * 2987 / 219) == alexnet.samples_per_s
@@ -202,7 +251,11 @@ def test_what_a_device_has_no_rate_for_is_derived_and_says_how():
 
 def test_every_published_rate_has_its_source_and_year():
     """A rate without both is none."""
-    rates = [emulated_device(f"emulated:{name}", facts).rate for name in device_names() for facts in MODELS.values()]
+    rates = [
+        emulated_device(f"emulated:{name}", facts).rate
+        for name in device_names()
+        for facts in MODELS.values()
+    ]
     published = [rate for rate in rates if rate.basis == PUBLISHED]
     assert 7 == len(published)
     assert all(rate.source and rate.year for rate in published)
@@ -212,5 +265,6 @@ def test_every_published_rate_has_its_source_and_year():
 def test_known_devices_have_the_rates_of_their_sources():
     """The rates are those of the published runs that devices.toml names."""
     assert {"p100": 194.0, "v100": 1385.0, "a100": 919.5, "h100": 1785.7} == {
-        name: emulated_device(f"emulated:{name}", MODELS["resnet50"]).samples_per_s for name in device_names()
+        name: emulated_device(f"emulated:{name}", MODELS["resnet50"]).samples_per_s
+        for name in device_names()
     }

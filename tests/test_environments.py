@@ -1,4 +1,5 @@
-"""Ways in which a job's Python is installed and started: its hooks start, or the report names what it is and what to do."""
+"""Ways in which a job's Python is installed and started: its hooks start, or the report names what
+it is and what to do."""
 
 import os
 import subprocess
@@ -22,20 +23,25 @@ REPORT: Final = PROGRAMS / "report_start.py"
 
 
 def record(folder: Path, *command: object, **changes: str) -> tuple[str, Trace]:
-    """What a command prints that runs in a folder under the library and the hooks, and what was recorded."""
+    """What a command prints that runs in a folder under the library and the hooks, and what was
+    recorded."""
     spool = folder / "spool"
     spool.mkdir(parents=True)
     others = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
     variables = {**preload.environment(spool, others, hooks=True), **changes}
     words = [str(word) for word in command]
-    ended = subprocess.run(words, cwd=folder, env=variables, capture_output=True, text=True, timeout=100)
+    ended = subprocess.run(
+        words, cwd=folder, env=variables, capture_output=True, text=True, timeout=100
+    )
     assert 0 == ended.returncode, ended.stderr
     return ended.stdout, captured(spool)
 
 
 def succeed(*command: object, folder: Path) -> None:
     """Run a command that is no part of the job."""
-    ended = subprocess.run([str(word) for word in command], cwd=folder, capture_output=True, text=True, timeout=200)
+    ended = subprocess.run(
+        [str(word) for word in command], cwd=folder, capture_output=True, text=True, timeout=200
+    )
     assert 0 == ended.returncode, ended.stdout + ended.stderr
 
 
@@ -50,7 +56,8 @@ def application(folder: Path) -> Path:
 
 @pytest.mark.parametrize("copies", [False, True])
 def test_virtual_environments(copies: bool, tmp_path: Path) -> None:
-    """`python -m venv`, with links to the interpreter and with copies of it; ioprof is not installed there."""
+    """`python -m venv`, with links to the interpreter and with copies of it; ioprof is not
+    installed there."""
     venv.create(tmp_path / "environment", symlinks=not copies, with_pip=False)
     printed, trace = record(tmp_path / "job", tmp_path / "environment" / "bin" / "python", REPORT)
     assert "hooked\n" == printed
@@ -59,13 +66,29 @@ def test_virtual_environments(copies: bool, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("way", ["venv", "run", "script"])
 def test_uv(way: str, tmp_path: Path) -> None:
-    """An environment that uv made, `uv run` in it, and a script with its requirements, for which uv makes an environment."""
+    """An environment that uv made, `uv run` in it, and a script with its requirements, for which uv
+    makes an environment."""
     uv = pytest.importorskip("uv", reason="uv is not installed").find_uv_bin()
-    cache = {"UV_CACHE_DIR": str(tmp_path / "cache"), "UV_OFFLINE": "1", "UV_PYTHON": sys.executable}
+    cache = {
+        "UV_CACHE_DIR": str(tmp_path / "cache"),
+        "UV_OFFLINE": "1",
+        "UV_PYTHON": sys.executable,
+    }
     script = tmp_path / "script.py"
-    script.write_text(f'# /// script\n# requires-python = ">=3.11"\n# dependencies = []\n# ///\n{REPORT.read_text()}')
+    script.write_text(
+        '# /// script\n# requires-python = ">=3.11"\n# dependencies = []\n#'
+        f" ///\n{REPORT.read_text()}"
+    )
     environment = tmp_path / "environment"
-    succeed("env", *(f"{name}={value}" for name, value in cache.items()), uv, "venv", "--quiet", environment, folder=tmp_path)
+    succeed(
+        "env",
+        *(f"{name}={value}" for name, value in cache.items()),
+        uv,
+        "venv",
+        "--quiet",
+        environment,
+        folder=tmp_path,
+    )
     command = {
         "venv": [environment / "bin" / "python", REPORT],
         "run": [uv, "run", "--quiet", "--no-project", "--python", environment, REPORT],
@@ -78,7 +101,9 @@ def test_zip_applications(tmp_path: Path) -> None:
     """An archive that names its interpreter, and is executed."""
     target = tmp_path / "application.pyz"
     zipapp.create_archive(application(tmp_path), target, interpreter=sys.executable)
-    for place, command in enumerate(([target], [sys.executable, target], [sys.executable, "-I", target])):
+    for place, command in enumerate(
+        ([target], [sys.executable, target], [sys.executable, "-I", target])
+    ):
         assert "hooked\n" == record(tmp_path / str(place), *command)[0]
 
 
@@ -92,11 +117,23 @@ def test_archives_with_their_libraries(tool: str, tmp_path: Path) -> None:
     (source / "start.py").write_text("def main():\n    import safetensors, report_start\n")
     (source / "safetensors.py").touch()  # of which a hook is found, and nothing in it
     modules = ["report_start", "safetensors", "start"]
-    project = f'import setuptools\nsetuptools.setup(name="application", version="1", py_modules={modules})\n'
+    project = (
+        'import setuptools\nsetuptools.setup(name="application", version="1",'
+        f" py_modules={modules})\n"
+    )
     (source / "setup.py").write_text(project)
     tools = [sys.executable, "-m", tool]
     if tool == "pex":
-        succeed(*tools, "--sources-directory", source, "--entry-point", "start:main", "--output-file", target, folder=tmp_path)
+        succeed(
+            *tools,
+            "--sources-directory",
+            source,
+            "--entry-point",
+            "start:main",
+            "--output-file",
+            target,
+            folder=tmp_path,
+        )
     else:
         succeed(
             *tools,
@@ -119,12 +156,24 @@ def test_archives_with_their_libraries(tool: str, tmp_path: Path) -> None:
 @pytest.mark.job(every=4)
 @pytest.mark.parametrize("form", ["onedir", "onefile"])
 def test_frozen_programs_are_named(form: str, tmp_path: Path) -> None:
-    """PyInstaller's programs load an interpreter that reads neither PYTHONPATH nor site: their reads are recorded."""
+    """PyInstaller's programs load an interpreter that reads neither PYTHONPATH nor site: their
+    reads are recorded."""
     pytest.importorskip("PyInstaller", reason="PyInstaller is not installed")
     script = tmp_path / "frozen.py"
-    script.write_text(f"{REPORT.read_text()}\nfor line in open(__import__('sys').argv[1]):\n    print(line)\n")
+    script.write_text(
+        f"{REPORT.read_text()}\nfor line in open(__import__('sys').argv[1]):\n    print(line)\n"
+    )
     (tmp_path / "data.txt").write_text("data")
-    succeed(sys.executable, "-m", "PyInstaller", f"--{form}", "--log-level", "ERROR", script, folder=tmp_path)
+    succeed(
+        sys.executable,
+        "-m",
+        "PyInstaller",
+        f"--{form}",
+        "--log-level",
+        "ERROR",
+        script,
+        folder=tmp_path,
+    )
     program = tmp_path / "dist" / ("frozen/frozen" if form == "onedir" else "frozen")
     printed, trace = record(tmp_path / "job", program, tmp_path / "data.txt")
     assert printed.startswith("not hooked\ndata")

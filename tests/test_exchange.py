@@ -1,4 +1,5 @@
-"""Exchange schemes: executed on arrays they add up on every rank, and their bytes, rounds and times are those of the formulas."""
+"""Exchange schemes: executed on arrays they add up on every rank, and their bytes, rounds and times
+are those of the formulas."""
 
 import itertools
 from fractions import Fraction
@@ -18,7 +19,9 @@ LENGTH = 2**4 * 3**2 * 5 * 7
 """Of the vector: every part of up to ten ranks is a whole number of elements."""
 FAST = Links(bytes_per_s=10e9)
 JOBS = st.integers(1, 10).flatmap(
-    lambda ranks: st.tuples(st.just(ranks), st.sampled_from([size for size in range(1, ranks + 1) if ranks % size == 0]))
+    lambda ranks: st.tuples(
+        st.just(ranks), st.sampled_from([size for size in range(1, ranks + 1) if ranks % size == 0])
+    )
 )
 
 
@@ -28,7 +31,9 @@ def messages(scheme: str, ranks: int, per_node: int):
 
 def exchanged(scheme: str, ranks: int, per_node: int) -> list[np.ndarray]:
     """What each participant holds in the end; a server begins with nothing."""
-    values = [np.arange(LENGTH, dtype=np.int64) * (rank + 1) for rank in range(ranks)] + [np.zeros(LENGTH, np.int64)]
+    values = [np.arange(LENGTH, dtype=np.int64) * (rank + 1) for rank in range(ranks)] + [
+        np.zeros(LENGTH, np.int64)
+    ]
     for each in messages(scheme, ranks, per_node):
         sent = []
         for message in each:
@@ -55,7 +60,8 @@ def sent_by(scheme: str, ranks: int, per_node: int) -> list[Fraction]:
 @given(JOBS)
 @settings(max_examples=examples(40), deadline=None)
 def test_every_rank_ends_with_the_sum(scheme, job):
-    """The messages are an all-reduce: whoever executes them has the sum of all ranks' vectors on each rank."""
+    """The messages are an all-reduce: whoever executes them has the sum of all ranks' vectors on
+    each rank."""
     ranks, per_node = job
     if scheme == "hierarchical" and LENGTH % (per_node * (ranks // per_node)):
         return
@@ -65,7 +71,8 @@ def test_every_rank_ends_with_the_sum(scheme, job):
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8, 10])
 def test_a_ring_takes_two_rounds_less_per_rank_and_moves_the_least_bytes(ranks):
-    """2(p-1) rounds, and each rank sends 2(p-1)/p of the gradients: the least that an all-reduce can (Patarasuk and Yuan)."""
+    """2(p-1) rounds, and each rank sends 2(p-1)/p of the gradients: the least that an all-reduce
+    can (Patarasuk and Yuan)."""
     assert 2 * (ranks - 1) == len(messages("ring", ranks, ranks))
     assert [2 * Fraction(ranks - 1, ranks)] * ranks == sent_by("ring", ranks, ranks)[:ranks]
 
@@ -74,7 +81,9 @@ def test_a_ring_takes_two_rounds_less_per_rank_and_moves_the_least_bytes(ranks):
 def test_halving_and_doubling_takes_two_rounds_per_bit(ranks):
     """2 log2(p) rounds, with the bytes of a ring (Rabenseifner)."""
     assert 2 * log2(ranks) == len(messages("halving-doubling", ranks, ranks))
-    assert [2 * Fraction(ranks - 1, ranks)] * ranks == sent_by("halving-doubling", ranks, ranks)[:ranks]
+    assert [2 * Fraction(ranks - 1, ranks)] * ranks == sent_by("halving-doubling", ranks, ranks)[
+        :ranks
+    ]
 
 
 @pytest.mark.parametrize(("ranks", "power"), [(3, 2), (5, 4), (6, 4), (7, 4)])
@@ -85,7 +94,8 @@ def test_ranks_beyond_a_power_of_two_add_two_rounds(ranks, power):
 
 @pytest.mark.parametrize(("nodes", "per_node"), [(2, 4), (4, 2), (3, 3)])
 def test_rings_in_nodes_and_between_them(nodes, per_node):
-    """2(k-1) rounds within nodes with 2(k-1)/k of the gradients, 2(n-1) between them with 2(n-1)/n of a k-th each."""
+    """2(k-1) rounds within nodes with 2(k-1)/k of the gradients, 2(n-1) between them with 2(n-1)/n
+    of a k-th each."""
     ranks = nodes * per_node
     assert 2 * (per_node - 1) + 2 * (nodes - 1) == len(messages("hierarchical", ranks, per_node))
     expected = 2 * Fraction(per_node - 1, per_node) + 2 * Fraction(nodes - 1, nodes) / per_node
@@ -94,7 +104,8 @@ def test_rings_in_nodes_and_between_them(nodes, per_node):
 
 @pytest.mark.parametrize("ranks", [2, 4, 7])
 def test_a_server_sends_and_receives_all_of_it(ranks):
-    """Two rounds: each rank sends its gradients once, the server sends them as often as there are ranks."""
+    """Two rounds: each rank sends its gradients once, the server sends them as often as there are
+    ranks."""
     assert 2 == len(messages("parameter-server", ranks, ranks))
     assert [*[1] * ranks, ranks] == sent_by("parameter-server", ranks, ranks)
 
@@ -104,7 +115,8 @@ BYTES = 100_000_000
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_times_within_a_node_are_the_formulas(ranks):
-    """Latency per round, and bytes over the device's own link; a server's link carries all of it, both ways at once."""
+    """Latency per round, and bytes over the device's own link; a server's link carries all of it,
+    both ways at once."""
     links = Links(10e9, 5e-6)
     seconds = {scheme: Exchange(scheme, ranks, ranks, links).seconds(BYTES) for scheme in SCHEMES}
     moved = 2 * BYTES * (ranks - 1) / ranks / 10e9
@@ -118,8 +130,9 @@ def test_times_within_a_node_are_the_formulas(ranks):
 
 
 def test_times_between_nodes_are_the_formulas():
-    """Two nodes of four: a ring crosses the network with an eighth per round; halving crosses it in its last round only, four ranks
-    at once; rings between nodes carry a quarter each, four at once; a server gets everything over the network."""
+    """Two nodes of four: a ring crosses the network with an eighth per round; halving crosses it in
+    its last round only, four ranks at once; rings between nodes carry a quarter each, four at once;
+    a server gets everything over the network."""
     links = Links(10e9, 5e-6, network_bytes_per_s=1e9, network_latency_s=20e-6)
     seconds = {scheme: Exchange(scheme, 8, 4, links).seconds(BYTES) for scheme in SCHEMES}
     within, between = BYTES / 10e9, BYTES / 1e9

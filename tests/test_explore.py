@@ -1,4 +1,5 @@
-"""A run as notebooks and programs see it: a card, tables in milliseconds, figures, and errors that name what was meant."""
+"""A run as notebooks and programs see it: a card, tables in milliseconds, figures, and errors that
+name what was meant."""
 
 import re
 import subprocess
@@ -46,16 +47,27 @@ def test_tables_are_in_milliseconds() -> None:
     )
     assert demo().causes["took_ms"].sum() == pytest.approx(steps["took_ms"].sum())
     overlap = demo().overlap.drop_nulls("took_ms")
-    assert (overlap["hidden_ms"] + overlap["exposed_ms"]).to_list() == pytest.approx(overlap["took_ms"].to_list())
+    assert (overlap["hidden_ms"] + overlap["exposed_ms"]).to_list() == pytest.approx(
+        overlap["took_ms"].to_list()
+    )
 
 
 def test_a_step_has_its_causes_and_the_reads_of_its_batches() -> None:
-    """Of all ranks; the reads are those that the workers made for the batches that the step used."""
+    """Of all ranks; the reads are those that the workers made for the batches that the step
+    used."""
     step = demo().step(14)
     assert step.causes["rank"].to_list() == [0, 1]
     assert repr(step).startswith("step 14: rank 1 took 46.9 ms")
-    batches = demo().trace.spans.filter(pl.col("kind") == "wait", pl.col("step") == 14).select("rank", "batch")
-    reads = demo().trace.spans.filter(pl.col("kind").is_in(["read", "fault"])).join(batches, on=["rank", "batch"])
+    batches = (
+        demo()
+        .trace.spans.filter(pl.col("kind") == "wait", pl.col("step") == 14)
+        .select("rank", "batch")
+    )
+    reads = (
+        demo()
+        .trace.spans.filter(pl.col("kind").is_in(["read", "fault"]))
+        .join(batches, on=["rank", "batch"])
+    )
     assert len(step.reads) == len(reads) > 0
     assert "decode_ms" in step._repr_html_()
 
@@ -78,12 +90,16 @@ def test_figures_show_the_run() -> None:
     """Lanes of the ranks that were asked for; the rate of the device and the demand as lines."""
     drawn = demo().timeline(step=14, ranks=[1])
     assert {"compute, emulated", "worker 0", "wait"} <= set(drawn.layout.yaxis.ticktext)
-    assert "one device alone: 919.5 samples/s, emulated" in [trace.name for trace in demo().throughput().data]
+    assert "one device alone: 919.5 samples/s, emulated" in [
+        trace.name for trace in demo().throughput().data
+    ]
     bandwidth = {trace.name: trace for trace in demo().bandwidth().data}
     need = next(trace for name, trace in bandwidth.items() if name.startswith("the devices need"))
     assert need.y[0] == pytest.approx((demo().summary.demand.bytes_per_s or 0) / 1e6)
     end_s = demo().spans["end_ns"].max() / 1e9
-    read_mb = sum(sum(trace.y) for name, trace in bandwidth.items() if "from" in name) * end_s / 1024
+    read_mb = (
+        sum(sum(trace.y) for name, trace in bandwidth.items() if "from" in name) * end_s / 1024
+    )
     assert read_mb == pytest.approx(demo().summary.storage.bytes / 1e6, rel=0.01)
 
 
@@ -99,7 +115,8 @@ def test_hostile_names_do_nothing_in_a_notebook() -> None:
 
 
 def test_a_comparison_as_a_page(tmp_path) -> None:
-    """It has no script; its words, causes and numbers are those of the comparison; hostile names are text."""
+    """It has no script; its words, causes and numbers are those of the comparison; hostile names
+    are text."""
     comparison = ioprof.compare(*(DEMO / name for name in ("files", "lmdb", "lmdb-rgb256")))
     comparison.write_html(tmp_path / "compare.html")
     text = (tmp_path / "compare.html").read_text()
@@ -116,23 +133,46 @@ def test_a_comparison_as_a_page(tmp_path) -> None:
 
 @pytest.mark.job
 def test_hostile_names_of_files_do_nothing_anywhere(tmp_path) -> None:
-    """What the kernel allows in a name, invalid UTF-8 included: in the terminal, the page and the notebook it is text."""
-    command = [sys.executable, "-m", "ioprof", "record", "--out", tmp_path / "run", "--", sys.executable]
+    """What the kernel allows in a name, invalid UTF-8 included: in the terminal, the page and the
+    notebook it is text."""
+    command = [
+        sys.executable,
+        "-m",
+        "ioprof",
+        "record",
+        "--out",
+        tmp_path / "run",
+        "--",
+        sys.executable,
+    ]
     (tmp_path / "names").mkdir()
     program = PROGRAMS / "read_hostile_names.py"
-    ended = subprocess.run([*command, program, tmp_path / "names"], capture_output=True, text=True, check=True)
+    ended = subprocess.run(
+        [*command, program, tmp_path / "names"], capture_output=True, text=True, check=True
+    )
     run = ioprof.load(tmp_path / "run")
     found = run.where(kind="read", path=str(tmp_path / "names"))["path"].unique().to_list()
     if not found:
         pytest.skip("reads were not captured on this machine")
     assert 4 == len(found)
     assert [path for path in found if "\\xff\\xfe<img" in path]
-    full = subprocess.run([*command[:3], "report", "--full", tmp_path / "run"], capture_output=True, text=True, check=True).stdout
+    full = subprocess.run(
+        [*command[:3], "report", "--full", tmp_path / "run"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     for text in (ended.stderr, full):
         assert all(character.isprintable() for line in text.split("\n") for character in line)
-    assert max(map(len, ended.stderr.splitlines()[1:-1])) <= 80  # but for the lines with the paths of the folder
+    assert (
+        max(map(len, ended.stderr.splitlines()[1:-1])) <= 80
+    )  # but for the lines with the paths of the folder
     run.write_html(tmp_path / "page.html")
-    texts = [run._repr_html_(), (tmp_path / "page.html").read_text(), run.files.slowest()._repr_html_()]
+    texts = [
+        run._repr_html_(),
+        (tmp_path / "page.html").read_text(),
+        run.files.slowest()._repr_html_(),
+    ]
     for text in texts:
         assert "<img" not in text
         assert "\x1b" not in text

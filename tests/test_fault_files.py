@@ -1,4 +1,5 @@
-"""Perf files, byte by byte: the meaning of records, the selection of records, and that no file raises."""
+"""Perf files, byte by byte: the meaning of records, the selection of records, and that no file
+raises."""
 
 import ctypes
 import mmap
@@ -51,11 +52,12 @@ def rows(found: Faults, *names: str) -> list[tuple[object, ...]]:
     return found.spans.select(names).rows()
 
 
-# ------------------------------------------------------------------------------------------------ what records mean
+# -------------------------------------------------------------------------------- what records mean
 
 
 def test_a_fault_begins_when_its_thread_gave_up_the_core(place: Path) -> None:
-    """Switched out at 5, in at 9, end of the fault at 10. The offset is that of the mapping plus that of the page in it."""
+    """Switched out at 5, in at 9, end of the fault at 10. The offset is that of the mapping plus
+    that of the page in it."""
     mapped = mapping(1, FILE, 8 * PAGE, 16 * PAGE, b"/data/a")
     found = read(place, mapped, switch(5, "out"), switch(9, "in"), sample(10, FILE + 3 * PAGE + 77))
     assert [(5, 10, 10, PAGE, 7, 19 * PAGE, "storage")] == rows(
@@ -68,25 +70,36 @@ WOKEN = END - perf.FAULT_CPU_NS // 2
 SLEEPS = {
     "never": ([], END),
     "its own": ([switch(30, "out"), switch(WOKEN, "in")], 30),
-    "the last of two": ([switch(1, "out"), switch(2, "in"), switch(30, "out"), switch(WOKEN, "in")], 30),
-    "and then waited for a core": ([switch(30, "out"), switch(40, "in"), switch(41, "preempted"), switch(WOKEN, "in")], 30),
+    "the last of two": (
+        [switch(1, "out"), switch(2, "in"), switch(30, "out"), switch(WOKEN, "in")],
+        30,
+    ),
+    "and then waited for a core": (
+        [switch(30, "out"), switch(40, "in"), switch(41, "preempted"), switch(WOKEN, "in")],
+        30,
+    ),
     "for something else, long before": ([switch(1, "out"), switch(2, "in")], END),
     "of another thread": ([switch(30, "out", tid=11), switch(WOKEN, "in", tid=11)], END),
     "only taken from its core": ([switch(30, "preempted"), switch(WOKEN, "in")], END),
-    "before the fault before": ([switch(30, "out"), switch(WOKEN, "in"), sample(WOKEN + 1, FILE)], END),
+    "before the fault before": (
+        [switch(30, "out"), switch(WOKEN, "in"), sample(WOKEN + 1, FILE)],
+        END,
+    ),
 }
 
 
 @pytest.mark.parametrize("slept", SLEEPS)
 def test_which_sleep_belongs_to_the_fault(place: Path, slept: str) -> None:
-    """The last one of its thread since the previous fault, unless the thread ran on after it; otherwise the length is 0."""
+    """The last one of its thread since the previous fault, unless the thread ran on after it;
+    otherwise the length is 0."""
     records, start_ns = SLEEPS[slept]
     found = read(place, *records, sample(END, FILE))
     assert (start_ns, END) == rows(found, "start_ns", "end_ns")[-1]
 
 
 def test_a_minor_fault_is_one_that_slept(place: Path) -> None:
-    """It slept just before its end, on a page of a file, near another fault; others took no time. It does not count as major."""
+    """It slept just before its end, on a page of a file, near another fault; others took no time.
+    It does not count as major."""
     found = read(
         place,
         mapping(0, FILE, PAGE, 0, b"/a"),
@@ -97,20 +110,36 @@ def test_a_minor_fault_is_one_that_slept(place: Path) -> None:
         *(switch(200_010, "out"), switch(200_020, "in"), minor(200_021, FILE + PAGE)),
         sample(200_022, FILE),
     )
-    assert [(1, 1, 2), (10, 20 + perf.MINOR_CPU_NS, 2), (200_022, 200_022, 2)] == rows(found, "start_ns", "end_ns", "file")
+    assert [(1, 1, 2), (10, 20 + perf.MINOR_CPU_NS, 2), (200_022, 200_022, 2)] == rows(
+        found, "start_ns", "end_ns", "file"
+    )
     assert (1, 2, 2) == (found.facts.minor, found.facts.faults, found.processes["faults"].sum())
 
 
 def test_without_switch_events_the_duration_is_unknown(place: Path) -> None:
-    """SWITCH events are enabled until a record says otherwise; the facts separate faults of length 0 from unknown lengths."""
-    off, on = perf.state_record(perf.SWITCH_STATE, False, 1, 20), perf.state_record(perf.SWITCH_STATE, True, 1, 40)
+    """SWITCH events are enabled until a record says otherwise; the facts separate faults of length
+    0 from unknown lengths."""
+    off, on = (
+        perf.state_record(perf.SWITCH_STATE, False, 1, 20),
+        perf.state_record(perf.SWITCH_STATE, True, 1, 40),
+    )
     short = [sample(time, FILE) for time in (10, 30, 50)]
     found = read(place, on, off, *short, switch(60, "out"), switch(70, "in"), sample(71, FILE))
     assert [(10, 10), (30, 30), (50, 50), (60, 71)] == rows(found, "start_ns", "end_ns")
     assert (2, 1) == (found.facts.unblocked, found.facts.unwatched)
     for between in ([off], [off, on]):
-        found = read(place, switch(5, "out"), *between, sample(50, FILE), switch(60, "out"), switch(70, "in"), sample(71, FILE))
-        assert [(50, 50), (60, 71)] == rows(found, "start_ns", "end_ns")  # it may have run again since 5 without a record
+        found = read(
+            place,
+            switch(5, "out"),
+            *between,
+            sample(50, FILE),
+            switch(60, "out"),
+            switch(70, "in"),
+            sample(71, FILE),
+        )
+        assert [(50, 50), (60, 71)] == rows(
+            found, "start_ns", "end_ns"
+        )  # it may have run again since 5 without a record
     assert {} == +found.damage
 
 
@@ -120,7 +149,8 @@ def test_faults_of_the_recorder_are_not_counted(place: Path) -> None:
 
 
 def test_a_fault_in_a_capture_file_is_not_one_of_the_job(place: Path) -> None:
-    """It is counted, but is no span. A folder whose name merely has the same prefix is another folder."""
+    """It is counted, but is no span. A folder whose name merely has the same prefix is another
+    folder."""
     spool = bytes(place.parent.resolve())
     paths = [spool + b"/a.ring", spool + b"2/a.ring", b"/a.ring"]
     maps = [mapping(1, FILE + number * PAGE, PAGE, 0, path) for number, path in enumerate(paths)]
@@ -130,7 +160,8 @@ def test_a_fault_in_a_capture_file_is_not_one_of_the_job(place: Path) -> None:
 
 
 def test_a_new_mapping_replaces_what_it_covers(place: Path) -> None:
-    """A file, then another over its middle, then anonymous memory over its first page: a fault finds the latest mapping."""
+    """A file, then another over its middle, then anonymous memory over its first page: a fault
+    finds the latest mapping."""
     found = read(
         place,
         mapping(1, FILE, 8 * PAGE, 0, b"/a"),
@@ -142,7 +173,9 @@ def test_a_new_mapping_replaces_what_it_covers(place: Path) -> None:
     files = [2, None, 2, 3, 3, 2, 2, 2, 2, None]
     offsets = [2, None, 1, 0, 1, 4, 5, 6, 7, None]
     assert files == found.spans["file"].to_list()
-    assert [None if page is None else page * PAGE for page in offsets] == found.spans["offset"].to_list()
+    assert [None if page is None else page * PAGE for page in offsets] == found.spans[
+        "offset"
+    ].to_list()
     assert (1, 1) == (found.facts.anonymous, found.facts.unmapped)
 
 
@@ -188,31 +221,50 @@ def test_a_number_given_again_is_another_process(place: Path) -> None:
 
 def test_a_process_ends_with_its_last_thread(place: Path) -> None:
     """The name of another thread is not the name of the process."""
-    first = [named(0, b"job", executed=False), fork(1, 10, 10, 11), named(1, b"thread", 10, executed=False, tid=11), ended(2, 10)]
+    first = [
+        named(0, b"job", executed=False),
+        fork(1, 10, 10, 11),
+        named(1, b"thread", 10, executed=False, tid=11),
+        ended(2, 10),
+    ]
     assert [("job", False)] == read(place, *first).processes.select("name", "ended").rows()
     assert [True] == read(place, *first, ended(3, 10, 11)).processes["ended"].to_list()
 
 
 def test_a_setuid_program_is_named(place: Path) -> None:
-    """The kernel ends its events at the execve, which looks like an end before the first mapping."""
+    """The kernel ends its events at the execve, which looks like an end before the first
+    mapping."""
     found = read(place, fork(1, 20), named(2, b"su", 20), ended(3, 20))
     assert ("su", False, True) == found.processes.select("name", "ended", "left_at_exec").row(1)
 
 
 def test_a_process_is_captured_by_the_library_in_it(place: Path) -> None:
-    """Also by the library in the process that it was forked from, until it executes a program without the library."""
+    """Also by the library in the process that it was forked from, until it executes a program
+    without the library."""
     found = read(
         place,
         named(1, b"python"),
         mapping(2, FILE, PAGE, 0, b"/venv/ioprof/_capture.abi3.so"),
-        *(fork(3, 20), fork(4, 30), named(5, b"static", 30), mapping(6, FILE, PAGE, 0, b"/bin/static", 30)),
-        *(fork(7, 40), named(8, b"other", 40), mapping(9, FILE, PAGE, 0, b"/usr/lib/libioprof/x_capture.so", 40)),
+        *(
+            fork(3, 20),
+            fork(4, 30),
+            named(5, b"static", 30),
+            mapping(6, FILE, PAGE, 0, b"/bin/static", 30),
+        ),
+        *(
+            fork(7, 40),
+            named(8, b"other", 40),
+            mapping(9, FILE, PAGE, 0, b"/usr/lib/libioprof/x_capture.so", 40),
+        ),
     )
-    assert [(10, True), (20, True), (30, False), (40, False)] == found.processes.select("pid", "captured").rows()
+    assert [(10, True), (20, True), (30, False), (40, False)] == found.processes.select(
+        "pid", "captured"
+    ).rows()
 
 
 def test_deleted_and_nameless_files(place: Path) -> None:
-    """A deleted file keeps its name; anonymous memory is distinguished from addresses without a mapping."""
+    """A deleted file keeps its name; anonymous memory is distinguished from addresses without a
+    mapping."""
     paths = [b"/a (deleted)", b"//toolong", b"[stack]", b"/dev/zero (deleted)"]
     maps = [mapping(1, FILE + number * PAGE, PAGE, 0, path) for number, path in enumerate(paths)]
     found = read(place, *maps, *(sample(2 + number, FILE + number * PAGE) for number in range(5)))
@@ -227,14 +279,21 @@ def test_lost_records_are_counted(place: Path) -> None:
     assert 20 == read(place, lost, lost, lost=20).facts.lost
 
 
-# ------------------------------------------------------------------------------------------------ laws
+# --------------------------------------------------------------------------------------------- laws
 
 addresses = st.integers(0, 40)
 
 
-@given(st.lists(st.tuples(addresses, addresses, st.integers(0, 100), st.integers(-1, 5), st.booleans())))
-def test_mappings_agree_with_an_array_of_pages(steps: list[tuple[int, int, int, int, bool]]) -> None:
-    """A table of ranges gives the same result for each page as an array of pages; a fork does not change its parent."""
+@given(
+    st.lists(
+        st.tuples(addresses, addresses, st.integers(0, 100), st.integers(-1, 5), st.booleans())
+    )
+)
+def test_mappings_agree_with_an_array_of_pages(
+    steps: list[tuple[int, int, int, int, bool]],
+) -> None:
+    """A table of ranges gives the same result for each page as an array of pages; a fork does not
+    change its parent."""
     mappings, pages = Mappings(), np.full((41, 2), [UNMAPPED, -1])
     others = []
     for first, end, offset, file, forks in steps:
@@ -255,7 +314,11 @@ def histories(draw: st.DrawFn) -> list[bytes]:
     """Records of some threads in the order of time: context switches, faults and mappings."""
     time, history = 0, []
     for _ in range(draw(st.integers(0, 40))):
-        time += draw(st.sampled_from([1, 10, perf.MINOR_CPU_NS, perf.FAULT_CPU_NS // 2, 2 * perf.FAULT_CPU_NS]))
+        time += draw(
+            st.sampled_from(
+                [1, 10, perf.MINOR_CPU_NS, perf.FAULT_CPU_NS // 2, 2 * perf.FAULT_CPU_NS]
+            )
+        )
         tid = draw(st.integers(10, 12))
         what = draw(st.sampled_from(["out", "in", "preempted", "fault", "fault", "minor", "map"]))
         if what in ("fault", "minor"):
@@ -273,14 +336,26 @@ def histories(draw: st.DrawFn) -> list[bytes]:
     st.lists(st.integers(0, 40)),
     st.sampled_from([None, 10**9, 10**18]),
     st.lists(
-        st.builds(perf.state_record, st.just(perf.SWITCH_STATE), st.booleans(), st.just(1), st.integers(0, 2_000_000)), max_size=3
+        st.builds(
+            perf.state_record,
+            st.just(perf.SWITCH_STATE),
+            st.booleans(),
+            st.just(1),
+            st.integers(0, 2_000_000),
+        ),
+        max_size=3,
     ),
 )
 def test_selection_changes_no_span(
     place: Path, history: list[bytes], cuts: list[int], settled_ns: int | None, marks: list[bytes]
 ) -> None:
-    """For any division of the records into pieces, any held back or deferred part, and any switch states."""
-    selector, selected, bounds = RecordSelector(), [], [0, *sorted(min(cut, len(history)) for cut in cuts), len(history)]
+    """For any division of the records into pieces, any held back or deferred part, and any switch
+    states."""
+    selector, selected, bounds = (
+        RecordSelector(),
+        [],
+        [0, *sorted(min(cut, len(history)) for cut in cuts), len(history)],
+    )
     for first, end in pairwise(bounds):
         selected.append(selector.select(b"".join(history[first:end]), settled_ns))
     selected.append(selector.select(b"", None))
@@ -292,7 +367,8 @@ def test_selection_changes_no_span(
 
 @given(histories())
 def test_faults_are_not_deferred(place: Path, history: list[bytes]) -> None:
-    """Records with a fault are examined at once; without one after 20 seconds (5 after faults), or when there are many."""
+    """Records with a fault are examined at once; without one after 20 seconds (5 after faults), or
+    when there are many."""
     faults = sum(piece[:1] == bytes([perf.SAMPLE]) for piece in history)
     assert perf.may_have_faults(b"".join(history)) or not faults
     selector = RecordSelector()
@@ -314,30 +390,58 @@ def test_faults_are_not_deferred(place: Path, history: list[bytes]) -> None:
 
 def test_selection_keeps_three_records_of_a_fault(place: Path) -> None:
     """However often its thread slept before, and whatever other threads do."""
-    others = [switch(time, how, tid=tid) for time in range(100) for tid in (10, 11) for how in ("out", "in")]
+    others = [
+        switch(time, how, tid=tid)
+        for time in range(100)
+        for tid in (10, 11)
+        for how in ("out", "in")
+    ]
     kept, _ = perf.read_records(
-        RecordSelector().select(b"".join([*others, switch(200, "out"), switch(300, "in"), sample(310, FILE)]), None)
+        RecordSelector().select(
+            b"".join([*others, switch(200, "out"), switch(300, "in"), sample(310, FILE)]), None
+        )
     )
     assert [200, 300, 310] == kept.times.tolist()
 
 
 def test_waits_for_storage_are_those_in_mapped_files() -> None:
-    """Minor faults that slept: in data always, in a library shortly after a major fault, in private or shared memory never."""
+    """Minor faults that slept: in data always, in a library shortly after a major fault, in private
+    or shared memory never."""
     data, library, shared, private = (number << 30 for number in range(1, 5))
-    paths = {data: b"/data/train.bin", library: b"/lib/libtorch.so.2", shared: b"/dev/shm/torch_1", private: b"//anon"}
+    paths = {
+        data: b"/data/train.bin",
+        library: b"/lib/libtorch.so.2",
+        shared: b"/dev/shm/torch_1",
+        private: b"//anon",
+    }
 
     def slept(time: int, address: int) -> bytes:
         return switch(time, "out") + switch(time + 100, "in") + minor(time + 110, address)
 
     selector = RecordSelector()
-    selector.select(b"".join(mapping(1, address, 2 * PAGE, 0, path) for address, path in paths.items()), None)
+    selector.select(
+        b"".join(mapping(1, address, 2 * PAGE, 0, path) for address, path in paths.items()), None
+    )
     late = 10 + RecordSelector.LIBRARY_READAHEAD_NS
     waits = []
-    for time, address in ((10, private), (210, shared), (410, library), (610, data), (810, data + PAGE), (1010, data + 2 * PAGE)):
+    for time, address in (
+        (10, private),
+        (210, shared),
+        (410, library),
+        (610, data),
+        (810, data + PAGE),
+        (1010, data + 2 * PAGE),
+    ):
         selector.select(slept(time, address), None)
         waits.append(selector.waits)
     assert [0, 0, 0, 1, 2, 2] == waits
-    selector.select(sample(2000, library) + slept(2100, library + PAGE) + slept(2300, private) + slept(late + 2000, library), None)
+    selector.select(
+        sample(2000, library)
+        + slept(2100, library + PAGE)
+        + slept(2300, private)
+        + slept(late + 2000, library),
+        None,
+    )
     assert 4 == selector.waits
     assert 9 == selector.minors
 
@@ -357,8 +461,11 @@ def test_a_ring_is_read_around_its_end(tail: int, length: int, written: bytes) -
 
 
 @given(histories(), st.integers(0, 2_000_000))
-def test_records_of_two_cpus_are_merged_by_time(place: Path, history: list[bytes], settled_ns: int) -> None:
-    """Each CPU has its own ring, and one is read before the other: unsettled records are held back for earlier ones."""
+def test_records_of_two_cpus_are_merged_by_time(
+    place: Path, history: list[bytes], settled_ns: int
+) -> None:
+    """Each CPU has its own ring, and one is read before the other: unsettled records are held back
+    for earlier ones."""
     selector = RecordSelector()
     pieces = [
         selector.select(b"".join(history[1::2]), 0),
@@ -369,18 +476,22 @@ def test_records_of_two_cpus_are_merged_by_time(place: Path, history: list[bytes
 
 
 @given(histories(), st.randoms())
-def test_the_order_in_the_file_does_not_matter(place: Path, history: list[bytes], random: object) -> None:
+def test_the_order_in_the_file_does_not_matter(
+    place: Path, history: list[bytes], random: object
+) -> None:
     """Only times matter; all of these differ."""
     shuffled = history.copy()
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     assert read(place, *history).spans.equals(read(place, *shuffled).spans)
 
 
-# ------------------------------------------------------------------------------------------------ invalid files
+# ------------------------------------------------------------------------------------ invalid files
 
 
 def well_formed(found: Faults) -> bool:
-    schemas = found.spans.schema == table_schema(SPAN_COLUMNS) and found.processes.schema == pl.Schema(PROCESS_COLUMNS)
+    schemas = found.spans.schema == table_schema(
+        SPAN_COLUMNS
+    ) and found.processes.schema == pl.Schema(PROCESS_COLUMNS)
     return schemas and bool((found.spans["start_ns"] <= found.spans["end_ns"]).all())
 
 
@@ -394,13 +505,27 @@ def test_any_bytes_are_read(place: Path, data: bytes) -> None:
     assert well_formed(read(place, data))
 
 
-kinds = st.sampled_from([perf.MMAP, perf.LOST, perf.COMM, perf.EXIT, perf.FORK, perf.SAMPLE, perf.MMAP2, perf.SWITCH, 0, 99])
+kinds = st.sampled_from(
+    [
+        perf.MMAP,
+        perf.LOST,
+        perf.COMM,
+        perf.EXIT,
+        perf.FORK,
+        perf.SAMPLE,
+        perf.MMAP2,
+        perf.SWITCH,
+        0,
+        99,
+    ]
+)
 words = st.one_of(st.integers(0, 100), st.integers(0, 2**64 - 1))
 
 
 @given(st.lists(st.tuples(kinds, st.integers(0, 2**16 - 1), st.lists(words, max_size=14))))
 def test_any_record_is_read(place: Path, parts: list[tuple[int, int, list[int]]]) -> None:
-    """Records with the right sizes and random contents: invalid ones are dropped, none is taken for another."""
+    """Records with the right sizes and random contents: invalid ones are dropped, none is taken for
+    another."""
     records = [record(kind, misc, np.array(body, "<u8").tobytes()) for kind, misc, body in parts]
     found = read(place, *records, sample(100, FILE, pid=4711))
     assert well_formed(found)
@@ -409,7 +534,9 @@ def test_any_record_is_read(place: Path, parts: list[tuple[int, int, list[int]]]
 
 
 @given(histories(), st.integers(0, 1000), st.integers(0, 10_000))
-def test_a_cut_file_keeps_what_is_before_the_cut(place: Path, history: list[bytes], at: int, garbage: int) -> None:
+def test_a_cut_file_keeps_what_is_before_the_cut(
+    place: Path, history: list[bytes], at: int, garbage: int
+) -> None:
     """A killed recorder or a full disk leaves such a file."""
     data = header() + b"".join(history)
     end = perf.HEADER_BYTES + at % (len(data) - perf.HEADER_BYTES + 1)

@@ -1,7 +1,8 @@
 """The fault suite: the report of each job with a known fault names that fault.
 
-All cases are replayed from recordings (`stored.py`). Some are recorded now, by the recorder of today, on this machine: other ones
-each day, and twice as many where the recorder has changed since the recordings were made. `make faults` records all.
+All cases are replayed from recordings (`stored.py`). Some are recorded now, by the recorder of
+today, on this machine: other ones each day, and twice as many where the recorder has changed since
+the recordings were made. `make faults` records all.
 """
 
 import os
@@ -15,7 +16,11 @@ from faults.case import Case, outcome, outcome_of
 from quiet_machine import comparing_times, on_a_quiet_machine
 
 ALL: Final = {f"{subject}: {case.name}": (subject, case) for subject, case in all_cases()}
-SETTLED: Final = [pytest.param(*each, id=name) for name, each in ALL.items() if not (each[1].like or each[1].unsettled)]
+SETTLED: Final = [
+    pytest.param(*each, id=name)
+    for name, each in ALL.items()
+    if not (each[1].like or each[1].unsettled)
+]
 _PERIOD: Final = 7 if stored.recorder_has_changed() else 14
 _DAY: Final = int(os.environ["IOPROF_TESTS_DAY"])
 
@@ -42,12 +47,16 @@ def test_every_case_has_a_recording() -> None:
 @pytest.mark.parametrize(("subject", "case"), SETTLED)
 def test_the_report_names_the_fault(subject: str, case: Case, tmp_path: Path) -> None:
     """Verdict, culprit in the first three lines, first advice; and little time without a name."""
-    assert [] == outcome_of(*stored.replayed(subject, stored.slug(case.name), tmp_path / "spool")).faults_of(case)
+    assert [] == outcome_of(
+        *stored.replayed(subject, stored.slug(case.name), tmp_path / "spool")
+    ).faults_of(case)
 
 
 @pytest.mark.parametrize(("subject", "case"), SETTLED[_DAY % _PERIOD :: _PERIOD])
 @on_a_quiet_machine
-def test_the_report_of_a_job_of_now_names_the_fault(subject: str, case: Case, images: Path, tmp_path: Path) -> None:
+def test_the_report_of_a_job_of_now_names_the_fault(
+    subject: str, case: Case, images: Path, tmp_path: Path
+) -> None:
     """The same of a job that is recorded now."""
     wrong = outcome(case, images, tmp_path).faults_of(case)
     with comparing_times():

@@ -1,4 +1,5 @@
-"""Page faults of real jobs: each page read from the device is one span, of the right thread, file and offset."""
+"""Page faults of real jobs: each page read from the device is one span, of the right thread, file
+and offset."""
 
 import errno
 import json
@@ -47,7 +48,9 @@ def data(tmp_path: Path) -> Path:
 
 
 def cold(path: Path) -> Path:
-    mounts = [part for part in psutil.disk_partitions(all=True) if path.is_relative_to(part.mountpoint)]
+    mounts = [
+        part for part in psutil.disk_partitions(all=True) if path.is_relative_to(part.mountpoint)
+    ]
     if max(mounts, key=lambda part: len(part.mountpoint)).fstype in {"tmpfs", "ramfs", "overlay"}:
         pytest.skip(f"no disk under {path.parent}: its pages cannot be evicted")
     slow_storage.evict(path.parent)
@@ -58,12 +61,26 @@ class Recorded:
     """A recorded job: its output, the facts of the recorder, and the contents of the perf file."""
 
     def __init__(
-        self, spool: Path, *command: object, minor: bool | None = None, recording: dict[str, Any] | None = None, **options: Any
+        self,
+        spool: Path,
+        *command: object,
+        minor: bool | None = None,
+        recording: dict[str, Any] | None = None,
+        **options: Any,
     ) -> None:
         spool.mkdir(exist_ok=True)
-        recorder = faults.FaultRecorder(spool, minor=minor, **{"period_s": 0.05} | (recording or {}))
+        recorder = faults.FaultRecorder(
+            spool, minor=minor, **{"period_s": 0.05} | (recording or {})
+        )
         try:
-            self.ended = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True, timeout=60, **options)
+            self.ended = subprocess.run(
+                list(map(str, command)),
+                capture_output=True,
+                text=True,
+                check=True,
+                timeout=60,
+                **options,
+            )
         finally:
             self.facts = recorder.stop()
         self.paths: dict[bytes, int] = {}
@@ -95,19 +112,29 @@ def some_pages(count: int) -> list[int]:
 
 def touched(spans: pl.DataFrame) -> list[tuple[int, int, int]]:
     """Process, thread and page of each fault."""
-    return sorted((row["pid"], row["tid"], row["offset"] // mmap.PAGESIZE) for row in spans.iter_rows(named=True))
+    return sorted(
+        (row["pid"], row["tid"], row["offset"] // mmap.PAGESIZE)
+        for row in spans.iter_rows(named=True)
+    )
 
 
 @pytest.mark.system
 @pytest.mark.parametrize("how", ["plain", "threads", "forks", "exec"])
 def test_each_cold_page_is_one_fault(data: Path, how: str) -> None:
-    """Of the thread that touched it, whichever thread mapped it; as many as the kernel counted; no record is lost."""
+    """Of the thread that touched it, whichever thread mapped it; as many as the kernel counted; no
+    record is lost."""
     job = touch(data, how, some_pages(240))
     spans = job.of(data)
-    assert sorted((line["pid"], line["tid"], page) for line in job.readers for page in line["pages"]) == touched(spans)
+    assert sorted(
+        (line["pid"], line["tid"], page) for line in job.readers for page in line["pages"]
+    ) == touched(spans)
     assert 240 == sum(line["faults"] for line in job.readers)
     assert (0, None) == (job.facts["lost"], job.facts["error"])
-    assert job.found.facts.counted == job.found.facts.faults == len(job.found.spans) - job.found.facts.minor
+    assert (
+        job.found.facts.counted
+        == job.found.facts.faults
+        == len(job.found.spans) - job.found.facts.minor
+    )
 
 
 @pytest.mark.system
@@ -115,8 +142,16 @@ def test_a_fault_has_the_columns_of_all_spans(data: Path) -> None:
     """Source storage, one page, no batch, no name; faults of a thread do not overlap."""
     spans = touch(data, "plain", some_pages(20)).of(data)
     assert ["fault"] == spans["kind"].unique().to_list()
-    assert (["storage"], [mmap.PAGESIZE]) == (spans["source"].unique().to_list(), spans["bytes"].unique().to_list())
-    assert 20 == spans["batch"].null_count() == spans["name"].null_count() == spans["rank"].null_count()
+    assert (["storage"], [mmap.PAGESIZE]) == (
+        spans["source"].unique().to_list(),
+        spans["bytes"].unique().to_list(),
+    )
+    assert (
+        20
+        == spans["batch"].null_count()
+        == spans["name"].null_count()
+        == spans["rank"].null_count()
+    )
     assert spans.select((pl.col("start_ns") <= pl.col("end_ns")).all()).item()
     blocked = spans.filter(pl.col("start_ns") < pl.col("end_ns")).sort("start_ns")
     assert (blocked["start_ns"][1:] >= blocked["end_ns"][:-1]).all()
@@ -133,8 +168,23 @@ def test_a_warm_file_has_none(data: Path) -> None:
 @pytest.mark.system
 def test_processes_have_their_executable_and_parent(data: Path) -> None:
     """The shell, its child processes and their parents are recorded without a library in them."""
-    program = [sys.executable, str(PROGRAMS / "touch_pages.py"), str(data), "forks", *map(str, some_pages(30))]
-    job = Recorded(data.parents[1] / "spool", "/bin/sh", "-c", '"$@"; true', "sh", *program, minor=False, env={})
+    program = [
+        sys.executable,
+        str(PROGRAMS / "touch_pages.py"),
+        str(data),
+        "forks",
+        *map(str, some_pages(30)),
+    ]
+    job = Recorded(
+        data.parents[1] / "spool",
+        "/bin/sh",
+        "-c",
+        '"$@"; true',
+        "sh",
+        *program,
+        minor=False,
+        env={},
+    )
     processes = {row["pid"]: row for row in job.found.processes.iter_rows(named=True)}
     shell, python, *children = processes.values()
     assert (None, shell["pid"], [python["pid"]] * 3) == (
@@ -144,8 +194,12 @@ def test_processes_have_their_executable_and_parent(data: Path) -> None:
     )
     assert os.path.realpath("/bin/sh") == shell["executable"]
     assert os.path.realpath(sys.executable) == python["executable"]
-    assert [(None, 10)] * 3 == [(child["executable"], len(job.of(data).filter(pid=child["pid"]))) for child in children]
-    assert all(row["faults"] == len(job.found.spans.filter(pid=pid)) for pid, row in processes.items())
+    assert [(None, 10)] * 3 == [
+        (child["executable"], len(job.of(data).filter(pid=child["pid"]))) for child in children
+    ]
+    assert all(
+        row["faults"] == len(job.found.spans.filter(pid=pid)) for pid, row in processes.items()
+    )
     assert all(row["ended"] and not row["left_at_exec"] for row in processes.values())
 
 
@@ -153,7 +207,8 @@ def test_processes_have_their_executable_and_parent(data: Path) -> None:
 @needs_library
 @pytest.mark.job
 def test_each_program_is_recorded_whichever_comes_first(tmp_path: Path) -> None:
-    """The kernel may exchange the events of a thread and of a program that it has just started; later ones are recorded as well."""
+    """The kernel may exchange the events of a thread and of a program that it has just started;
+    later ones are recorded as well."""
     missing = []
     for number in range(40):
         spool = tmp_path / str(number)
@@ -170,12 +225,22 @@ def test_each_program_is_recorded_whichever_comes_first(tmp_path: Path) -> None:
 def test_processes_without_the_capture_library_are_known(tmp_path: Path) -> None:
     """A shell with the library, and a program that the shell starts without it."""
     script = "env -u LD_PRELOAD sleep 0; sleep 0; true"
-    job = Recorded(tmp_path / "spool", "/bin/sh", "-c", script, env={"LD_PRELOAD": str(LIBRARY), "PATH": os.environ["PATH"]})
-    assert [("sh", True), ("sleep", False), ("sleep", True)] == job.found.processes.select("name", "captured").rows()
+    job = Recorded(
+        tmp_path / "spool",
+        "/bin/sh",
+        "-c",
+        script,
+        env={"LD_PRELOAD": str(LIBRARY), "PATH": os.environ["PATH"]},
+    )
+    assert [("sh", True), ("sleep", False), ("sleep", True)] == job.found.processes.select(
+        "name", "captured"
+    ).rows()
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("name", [b"with space", b"two\nlines", b"not UTF-8 \xff\xfe", b"a,b\"c'", b"x" * 250])
+@pytest.mark.parametrize(
+    "name", [b"with space", b"two\nlines", b"not UTF-8 \xff\xfe", b"a,b\"c'", b"x" * 250]
+)
 def test_any_name_of_a_file_is_known(data: Path, name: bytes) -> None:
     """Paths are bytes."""
     path = Path(os.fsdecode(os.path.join(os.fsencode(data.parent), name)))
@@ -194,10 +259,14 @@ def test_a_deleted_file_keeps_its_name(data: Path) -> None:
 
 @pytest.mark.system
 def test_lmdb_reads_are_faults_of_its_file(tmp_path: Path) -> None:
-    """All values are read from a cold environment: each page of the file once, as many as the process had faults."""
+    """All values are read from a cold environment: each page of the file once, as many as the
+    process had faults."""
     folder = tmp_path / "data" / "lmdb"
     folder.mkdir(parents=True)
-    with lmdb.open(str(folder), map_size=1 << 24) as environment, environment.begin(write=True) as transaction:
+    with (
+        lmdb.open(str(folder), map_size=1 << 24) as environment,
+        environment.begin(write=True) as transaction,
+    ):
         for number in range(200):
             transaction.put(b"%08d" % number, os.urandom(5000))
     path = cold(folder / "data.mdb")
@@ -205,7 +274,9 @@ def test_lmdb_reads_are_faults_of_its_file(tmp_path: Path) -> None:
     num_faults, num_bytes = map(int, job.ended.stdout.split())
     spans = job.of(path)
     assert (200 * 5000, len(spans)) == (num_bytes, spans["offset"].n_unique())
-    assert num_faults <= len(spans) <= num_faults + 3  # opening it reads the two meta pages, and the transaction the root
+    assert (
+        num_faults <= len(spans) <= num_faults + 3
+    )  # opening it reads the two meta pages, and the transaction the root
     assert num_faults >= 300  # two pages each; eviction may leave some
     assert spans["offset"].max() < path.stat().st_size
 
@@ -220,7 +291,8 @@ def read_slowly(
     after_s: float = 0,
     recording: dict[str, Any] | None = None,
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """The faults of a program that touches these pages of a cold file on a throttled disk, and its own measurement."""
+    """The faults of a program that touches these pages of a cold file on a throttled disk, and its
+    own measurement."""
     if reason := slow_storage.missing():
         pytest.skip(reason)
     with slow_storage.throttled_disk(tmp_path, 32 << 20) as disk:
@@ -231,7 +303,9 @@ def read_slowly(
         disk.throttle(pages_per_s * mmap.PAGESIZE)
         wait = ["sh", "-c", f'sleep {after_s}; exec "$@"', "sh"]
         command = [*wait, sys.executable, PROGRAMS / "touch_pages.py", path, how, *pages]
-        job = Recorded(tmp_path / "spool", *command, minor=minor, recording=recording, preexec_fn=disk.join)
+        job = Recorded(
+            tmp_path / "spool", *command, minor=minor, recording=recording, preexec_fn=disk.join
+        )
         spans, reader = job.of(path), job.readers[0]
         slow_storage.evict(path.parent)
     return spans, reader
@@ -250,7 +324,8 @@ def test_a_fault_lasts_as_long_as_the_thread_waited(tmp_path: Path) -> None:
 @pytest.mark.system
 @pytest.mark.alone
 def test_a_sequential_reader_waits_in_minor_faults(tmp_path: Path) -> None:
-    """It waits for readahead: few faults are major, but all together last as long as the reader waited."""
+    """It waits for readahead: few faults are major, but all together last as long as the reader
+    waited."""
     spans, reader = read_slowly(tmp_path, PAGES, "stream", range(PAGES), minor=True)
     blocked_ns = spans.select((pl.col("end_ns") - pl.col("start_ns")).sum()).item()
     assert 2 * reader["faults"] < len(spans)
@@ -258,7 +333,8 @@ def test_a_sequential_reader_waits_in_minor_faults(tmp_path: Path) -> None:
 
 
 def test_minor_faults_are_recorded_within_a_budget(tmp_path: Path) -> None:
-    """For a second at the start, and while faults wait for storage; a burst is paid from a reserve, and too many only in part."""
+    """For a second at the start, and while faults wait for storage; a burst is paid from a reserve,
+    and too many only in part."""
     recorder = faults.FaultRecorder(tmp_path, period_s=60)
     events, second = recorder._minor, 1_000_000_000
     begun_ns = events.changed_ns
@@ -284,7 +360,8 @@ def test_minor_faults_are_recorded_within_a_budget(tmp_path: Path) -> None:
 
 
 def test_switch_events_are_disabled_when_there_are_no_faults(tmp_path: Path) -> None:
-    """Five seconds after the start, or after the last major fault; the next fault enables them again."""
+    """Five seconds after the start, or after the last major fault; the next fault enables them
+    again."""
     recorder = faults.FaultRecorder(tmp_path, period_s=60)
     events, second = recorder._switches, 1_000_000_000
     begun_s = events.changed_ns // second
@@ -300,7 +377,8 @@ def test_switch_events_are_disabled_when_there_are_no_faults(tmp_path: Path) -> 
 
 @pytest.mark.system
 def test_faults_after_an_idle_time_have_no_duration(data: Path) -> None:
-    """Until the recorder notices them; the file holds the switch states, and no fault is missing."""
+    """Until the recorder notices them; the file holds the switch states, and no fault is
+    missing."""
     job = touch(data, "plain", some_pages(100), recording={"idle_ns": 0})
     assert 100 == len(job.of(data))
     spans = job.found.spans.filter(pl.col("start_ns") == pl.col("end_ns"))
@@ -316,7 +394,9 @@ def test_faults_after_an_idle_time_have_no_duration(data: Path) -> None:
 def test_the_first_fault_after_an_idle_time_is_noticed_soon(tmp_path: Path) -> None:
     """Before the period is over: only the faults of the first 0.3 s have no duration."""
     recording = {"idle_ns": 1_000_000_000, "period_s": 3.0}
-    spans, reader = read_slowly(tmp_path, 100, "plain", some_pages(200), after_s=4, recording=recording)
+    spans, reader = read_slowly(
+        tmp_path, 100, "plain", some_pages(200), after_s=4, recording=recording
+    )
     blocked_ns = spans.select((pl.col("end_ns") - pl.col("start_ns")).sum()).item()
     assert 200 == len(spans)
     with comparing_times():
@@ -333,7 +413,7 @@ def test_without_optional_events_switches_are_always_recorded(data: Path) -> Non
     assert 0 < job.facts["switches"]
 
 
-# ------------------------------------------------------------------------------------------------ ends of all kinds
+# -------------------------------------------------------------------------------- ends of all kinds
 
 
 @pytest.mark.system
@@ -355,7 +435,9 @@ def read_only_file(spool: Path, *, is_whole: bool = True) -> tuple[Faults, dict[
 @contextmanager
 def staying(*command: object) -> Iterator["subprocess.Popen[str]"]:
     """A program that has read its pages and keeps running."""
-    process = subprocess.Popen(list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     with process:
         assert process.stdout is not None
         process.stdout.readline()
@@ -375,7 +457,10 @@ def test_a_recording_ends_before_its_job(data: Path) -> None:
         recorder.stop()
     paths: dict[bytes, int] = {}
     found = read(Path(facts["path"]), paths)
-    assert (50, [False]) == (len(found.spans.filter(file=paths[os.fsencode(data)])), found.processes["ended"].to_list())
+    assert (50, [False]) == (
+        len(found.spans.filter(file=paths[os.fsencode(data)])),
+        found.processes["ended"].to_list(),
+    )
 
 
 @pytest.mark.system
@@ -388,9 +473,19 @@ def test_a_killed_recorder_leaves_a_file(data: Path) -> None:
         found, paths = read_only_file(spool, is_whole=is_whole)
         return len(found.spans.filter(file=paths.get(os.fsencode(data), -1)))
 
-    command = [PROGRAMS / "record_faults.py", spool, sys.executable, PROGRAMS / "touch_pages.py", data, "stays", *some_pages(50)]
+    command = [
+        PROGRAMS / "record_faults.py",
+        spool,
+        sys.executable,
+        PROGRAMS / "touch_pages.py",
+        data,
+        "stays",
+        *some_pages(50),
+    ]
     with staying(sys.executable, *command) as recorder:
-        wait_until(lambda: recorded(is_whole=False) == 50, seconds=20)  # the recorder may be writing a record
+        wait_until(
+            lambda: recorded(is_whole=False) == 50, seconds=20
+        )  # the recorder may be writing a record
         recorder.kill()
     found, _ = read_only_file(spool)
     assert (False, None, 50) == (found.facts.closed, found.facts.counted, recorded(is_whole=True))
@@ -398,10 +493,13 @@ def test_a_killed_recorder_leaves_a_file(data: Path) -> None:
 
 @pytest.mark.system
 def test_lost_records_are_counted(data: Path) -> None:
-    """Rings of one page that are read only at the end: the kernel counts all faults and the lost records."""
+    """Rings of one page that are read only at the end: the kernel counts all faults and the lost
+    records."""
     ended = threading.Event()
     recorder = faults.FaultRecorder(
-        data.parent, ring_bytes=mmap.PAGESIZE, read=lambda rings: perf_events.read_rings(rings) if ended.is_set() else b""
+        data.parent,
+        ring_bytes=mmap.PAGESIZE,
+        read=lambda rings: perf_events.read_rings(rings) if ended.is_set() else b"",
     )
     try:
         command = [sys.executable, PROGRAMS / "touch_pages.py", data, "plain", *some_pages(300)]
@@ -444,6 +542,11 @@ def test_a_spool_that_is_not_there_is_refused(tmp_path: Path) -> None:
 @pytest.mark.job
 def test_a_forbidden_call_says_what_would_allow_it() -> None:
     """As in a container with the default seccomp filter."""
-    ended = subprocess.run([sys.executable, PROGRAMS / "without_perf_events.py"], capture_output=True, text=True, check=True)
+    ended = subprocess.run(
+        [sys.executable, PROGRAMS / "without_perf_events.py"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert "perf_event_open is forbidden" in ended.stdout
     assert "seccomp" in ended.stdout

@@ -35,35 +35,54 @@ def tmpfs(point: Path) -> Iterator[int]:
         yield os.stat(point).st_dev
 
 
-# ------------------------------------------------------------------------------------------------ the table
+# ---------------------------------------------------------------------------------------- the table
 
 
 def test_every_fuse_type_has_unreliable_counters() -> None:
-    """The FUSE client counts no blocks, whatever the transport: user space, a block device, or the host of a virtual machine."""
-    assert {("unreliable", False, FUSE_MAGIC)} == {known[1:] for name in FUSE_TYPES if (known := type_of(name))}
+    """The FUSE client counts no blocks, whatever the transport: user space, a block device, or the
+    host of a virtual machine."""
+    assert {("unreliable", False, FUSE_MAGIC)} == {
+        known[1:] for name in FUSE_TYPES if (known := type_of(name))
+    }
     assert FUSE_TYPES == set(filter(has_unreliable_counters, FUSE_TYPES))
 
 
 def test_where_a_fuse_file_system_stores_its_files() -> None:
-    """`fuseblk` is on a block device of this host; `virtiofs` is the folder of another machine; plain FUSE may be anything."""
-    places = {"fuseblk": "block", "fuseblk.ntfs": "block", "virtiofs": "network", "fuse.sshfs": "fuse"}
+    """`fuseblk` is on a block device of this host; `virtiofs` is the folder of another machine;
+    plain FUSE may be anything."""
+    places = {
+        "fuseblk": "block",
+        "fuseblk.ntfs": "block",
+        "virtiofs": "network",
+        "fuse.sshfs": "fuse",
+    }
     assert places == {name: known.place for name in places if (known := type_of(name))}
-    assert ["virtiofs", "fuse.sshfs"] == [name for name in ("fuseblk", "fuseblk.ntfs", "virtiofs", "fuse.sshfs") if is_shared(name)]
+    assert ["virtiofs", "fuse.sshfs"] == [
+        name for name in ("fuseblk", "fuseblk.ntfs", "virtiofs", "fuse.sshfs") if is_shared(name)
+    ]
 
 
 def test_data_in_memory() -> None:
-    """Of the types without storage only those that hold users' files; proc and its like hold none."""
+    """Of the types without storage only those that hold users' files; proc and its like hold
+    none."""
     in_memory = {name for name, known in TYPES.items() if known.accounting == "memory"}
     assert {"tmpfs", "ramfs", "hugetlbfs", "devtmpfs"} == set(filter(is_in_memory, TYPES))
-    assert {"proc", "sysfs", "debugfs", "tracefs", "cgroup", "cgroup2"} == in_memory - set(filter(is_in_memory, TYPES))
+    assert {"proc", "sysfs", "debugfs", "tracefs", "cgroup", "cgroup2"} == in_memory - set(
+        filter(is_in_memory, TYPES)
+    )
 
 
 def test_an_unknown_type_is_neither_shared_nor_unreliable() -> None:
     """Nothing is claimed of a name that is not in the table."""
-    assert (None, False, False, False) == (type_of("x"), is_shared("x"), is_in_memory("x"), has_unreliable_counters("x"))
+    assert (None, False, False, False) == (
+        type_of("x"),
+        is_shared("x"),
+        is_in_memory("x"),
+        has_unreliable_counters("x"),
+    )
 
 
-# ------------------------------------------------------------------------------------------------ mounts
+# ------------------------------------------------------------------------------------------- mounts
 
 
 def test_a_mount_table_that_cannot_be_read_knows_no_type(tmp_path: Path) -> None:
@@ -72,8 +91,14 @@ def test_a_mount_table_that_cannot_be_read_knows_no_type(tmp_path: Path) -> None
 
 
 def test_lines_of_mountinfo(tmp_path: Path) -> None:
-    """The type is the word after the separate hyphen, with any number of optional fields before it; torn lines are skipped."""
-    lines = ["1 0 8:1 / / rw shared:1 - ext4 /dev/sda1 rw", "2 1 0:30 / /a rw - fuse.sshfs host:/ rw", "3 1 0:31 /", ""]
+    """The type is the word after the separate hyphen, with any number of optional fields before it;
+    torn lines are skipped."""
+    lines = [
+        "1 0 8:1 / / rw shared:1 - ext4 /dev/sda1 rw",
+        "2 1 0:30 / /a rw - fuse.sshfs host:/ rw",
+        "3 1 0:31 /",
+        "",
+    ]
     (tmp_path / "mountinfo").write_text("\n".join(lines))
     table = MountTable(str(tmp_path / "mountinfo"))
     numbers = [os.makedev(8, 1), os.makedev(0, 30), os.makedev(0, 31)]
@@ -87,7 +112,8 @@ def test_a_number_that_is_nowhere_mounted_is_of_no_type() -> None:
 
 @pytest.mark.system
 def test_a_number_is_not_remembered_beyond_its_mount(tmp_path: Path) -> None:
-    """The kernel reuses the number of an unmounted file system: tmpfs has no storage, FUSE is unknown."""
+    """The kernel reuses the number of an unmounted file system: tmpfs has no storage, FUSE is
+    unknown."""
     found = []
     (tmp_path / "served").mkdir()
     for _ in range(2):

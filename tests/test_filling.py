@@ -1,4 +1,5 @@
-"""A copy that workers fill while they read: every record is that of the bare loader, and what is flagged is there whole."""
+"""A copy that workers fill while they read: every record is that of the bare loader, and what is
+flagged is there whole."""
 
 import os
 import shutil
@@ -11,16 +12,32 @@ from hypothesis import strategies as st
 from made_datasets import FORMS, made
 
 from ioprof.loaders import open_records
-from ioprof.loaders.filling import BLOCK_BYTES, FillingOptions, filling, flags_of, missing_ranges, prepare
+from ioprof.loaders.filling import (
+    BLOCK_BYTES,
+    FillingOptions,
+    filling,
+    flags_of,
+    missing_ranges,
+    prepare,
+)
 
-LOADERS = {"files": "files", "lmdb": "lmdb", "lmdb in shards": "lmdb", "webdataset": "webdataset", "raw": "files"}
+LOADERS = {
+    "files": "files",
+    "lmdb": "lmdb",
+    "lmdb in shards": "lmdb",
+    "webdataset": "webdataset",
+    "raw": "files",
+}
 
 
 @pytest.fixture(scope="module")
 def datasets(small_tree, tmp_path_factory):
     """36 records in each form; for reading only."""
     folder = tmp_path_factory.mktemp("shared")
-    return {form: made(small_tree, folder / form.replace(" ", "-"), **options) for form, options in FORMS.items()}
+    return {
+        form: made(small_tree, folder / form.replace(" ", "-"), **options)
+        for form, options in FORMS.items()
+    }
 
 
 @pytest.fixture(params=LOADERS)
@@ -30,7 +47,9 @@ def form(request):
 
 def reader(dataset, form, copy_folder, **more):
     """The records of the dataset for one process, through the copy."""
-    options = FillingOptions(batch_size=4, num_batches=dataset.records // 4, workers=0, local_copy=copy_folder, **more)
+    options = FillingOptions(
+        batch_size=4, num_batches=dataset.records // 4, workers=0, local_copy=copy_folder, **more
+    )
     return filling(LOADERS[form], dataset, options)
 
 
@@ -54,7 +73,10 @@ def begun(dataset, folder):
 def test_what_is_read_while_filling_is_what_is_there(datasets, form, tmp_path):
     """Law: each record, its first time and every time after, is that of the bare loader."""
     dataset = datasets[form]
-    bare = {index: content(open_records(LOADERS[form], dataset).read(index)) for index in range(dataset.records)}
+    bare = {
+        index: content(open_records(LOADERS[form], dataset).read(index))
+        for index in range(dataset.records)
+    }
     copy_folder = begun(dataset, tmp_path / "copy")
 
     assert bare == all_records(reader(dataset, form, copy_folder))
@@ -62,7 +84,8 @@ def test_what_is_read_while_filling_is_what_is_there(datasets, form, tmp_path):
 
 
 def test_the_second_epoch_reads_the_copy_alone(small_tree, form, tmp_path):
-    """With the shared records gone after the first epoch, the next ones are complete; only how a file begins is asked again."""
+    """With the shared records gone after the first epoch, the next ones are complete; only how a
+    file begins is asked again."""
     dataset = made(small_tree, tmp_path / "shared", **FORMS[form])
     copy_folder = begun(dataset, tmp_path / "copy")
     first = all_records(reader(dataset, form, copy_folder))
@@ -74,7 +97,8 @@ def test_the_second_epoch_reads_the_copy_alone(small_tree, form, tmp_path):
 
 
 def test_what_is_flagged_is_there_whole(datasets, form, tmp_path):
-    """Law: at every instant, each flagged record or block of the copy has the bytes of the original, and no copy is a dataset."""
+    """Law: at every instant, each flagged record or block of the copy has the bytes of the
+    original, and no copy is a dataset."""
     dataset = datasets[form]
     copy_folder = begun(dataset, tmp_path / "copy")
     records = reader(dataset, form, copy_folder)
@@ -101,27 +125,40 @@ def check_flagged(dataset, copy_folder):
 
 @pytest.mark.system
 def test_a_full_disk_ends_the_filling_and_not_the_job(datasets, form, tmp_path, small_disk):
-    """The copy has room for a part: every record is read all the same, and what is flagged is whole."""
+    """The copy has room for a part: every record is read all the same, and what is flagged is
+    whole."""
     dataset = datasets[form]
     disk = small_disk(80_000)
     try:
         copy_folder = begun(dataset, disk / "copy")
     except OSError:
         pytest.skip("not even the flags fit")
-    bare = {index: content(open_records(LOADERS[form], dataset).read(index)) for index in range(dataset.records)}
+    bare = {
+        index: content(open_records(LOADERS[form], dataset).read(index))
+        for index in range(dataset.records)
+    }
 
     assert bare == all_records(reader(dataset, form, copy_folder))
     assert bare == all_records(reader(dataset, form, copy_folder))
     check_flagged(dataset, copy_folder)
-    assert [] == [path for path in (copy_folder / "dataset").rglob("*") if path.suffix.removeprefix(".").isdigit()]
+    assert [] == [
+        path
+        for path in (copy_folder / "dataset").rglob("*")
+        if path.suffix.removeprefix(".").isdigit()
+    ]
 
 
 @given(st.lists(st.booleans(), max_size=30), st.integers(1, BLOCK_BYTES))
 def test_what_is_missing_is_what_is_not_flagged(there, last):
-    """Law: the ranges cover exactly the blocks that are not flagged, in order, to the file's end and not beyond."""
+    """Law: the ranges cover exactly the blocks that are not flagged, in order, to the file's end
+    and not beyond."""
     size = max(0, (len(there) - 1) * BLOCK_BYTES + last) if there else 0
     ranges = list(missing_ranges(np.array(there, np.uint8), size))
-    covered = {place // BLOCK_BYTES for start, length in ranges for place in range(start, start + length, BLOCK_BYTES)}
+    covered = {
+        place // BLOCK_BYTES
+        for start, length in ranges
+        for place in range(start, start + length, BLOCK_BYTES)
+    }
     assert {number for number, is_there in enumerate(there) if not is_there} == covered
     assert all(0 < length and start + length <= size for start, length in ranges)
     assert ranges == sorted(ranges)

@@ -43,10 +43,12 @@ def with_sizes(trace: Trace, sizes: list[int]) -> Trace:
     of_batch = pl.DataFrame({"batch": range(len(sizes)), "samples": sizes})
     spans = trace.spans.join(of_batch, on="batch", how="left")
     is_fetch = pl.col("kind") == "fetch"
-    return Trace(trace.run, spans.with_columns(offset=pl.when(is_fetch).then("samples")).drop("samples"))
+    return Trace(
+        trace.run, spans.with_columns(offset=pl.when(is_fetch).then("samples")).drop("samples")
+    )
 
 
-# ------------------------------------------------------------------------------------------------ loaders and rates
+# -------------------------------------------------------------------------------- loaders and rates
 
 
 def test_samples_are_counted_by_batches() -> None:
@@ -54,7 +56,9 @@ def test_samples_are_counted_by_batches() -> None:
     sizes = [2 + number % 7 for number in range(STEPS)]
     trace = with_sizes(Pipeline([5 * MS] * STEPS, [20 * MS] * STEPS).trace(), sizes)
     steps = trace.spans.filter(pl.col("kind") == "step").with_columns(step=pl.col("step") // 4)
-    merged = steps.group_by("step").agg(pl.exclude("start_ns", "end_ns").first(), pl.col("start_ns").min(), pl.col("end_ns").max())
+    merged = steps.group_by("step").agg(
+        pl.exclude("start_ns", "end_ns").first(), pl.col("start_ns").min(), pl.col("end_ns").max()
+    )
     rest = trace.spans.filter(pl.col("kind") != "step")
     summary = summarise(Trace(trace.run, pl.concat([rest, merged.select(rest.columns)])))
     wall_s = (steps["end_ns"].to_numpy().max() - steps["start_ns"].to_numpy().min()) / 1e9
@@ -65,36 +69,66 @@ def test_samples_are_counted_by_batches() -> None:
 
 
 @pytest.fixture(scope="module")
-def in_ways(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[list[float], dict[str, Any]]]:
+def in_ways(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[str, tuple[list[float], dict[str, Any]]]:
     """What each way of training printed, and its summary."""
     told = {}
     for way in ("accumulate", "iterable", "two_loaders"):
         folder = tmp_path_factory.mktemp(way)
-        ended = jobs.ioprof("record", "--out", "run", "--", sys.executable, PROGRAMS / "train_in_ways.py", way, 40, 1, cwd=folder)
+        ended = jobs.ioprof(
+            "record",
+            "--out",
+            "run",
+            "--",
+            sys.executable,
+            PROGRAMS / "train_in_ways.py",
+            way,
+            40,
+            1,
+            cwd=folder,
+        )
         assert 0 == ended.code, ended.err
         line = next(line for line in ended.out.splitlines() if line.count(" ") == 2)
-        told[way] = [float(word) for word in line.split()], json.loads(Path(folder, "run", "summary.json").read_text())
+        told[way] = (
+            [float(word) for word in line.split()],
+            json.loads(Path(folder, "run", "summary.json").read_text()),
+        )
     return told
 
 
 @pytest.mark.job(every=4)
 @needs_library
-def test_rates_are_those_of_the_program(in_ways: dict[str, tuple[list[float], dict[str, Any]]]) -> None:
-    """With accumulation, of an iterable dataset with a short last batch, and of two loaders, by the counters of the program."""
+def test_rates_are_those_of_the_program(
+    in_ways: dict[str, tuple[list[float], dict[str, Any]]],
+) -> None:
+    """With accumulation, of an iterable dataset with a short last batch, and of two loaders, by the
+    counters of the program."""
     for way, ((samples, number, seconds), summary) in in_ways.items():
         told = summary["findings"]["loaders"]
         assert samples == sum(entry["samples"] for entry in told), way
         assert number == sum(entry["batches"] for entry in told), way
-        ended_s = sum(phase["seconds"] for phase in summary["ledger"]["phases"] if phase["name"] == "epoch start")
+        ended_s = sum(
+            phase["seconds"]
+            for phase in summary["ledger"]["phases"]
+            if phase["name"] == "epoch start"
+        )
         assert summary["demand"]["at_samples_per_s"] >= summary["throughput"]["samples_per_s"], way
-        assert samples / seconds * 0.9 <= summary["throughput"]["samples_per_s"] <= 1.1 * samples / max(seconds - ended_s, 0.1), way
+        assert (
+            samples / seconds * 0.9
+            <= summary["throughput"]["samples_per_s"]
+            <= 1.1 * samples / max(seconds - ended_s, 0.1)
+        ), way
 
 
 @pytest.mark.job
 @needs_library
 def test_loaders_are_told_apart(in_ways: dict[str, tuple[list[float], dict[str, Any]]]) -> None:
     """By the class of their dataset, the slow one's and the other one's."""
-    told = {entry["name"]: LoaderTime.of(entry) for entry in in_ways["two_loaders"][1]["findings"]["loaders"]}
+    told = {
+        entry["name"]: LoaderTime.of(entry)
+        for entry in in_ways["two_loaders"][1]["findings"]["loaders"]
+    }
     assert {"Labelled", "Samples"} == set(told)
     first, second = told["Labelled"], told["Samples"]
     assert (2, 4) == (first.most_samples, second.most_samples)
@@ -104,12 +138,17 @@ def test_loaders_are_told_apart(in_ways: dict[str, tuple[list[float], dict[str, 
 
 @pytest.mark.job
 @needs_library
-def test_loaders_in_turn_have_no_common_number_of_workers(in_ways: dict[str, tuple[list[float], dict[str, Any]]]) -> None:
-    """Nothing is said of more workers than the two that the two loaders have together, nor that these should do as much."""
+def test_loaders_in_turn_have_no_common_number_of_workers(
+    in_ways: dict[str, tuple[list[float], dict[str, Any]]],
+) -> None:
+    """Nothing is said of more workers than the two that the two loaders have together, nor that
+    these should do as much."""
     summary = in_ways["two_loaders"][1]
     assert "failed" not in (summary["replay"]["reason"] or "")
     actions = [each["action"] for each in summary["verdict"]["advice"]]
-    assert not any("num_workers" in action or "as much work" in action for action in actions), actions
+    assert not any("num_workers" in action or "as much work" in action for action in actions), (
+        actions
+    )
 
 
 @pytest.mark.parametrize(
@@ -120,14 +159,22 @@ def test_loaders_in_turn_have_no_common_number_of_workers(in_ways: dict[str, tup
         ([2, 0, 1, 5, 3, 4, 8, 6, 7, 9], False, False),  # in the order in which they were made
     ],
 )
-def test_whether_loaders_are_taken_from_in_turn(numbers: list[int], validates: bool, expected: bool) -> None:
+def test_whether_loaders_are_taken_from_in_turn(
+    numbers: list[int], validates: bool, expected: bool
+) -> None:
     """By the numbers of the batches, of which each loader takes blocks."""
     times = {"rank": 0, "start_ns": range(len(numbers)), "end_ns": range(1, len(numbers) + 1)}
-    rows = pl.DataFrame({"batch": numbers, "validates": [validates and number >= 1024 for number in numbers], **times})
+    rows = pl.DataFrame(
+        {
+            "batch": numbers,
+            "validates": [validates and number >= 1024 for number in numbers],
+            **times,
+        }
+    )
     assert expected == take_turns(rows)
 
 
-# ------------------------------------------------------------------------------------------------ the workers' time
+# -------------------------------------------------------------------------------- the workers' time
 
 
 def test_the_workers_time_is_divided_by_cause_and_name() -> None:
@@ -145,11 +192,20 @@ def test_the_workers_time_is_divided_by_cause_and_name() -> None:
     told = found(trace).workers
     assert told is not None
     expected = [
-        ("storage", None, 2), ("decode", None, 2), ("transform", None, 3), ("transform", "Resize", 2), ("transform", "Flip", 1),
-        ("collate", None, 1), ("loader", None, 2),
-    ]  # fmt: skip
-    assert expected == [(part.cause, part.name, round(part.seconds * 1e9 / TICK_NS)) for part in told.parts]
-    assert [part.seconds / told.seconds for part in told.parts] == pytest.approx([part.share for part in told.parts])
+        ("storage", None, 2),
+        ("decode", None, 2),
+        ("transform", None, 3),
+        ("transform", "Resize", 2),
+        ("transform", "Flip", 1),
+        ("collate", None, 1),
+        ("loader", None, 2),
+    ]
+    assert expected == [
+        (part.cause, part.name, round(part.seconds * 1e9 / TICK_NS)) for part in told.parts
+    ]
+    assert [part.seconds / told.seconds for part in told.parts] == pytest.approx(
+        [part.share for part in told.parts]
+    )
 
 
 @settings(max_examples=examples(20), deadline=None)
@@ -162,13 +218,14 @@ def test_the_workers_time_sums_to_the_time_of_fetches(trace: Trace) -> None:
         assert took_ns <= ({**made.stages, "loader": made.total_ns}).get(cause, 0)
 
 
-# ------------------------------------------------------------------------------------------------ laws
+# --------------------------------------------------------------------------------------------- laws
 
 
 @settings(max_examples=15, deadline=None)
 @given(traces(), st.integers(0, 10**9), st.data())
 def test_order_and_shift_change_nothing(trace: Trace, by_ns: int, data: st.DataObject) -> None:
-    """Law 7, of all findings but the queue's depth over time, whose pieces begin with the first step."""
+    """Law 7, of all findings but the queue's depth over time, whose pieces begin with the first
+    step."""
     before = found(trace)
     assert before == found(data.draw(shuffled(shifted(trace, by_ns))))
 
@@ -176,7 +233,8 @@ def test_order_and_shift_change_nothing(trace: Trace, by_ns: int, data: st.DataO
 @settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 900), st.integers(1, 300)), min_size=100, max_size=130))
 def test_littles_law(drawn: list[tuple[int, int]]) -> None:
-    """The reads in progress are their number times their mean time over the time, as a count of each instant says."""
+    """The reads in progress are their number times their mean time over the time, as a count of
+    each instant says."""
     starts, lengths = np.array(drawn, np.int64).T
     ones = np.ones_like(starts)
     depth = DepthOverTime(0, 1200)
@@ -192,23 +250,32 @@ def test_littles_law(drawn: list[tuple[int, int]]) -> None:
     assert counted.reshape(60, 20).mean(1) == pytest.approx(np.array(told.over_time), abs=1e-3)
 
 
-# ------------------------------------------------------------------------------------------------ storage
+# ------------------------------------------------------------------------------------------ storage
 
 
 def reading(took_ms: list[float], sizes: list[int], workers: int = 1, **columns: Any) -> Trace:
     """A loop whose workers read one range for each batch, in turn."""
     number = len(took_ms)
-    trace = Pipeline([int(each * MS) for each in took_ms], [MS // 10] * number, workers).trace("read")
+    trace = Pipeline([int(each * MS) for each in took_ms], [MS // 10] * number, workers).trace(
+        "read"
+    )
     of_batch = pl.DataFrame({"batch": range(number), "size": sizes})
     is_read = pl.col("kind") == "read"
     spans = trace.spans.join(of_batch, on="batch", how="left").with_columns(
-        bytes=pl.when(is_read).then("size"), source=pl.when(is_read).then(pl.lit("storage", dtype=trace.spans["source"].dtype)),
-        file=pl.when(is_read).then(pl.col("batch") % 3), offset=pl.when(is_read).then(pl.col("batch") * 1000), **columns,
-    )  # fmt: skip
+        bytes=pl.when(is_read).then("size"),
+        source=pl.when(is_read).then(pl.lit("storage", dtype=trace.spans["source"].dtype)),
+        file=pl.when(is_read).then(pl.col("batch") % 3),
+        offset=pl.when(is_read).then(pl.col("batch") * 1000),
+        **columns,
+    )
     files = pl.DataFrame({"file": [0, 1, 2], "path": ["/data/a", "/data/b", "/data/c"]})
     run = trace.run.replace(capture=trace.run.capture.replace(reads=True))
     return Trace(
-        run, spans.drop("size"), trace.files.join(files, how="full", on=["file", "path"], coalesce=True).select(trace.files.columns)
+        run,
+        spans.drop("size"),
+        trace.files.join(files, how="full", on=["file", "path"], coalesce=True).select(
+            trace.files.columns
+        ),
     )
 
 
@@ -223,10 +290,13 @@ def test_reads_of_one_time_are_bound_by_latency() -> None:
 
 
 def test_whether_reads_of_one_size_have_a_latency_or_share_a_rate_is_not_known() -> None:
-    """Chunks of one size that take as long as each other: the report says so, and advice on workers depends on it."""
+    """Chunks of one size that take as long as each other: the report says so, and advice on workers
+    depends on it."""
     took_ms = np.random.default_rng(0).normal(20, 1, 400).tolist()
     trace = reading(took_ms, [500_000] * 400)
-    summary = summarise(trace.with_facts(run=trace.run.replace(hosts=(HostRecord("node1", cpus=8),))))
+    summary = summarise(
+        trace.with_facts(run=trace.run.replace(hosts=(HostRecord("node1", cpus=8),)))
+    )
     depth = summary.findings.reads.depth
     assert depth is not None
     assert depth.bound is None
@@ -239,7 +309,8 @@ def test_whether_reads_of_one_size_have_a_latency_or_share_a_rate_is_not_known()
 
 
 def test_reads_that_share_a_rate_are_bound_by_throughput() -> None:
-    """Of two workers whose reads of different sizes take as long as the rate says; then workers are kept, and bytes are saved."""
+    """Of two workers whose reads of different sizes take as long as the rate says; then workers are
+    kept, and bytes are saved."""
     random = np.random.default_rng(0)
     sizes = random.pareto(1.2, 600) * 40_000 + 1_000
     sizes = np.minimum(sizes, 2_000_000)
@@ -252,7 +323,8 @@ def test_reads_that_share_a_rate_are_bound_by_throughput() -> None:
 
 
 def test_times_of_reads_by_source_size_and_file() -> None:
-    """Percentiles are within 2 %; the file with most time is first, with the place of its slowest read."""
+    """Percentiles are within 2 %; the file with most time is first, with the place of its slowest
+    read."""
     took = [10.0] * 120 + [50.0]
     told = found(reading(took, [4_000] * 60 + [100_000] * 61)).reads
     groups = {(group.source, group.least_bytes): group for group in told.groups}
@@ -265,9 +337,12 @@ def test_times_of_reads_by_source_size_and_file() -> None:
 
 
 def test_bytes_that_are_read_again_are_told_beside_the_demand() -> None:
-    """Three files of 10 kB in 120 reads of all of it: 40 times. A read whose place is not known may be of other bytes."""
+    """Three files of 10 kB in 120 reads of all of it: 40 times. A read whose place is not known may
+    be of other bytes."""
     run = reading([10.0] * 120, [10_000] * 120)
-    spans = run.spans.with_columns(offset=pl.when(pl.col("kind") == "read").then(pl.lit(0, pl.Int64)))
+    spans = run.spans.with_columns(
+        offset=pl.when(pl.col("kind") == "read").then(pl.lit(0, pl.Int64))
+    )
     facts = run.run.replace(config=run.run.config.replace(batch_size=4, device="cuda"))
     summary = summarise(Trace(facts, spans, run.files))
     told = summary.findings.reads
@@ -285,9 +360,12 @@ def test_page_faults_at_random_places_want_no_readahead() -> None:
     is_read = pl.col("kind") == "read"
     places = pl.Series(random.integers(0, 1 << 40, len(trace.spans)))
     spans = trace.spans.with_columns(
-        offset=pl.when(is_read).then(places), file=pl.when(is_read).then(0),
-        kind=pl.when(is_read).then(pl.lit("fault", dtype=trace.spans["kind"].dtype)).otherwise("kind"),
-    )  # fmt: skip
+        offset=pl.when(is_read).then(places),
+        file=pl.when(is_read).then(0),
+        kind=pl.when(is_read)
+        .then(pl.lit("fault", dtype=trace.spans["kind"].dtype))
+        .otherwise("kind"),
+    )
     [pattern] = found(Trace(trace.run, spans, trace.files)).reads.patterns
     assert "readahead of a map" == pattern.code
     assert "MADV_RANDOM" in pattern.remedy
@@ -297,28 +375,62 @@ MB = 1_000_000
 
 
 def fetching(*reads: tuple[str, int, int, str], fetched: int, imports: int = 0) -> Trace:
-    """A rank without a loader: reads of a file, at a millisecond, of so many bytes, from a source; and what its calls fetched.
+    """A rank without a loader: reads of a file, at a millisecond, of so many bytes, from a source;
+    and what its calls fetched.
 
     Its steps begin at 10 ms. `imports`: bytes that the kernel fetched while modules were imported.
     """
     drawn = timeline("step 0\nphase name=x 0\nread main 0")
-    made = {kind: drawn.spans.filter(pl.col("kind") == kind).row(0, named=True) for kind in ("step", "phase", "read")}
-    steps = [made["step"] | {"step": number, "start_ns": (10 + number) * MS, "end_ns": (11 + number) * MS} for number in range(9)]
-    phase = made["phase"] | {"name": "import torch", "start_ns": 0, "end_ns": 5 * MS, "bytes": imports}
+    made = {
+        kind: drawn.spans.filter(pl.col("kind") == kind).row(0, named=True)
+        for kind in ("step", "phase", "read")
+    }
+    steps = [
+        made["step"]
+        | {
+            "step": number,
+            "start_ns": (10 + number) * MS,
+            "end_ns": (11 + number) * MS,
+        }
+        for number in range(9)
+    ]
+    phase = made["phase"] | {
+        "name": "import torch",
+        "start_ns": 0,
+        "end_ns": 5 * MS,
+        "bytes": imports,
+    }
     names = list(dict.fromkeys(path for path, *_ in reads))
     of_files = [
-        made["read"] | {
-            "file": names.index(path), "start_ns": at * MS, "end_ns": at * MS + 1000, "bytes": size, "source": source, "step": None,
+        made["read"]
+        | {
+            "file": names.index(path),
+            "start_ns": at * MS,
+            "end_ns": at * MS + 1000,
+            "bytes": size,
+            "source": source,
+            "step": None,
             "batch": None,
         }
         for path, at, size, source in reads
-    ]  # fmt: skip
+    ]
     counts = {"fetched_bytes": fetched, "io_read_bytes": fetched, "mapped_bytes": imports}
-    processes = [{"host": "node1", "pid": made["step"]["pid"], "rank": 0, "role": "rank", "reads": counts}]
+    processes = [
+        {"host": "node1", "pid": made["step"]["pid"], "rank": 0, "role": "rank", "reads": counts}
+    ]
     trace = timeline("step 0", capture={"reads": True}, processes=processes)
-    files = pl.DataFrame({"file": range(len(names)), "path": names}, schema_overrides={"file": trace.files.schema["file"]})
-    files = trace.files.clear().join(files, how="full", on=["file", "path"], coalesce=True).select(trace.files.columns)
-    return Trace(trace.run, pl.DataFrame([*steps, phase, *of_files], schema=drawn.spans.schema), files)
+    files = pl.DataFrame(
+        {"file": range(len(names)), "path": names},
+        schema_overrides={"file": trace.files.schema["file"]},
+    )
+    files = (
+        trace.files.clear()
+        .join(files, how="full", on=["file", "path"], coalesce=True)
+        .select(trace.files.columns)
+    )
+    return Trace(
+        trace.run, pl.DataFrame([*steps, phase, *of_files], schema=drawn.spans.schema), files
+    )
 
 
 DATA = [("/data/a", 11 + number % 8, 100_000, "storage") for number in range(100)]
@@ -329,22 +441,54 @@ INSTALLED = "/venv/lib/python3.12/site-packages"
 @pytest.mark.parametrize(
     ("reads", "fetched", "imports", "said"),
     [
-        pytest.param(DATA, 100 * MB, 0, "100 MB were fetched during calls that asked for 10 MB", id="ranges of data"),
+        pytest.param(
+            DATA,
+            100 * MB,
+            0,
+            "100 MB were fetched during calls that asked for 10 MB",
+            id="ranges of data",
+        ),
         pytest.param(DATA, 10 * MB, 0, None, id="data without readahead"),
         pytest.param(DATA, 100 * MB, 90 * MB, None, id="most of it by imports"),
-        pytest.param([*DATA, ("/data/index", 8, 95 * MB, "storage")], 105 * MB, 0, None, id="an index before the first step"),
         pytest.param(
-            [*DATA, ("/data/index", 8, 95 * MB, "page_cache")], 100 * MB, 0, "100 MB were fetched", id="an index in memory"
+            [*DATA, ("/data/index", 8, 95 * MB, "storage")],
+            105 * MB,
+            0,
+            None,
+            id="an index before the first step",
         ),
-        pytest.param([(f"{INSTALLED}/x.dist-info/METADATA", 12, 900, "storage")], 100 * MB, 0, None, id="installed files alone"),
-        pytest.param([*DATA, (f"{INSTALLED}/y.json", 12, 80 * MB, "storage")], 100 * MB, 0, None, id="installed files beside data"),
+        pytest.param(
+            [*DATA, ("/data/index", 8, 95 * MB, "page_cache")],
+            100 * MB,
+            0,
+            "100 MB were fetched",
+            id="an index in memory",
+        ),
+        pytest.param(
+            [(f"{INSTALLED}/x.dist-info/METADATA", 12, 900, "storage")],
+            100 * MB,
+            0,
+            None,
+            id="installed files alone",
+        ),
+        pytest.param(
+            [*DATA, (f"{INSTALLED}/y.json", 12, 80 * MB, "storage")],
+            100 * MB,
+            0,
+            None,
+            id="installed files beside data",
+        ),
     ],
 )
 def test_what_was_fetched_for_data_is_compared_with_what_data_was_asked_for(
     reads: list[tuple[str, int, int, str]], fetched: int, imports: int, said: str | None
 ) -> None:
-    """Not what the process fetched for its imports, its index or its installed files, of which no advice is given."""
-    told = [pattern.seen for pattern in found(fetching(*reads, fetched=fetched, imports=imports)).reads.patterns]
+    """Not what the process fetched for its imports, its index or its installed files, of which no
+    advice is given."""
+    told = [
+        pattern.seen
+        for pattern in found(fetching(*reads, fetched=fetched, imports=imports)).reads.patterns
+    ]
     assert ([] if said is None else [said]) == [text[: len(said or "")] for text in told]
 
 
@@ -374,14 +518,20 @@ def test_slow_files_are_of_data(path: str, is_data: bool) -> None:
 
 def test_installed_files_that_make_batches_are_data() -> None:
     """Such as the examples that a package has; but not what says what is installed."""
-    paths = [f"{INSTALLED}/sklearn/datasets/digits.csv", f"{INSTALLED}/x.dist-info/METADATA", "/data/a"]
+    paths = [
+        f"{INSTALLED}/sklearn/datasets/digits.csv",
+        f"{INSTALLED}/x.dist-info/METADATA",
+        "/data/a",
+    ]
     trace = reading([1.0] * 300, [1000] * 300)
-    files = trace.files.with_columns(path=pl.col("file").replace_strict(dict(enumerate(paths)), return_dtype=pl.String))
+    files = trace.files.with_columns(
+        path=pl.col("file").replace_strict(dict(enumerate(paths)), return_dtype=pl.String)
+    )
     told = found(Trace(trace.run, trace.spans, files)).reads.files
     assert {paths[0], paths[2]} == {file.path for file in told}
 
 
-# ------------------------------------------------------------------------------------------------ waits and epochs
+# --------------------------------------------------------------------------------- waits and epochs
 
 
 def test_few_waits_that_are_most_of_the_waiting() -> None:
@@ -398,9 +548,15 @@ def with_epochs(trace: Trace, every: int) -> Trace:
     ends = trace.spans.filter(pl.col("kind") == "step", (pl.col("step") + 1) % every == 0)
     name = pl.lit("end").cast(trace.spans["name"].dtype)
     waits = ends.with_columns(
-        kind=pl.lit("wait", dtype=trace.spans["kind"].dtype), name=name, start_ns=pl.col("end_ns") - 1, batch=None, step=None
+        kind=pl.lit("wait", dtype=trace.spans["kind"].dtype),
+        name=name,
+        start_ns=pl.col("end_ns") - 1,
+        batch=None,
+        step=None,
     )
-    return Trace(trace.run, pl.concat([trace.spans, waits.select(trace.spans.columns)]), trace.files)
+    return Trace(
+        trace.run, pl.concat([trace.spans, waits.select(trace.spans.columns)]), trace.files
+    )
 
 
 def test_epochs_that_become_slower_name_the_cause() -> None:
@@ -453,25 +609,42 @@ def test_a_rank_that_falls_behind() -> None:
         pytest.param(4096, 0, True, id="a page"),
         pytest.param(8192, 0, True, id="the default buffer"),
         pytest.param(8193, 0, False, id="more than the default buffer"),
-        pytest.param(4096, 100_000, False, id="a page, as the beginning of a file that is read in large pieces"),
+        pytest.param(
+            4096,
+            100_000,
+            False,
+            id="a page, as the beginning of a file that is read in large pieces",
+        ),
         pytest.param(512, 100_000, True, id="headers between large pieces"),
     ],
 )
-def test_small_reads_are_named_up_to_the_default_buffer(size: int, large: int, is_named: bool) -> None:
+def test_small_reads_are_named_up_to_the_default_buffer(
+    size: int, large: int, is_named: bool
+) -> None:
     """By their exact size, not by the class of sizes that they are listed in."""
     spans = [
         line
         for place in range(300)
         for line in (
             {"kind": "read", "start_ns": place * MS, "end_ns": place * MS + MS // 2, "bytes": size},
-            {"kind": "read", "start_ns": place * MS + MS // 2, "end_ns": place * MS + MS - 1, "bytes": large},
+            {
+                "kind": "read",
+                "start_ns": place * MS + MS // 2,
+                "end_ns": place * MS + MS - 1,
+                "bytes": large,
+            },
         )
         if line["bytes"]
     ]
     drawn = timeline("step 0\nwait 0\nfetch w0 0\nread w0 0")
-    template = {kind: drawn.spans.filter(pl.col("kind") == kind).row(0, named=True) for kind in ("step", "wait", "fetch", "read")}
+    template = {
+        kind: drawn.spans.filter(pl.col("kind") == kind).row(0, named=True)
+        for kind in ("step", "wait", "fetch", "read")
+    }
     whole = {"start_ns": 0, "end_ns": 300 * MS}
-    rows = [{**template[kind], **whole} for kind in ("step", "wait", "fetch")] + [template["read"] | line for line in spans]
+    rows = [{**template[kind], **whole} for kind in ("step", "wait", "fetch")] + [
+        template["read"] | line for line in spans
+    ]
     trace = Trace(drawn.run, pl.DataFrame(rows, schema=drawn.spans.schema), drawn.files)
     patterns = [pattern for pattern in found(trace).reads.patterns if pattern.code == "small reads"]
     assert is_named == bool(patterns)
@@ -479,25 +652,50 @@ def test_small_reads_are_named_up_to_the_default_buffer(size: int, large: int, i
         assert f"300 reads moved {size:,} bytes each" in patterns[0].seen
 
 
-@pytest.mark.parametrize(("pieces", "opens", "code"), [(20, 30, "searching"), (10, 30, "small reads"), (200, 3, "small reads")])
-def test_archives_that_are_searched_for_each_sample_want_an_index(pieces: int, opens: int, code: str) -> None:
-    """They are opened again and again, each time read in many pieces; a buffer would read more. A few opens are none of that."""
+@pytest.mark.parametrize(
+    ("pieces", "opens", "code"),
+    [(20, 30, "searching"), (10, 30, "small reads"), (200, 3, "small reads")],
+)
+def test_archives_that_are_searched_for_each_sample_want_an_index(
+    pieces: int, opens: int, code: str
+) -> None:
+    """They are opened again and again, each time read in many pieces; a buffer would read more. A
+    few opens are none of that."""
     drawn = timeline("step 0\nwait 0\nfetch w0 0\nread w0 file=1 0\nopen w0 file=1 0")
     template = {
-        kind: drawn.spans.filter(pl.col("kind") == kind).row(0, named=True) for kind in ("step", "wait", "fetch", "read", "open")
+        kind: drawn.spans.filter(pl.col("kind") == kind).row(0, named=True)
+        for kind in ("step", "wait", "fetch", "read", "open")
     }
     rows, now = [], 0
     for _ in range(opens):
         rows.append(template["open"] | {"start_ns": now, "end_ns": now + MS // 100})
         for _ in range(pieces):
             now += MS
-            rows.append(template["read"] | {"start_ns": now, "end_ns": now + MS // 2, "bytes": 512, "offset": 512})
+            rows.append(
+                template["read"]
+                | {
+                    "start_ns": now,
+                    "end_ns": now + MS // 2,
+                    "bytes": 512,
+                    "offset": 512,
+                }
+            )
         now += MS
     rows += [template[kind] | {"start_ns": 0, "end_ns": now} for kind in ("step", "wait", "fetch")]
-    files = pl.DataFrame({"file": [1], "path": ["/data/a.tar"], "size_bytes": [10**7]}, schema_overrides={"file": pl.Int64})
-    files = (
-        drawn.files.clear().join(files, how="full", on=["file", "path", "size_bytes"], coalesce=True).select(drawn.files.columns)
+    files = pl.DataFrame(
+        {"file": [1], "path": ["/data/a.tar"], "size_bytes": [10**7]},
+        schema_overrides={"file": pl.Int64},
     )
-    told = [each.code for each in found(Trace(drawn.run, pl.DataFrame(rows, schema=drawn.spans.schema), files)).reads.patterns]
+    files = (
+        drawn.files.clear()
+        .join(files, how="full", on=["file", "path", "size_bytes"], coalesce=True)
+        .select(drawn.files.columns)
+    )
+    told = [
+        each.code
+        for each in found(
+            Trace(drawn.run, pl.DataFrame(rows, schema=drawn.spans.schema), files)
+        ).reads.patterns
+    ]
     assert code in told
     assert ("searching" in told) is not ("small reads" in told)

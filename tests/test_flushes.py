@@ -1,4 +1,5 @@
-"""Waits until what was written is on storage: each call is a span, and those that follow a checkpoint are part of it."""
+"""Waits until what was written is on storage: each call is a span, and those that follow a
+checkpoint are part of it."""
 
 import json
 from collections import Counter
@@ -40,8 +41,11 @@ SHORTEST_S = 1e-4
 
 @pytest.mark.job
 @needs_library
-def test_calls_that_wait_for_storage_are_spans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each by its name and its file, and as long as the program's stopwatch says; short ones are only counted."""
+def test_calls_that_wait_for_storage_are_spans(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each by its name and its file, and as long as the program's stopwatch says; short ones are
+    only counted."""
     monkeypatch.chdir(tmp_path)
     run_python(tmp_path / "spool", FLUSH_ALL)
     took: list[tuple[str, float]] = json.loads(Path("took").read_text())
@@ -49,7 +53,9 @@ def test_calls_that_wait_for_storage_are_spans(tmp_path: Path, monkeypatch: pyte
 
     found = [
         (name.removeprefix(FLUSH), (end_ns - start_ns) / 1e9)
-        for name, start_ns, end_ns in spans.select(pl.col("name").cast(pl.String), "start_ns", "end_ns").iter_rows()
+        for name, start_ns, end_ns in spans.select(
+            pl.col("name").cast(pl.String), "start_ns", "end_ns"
+        ).iter_rows()
     ]
     assert all(name.startswith(FLUSH) for name in spans["name"].cast(pl.String))
     long = Counter(name for name, seconds in took if seconds >= 2 * SHORTEST_S)
@@ -59,11 +65,17 @@ def test_calls_that_wait_for_storage_are_spans(tmp_path: Path, monkeypatch: pyte
 
 
 def span(kind: str, name: str, start_ms: float, end_ms: float) -> dict[str, Any]:
-    return {"kind": kind, "name": name, "start_ns": int(start_ms * 1e6), "end_ns": int(end_ms * 1e6)}
+    return {
+        "kind": kind,
+        "name": name,
+        "start_ns": int(start_ms * 1e6),
+        "end_ns": int(end_ms * 1e6),
+    }
 
 
 def test_what_follows_a_checkpoint_belongs_to_it() -> None:
-    """One after the other, and from the end of what was before; not what comes later, nor what follows a `load`."""
+    """One after the other, and from the end of what was before; not what comes later, nor what
+    follows a `load`."""
     fsync = f"{FLUSH}fsync of /x/weights.new"
     rows = [
         span("user", fsync, 0, 5),
@@ -77,7 +89,14 @@ def test_what_follows_a_checkpoint_belongs_to_it() -> None:
         span("user", fsync, 601, 650),
         span("checkpoint", "save", 700, 800),
     ]
-    schema = {"kind": pl.Enum(KINDS), "name": pl.Categorical, "start_ns": pl.Int64, "end_ns": pl.Int64}
+    schema = {
+        "kind": pl.Enum(KINDS),
+        "name": pl.Categorical,
+        "start_ns": pl.Int64,
+        "end_ns": pl.Int64,
+    }
     found = of_checkpoints(pl.DataFrame(rows, schema))
-    assert [(200, 250), (250, 280)] == [(row[0] / 1e6, row[1] / 1e6) for row in found.select("start_ns", "end_ns").iter_rows()]
+    assert [(200, 250), (250, 280)] == [
+        (row[0] / 1e6, row[1] / 1e6) for row in found.select("start_ns", "end_ns").iter_rows()
+    ]
     assert of_checkpoints(pl.DataFrame(rows[:1], schema)).is_empty()

@@ -1,4 +1,5 @@
-"""Data of other programs: listed, inspected, converted, and read where it is, with the bytes and labels that were written."""
+"""Data of other programs: listed, inspected, converted, and read where it is, with the bytes and
+labels that were written."""
 
 import io
 import json
@@ -73,12 +74,15 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> str:
 def contents(dataset: Dataset) -> list[tuple[int, bytes]]:
     """Label and bytes of every record, sorted, by its loader."""
     found = open_records(dataset.layout, dataset)
-    return sorted((record.label, bytes(record.data)) for record in map(found.read, range(dataset.records)))
+    return sorted(
+        (record.label, bytes(record.data)) for record in map(found.read, range(dataset.records))
+    )
 
 
 @every_form
 def test_a_foreign_form_is_read_with_its_bytes_and_labels(form, forms, tmp_path):
-    """Listed, converted and verified against where it came from: count, labels, wnids and bytes are those that were written."""
+    """Listed, converted and verified against where it came from: count, labels, wnids and bytes are
+    those that were written."""
     folder = folder_of(form, forms)
     _, source = detect(folder, "train")
     assert len(SAMPLES) == len(source.images)
@@ -96,16 +100,22 @@ def test_back_and_forth_the_digest_stays(form, forms, tmp_path):
     first = made(folder_of(form, forms), tmp_path / "files")
     source = first.path
     for layout in ("raw", "lmdb", "parquet", "webdataset", "files"):
-        done = run_relayout(source, tmp_path / f"as-{layout}", LayoutOptions(layout=layout, workers=1))
+        done = run_relayout(
+            source, tmp_path / f"as-{layout}", LayoutOptions(layout=layout, workers=1)
+        )
         assert first.digest == done.dataset.digest
         assert [] == plan_verification(done.path, workers=1).run().problems
         source = done.path
     assert (first.path / "train.txt").read_bytes() == (source / "train.txt").read_bytes()
 
 
-@pytest.mark.parametrize("form", ["tfrecord", "arrow", "parquet", "caffe", "caffe2", "mds", "tar of folders", "webdataset"])
+@pytest.mark.parametrize(
+    "form",
+    ["tfrecord", "arrow", "parquet", "caffe", "caffe2", "mds", "tar of folders", "webdataset"],
+)
 def test_every_form_of_the_same_images_is_the_same_dataset(form, forms, tmp_path, expected):
-    """Records are in the order of names, so the digest is that of the tree; Parquet keeps its row groups together."""
+    """Records are in the order of names, so the digest is that of the tree; Parquet keeps its row
+    groups together."""
     dataset = made(folder_of(form, forms), tmp_path / "dataset", limit=None)
     if form != "parquet":
         assert expected == dataset.digest
@@ -113,12 +123,18 @@ def test_every_form_of_the_same_images_is_the_same_dataset(form, forms, tmp_path
 
 @every_form
 def test_a_job_reads_it_where_it_is(form, forms, tmp_path):
-    """By an index in the cache folder: no byte is copied; a change of the data makes a new index. Parquet says what to type."""
+    """By an index in the cache folder: no byte is copied; a change of the data makes a new index.
+    Parquet says what to type."""
     folder = tmp_path / "data"
     shutil.copytree(folder_of(form, forms), folder)
     environment = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     if form == "parquet":
-        with pytest.raises(CommandError, match=r"cannot be read at random; convert it: ioprof convert imagenet .*--layout parquet"):
+        with pytest.raises(
+            CommandError,
+            match=(
+                r"cannot be read at random; convert it: ioprof convert imagenet .*--layout parquet"
+            ),
+        ):
             open_data(folder, environment, SILENT)
         return
     dataset = open_data(folder, environment, SILENT)
@@ -127,7 +143,11 @@ def test_a_job_reads_it_where_it_is(form, forms, tmp_path):
     assert sorted((label, data) for _, label, data in SAMPLES) == contents(dataset)
     options = LoaderOptions(batch_size=5, num_batches=4, workers=0, crop=16)
     check_loader("indexed", dataset, options)
-    labels = [label for batch in make_loader("indexed", dataset, options) for label in batch.labels.tolist()]
+    labels = [
+        label
+        for batch in make_loader("indexed", dataset, options)
+        for label in batch.labels.tolist()
+    ]
     assert sorted(sample.label for sample in SAMPLES) == sorted(labels)
     assert [] == plan_verification(dataset.path, workers=1).run().problems
     assert dataset == open_data(folder, environment, SILENT)
@@ -147,7 +167,8 @@ def test_a_tree_is_read_by_the_loader_of_files(tmp_path):
 
 
 def test_mxnets_records_are_read(tmp_path):
-    """A record in several frames is put together, the first of several labels counts, and the file stays as it is."""
+    """A record in several frames is put together, the first of several labels counts, and the file
+    stays as it is."""
     dataset = made(RECORDIO, tmp_path / "dataset")
     found = contents(dataset)
     assert [0, 0, 1, 1, 2, 2] == [label for label, _ in found]
@@ -158,7 +179,8 @@ def test_mxnets_records_are_read(tmp_path):
 
 
 def test_a_damaged_tfrecord_is_a_bad_image(forms, tmp_path):
-    """One changed byte of an image changes its checksum: the record is quarantined, the others stay."""
+    """One changed byte of an image changes its checksum: the record is quarantined, the others
+    stay."""
     folder = tmp_path / "data"
     shutil.copytree(folder_of("tfrecord", forms), folder)
     file = folder / "train-00000-of-00002"
@@ -177,12 +199,20 @@ def test_a_parquet_file_with_names_that_are_no_text_is_refused(tmp_path):
     pyarrow = pytest.importorskip("pyarrow")
     names = pyarrow.array([b"\xff\x80.jpg"], pyarrow.binary())
     texts = pyarrow.Array.from_buffers(pyarrow.string(), 1, names.buffers())
-    image = pyarrow.StructArray.from_arrays([pyarrow.array([b"\xff\xd8\xff"], pyarrow.binary()), texts], ["bytes", "path"])
+    image = pyarrow.StructArray.from_arrays(
+        [pyarrow.array([b"\xff\xd8\xff"], pyarrow.binary()), texts], ["bytes", "path"]
+    )
     (tmp_path / "data").mkdir()
     file = tmp_path / "data" / "train-00000-of-00001.parquet"
-    pytest.importorskip("pyarrow.parquet").write_table(pyarrow.table({"image": image, "label": [0]}), file)
+    pytest.importorskip("pyarrow.parquet").write_table(
+        pyarrow.table({"image": image, "label": [0]}), file
+    )
     with pytest.raises(
-        DatasetError, match=r"train-00000-of-00001.parquet: row group 0 has values that cannot be read .*get the file again"
+        DatasetError,
+        match=(
+            r"train-00000-of-00001.parquet: row group 0 has values that cannot be read .*get the"
+            r" file again"
+        ),
     ):
         list(detect(tmp_path / "data", "train")[1].images)
 
@@ -195,8 +225,14 @@ def test_pixels_of_caffe_become_an_image(tmp_path):
     datum, _ = _caffe_messages()
     pixels = np.random.default_rng(0).integers(0, 256, (6, 5, 3), dtype=np.uint8)
     planes = pixels[:, :, ::-1].transpose(2, 0, 1).tobytes()
-    with lmdb.open(str(tmp_path / "data"), map_size=1 << 20) as environment, environment.begin(write=True) as transaction:
-        transaction.put(b"00000000_a", datum(channels=3, height=6, width=5, data=planes, label=0).SerializeToString())
+    with (
+        lmdb.open(str(tmp_path / "data"), map_size=1 << 20) as environment,
+        environment.begin(write=True) as transaction,
+    ):
+        transaction.put(
+            b"00000000_a",
+            datum(channels=3, height=6, width=5, data=planes, label=0).SerializeToString(),
+        )
     dataset = made(tmp_path / "data", tmp_path / "dataset")
     ((_, data),) = contents(dataset)
     assert (pixels == np.asarray(Image.open(io.BytesIO(data)))).all()
@@ -213,7 +249,8 @@ def test_the_checksum_is_castagnolis():
 
 @pytest.mark.parametrize("form", [*WRITERS, "recordio"])
 def test_damaged_files_raise_our_own_errors(form, forms, tmp_path):
-    """Some dozens of damages of each form; `benchmarks/fuzz_readers.py` makes ten thousand of each form."""
+    """Some dozens of damages of each form; `benchmarks/fuzz_readers.py` makes ten thousand of each
+    form."""
     folder = RECORDIO if form == "recordio" else folder_of(form, forms)
     found = fuzz(folder, tmp_path / "work", FUZZ_CASES, seed=1)
     assert [] == found.wrong
@@ -223,7 +260,8 @@ def test_damaged_files_raise_our_own_errors(form, forms, tmp_path):
 @pytest.mark.job
 @pytest.mark.parametrize("form", OWN)
 def test_damages_of_our_own_files_raise_our_own_errors(form, tmp_path):
-    """Datasets, parts and what an interrupted conversion leaves, with quarantined images in their manifests and journals."""
+    """Datasets, parts and what an interrupted conversion leaves, with quarantined images in their
+    manifests and journals."""
     write, pattern = OWN[form]
     read = write(DATA / "images", tmp_path / "data")
     found = fuzz(tmp_path / "data", tmp_path / "work", FUZZ_CASES, 1, read, pattern)
@@ -232,10 +270,13 @@ def test_damages_of_our_own_files_raise_our_own_errors(form, tmp_path):
 
 
 def test_parts_with_options_of_other_types_are_refused(tmp_path):
-    """What the fuzzer found: values of a type that no option has, classes that differ, and a journal with a label too large."""
+    """What the fuzzer found: values of a type that no option has, classes that differ, and a
+    journal with a label too large."""
     tree(tmp_path, {f"tree/n0000000{number}/a.JPEG": SAMPLES[number].data for number in range(4)})
     for part in ("1/2", "2/2"):
-        run_conversion(tmp_path / "tree", tmp_path / "dataset", ConvertOptions(workers=1), Part.parse(part))
+        run_conversion(
+            tmp_path / "tree", tmp_path / "dataset", ConvertOptions(workers=1), Part.parse(part)
+        )
     manifest = tmp_path / "dataset.part-2-of-2" / "part.json"
     good = json.loads(manifest.read_text())
     layouts = ("x", {"name": 1}, None)
@@ -252,13 +293,22 @@ def test_parts_with_options_of_other_types_are_refused(tmp_path):
         run_merge(tmp_path / "dataset", workers=1)
     for part in (1, 2):
         path = tmp_path / f"dataset.part-{part}-of-2" / "part.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), "classes": good["classes"][:1]}))
-    with pytest.raises(DatasetError, match=r"has the label [123], and there are 1 classes; remove it"):
+        path.write_text(
+            json.dumps({**json.loads(path.read_text()), "classes": good["classes"][:1]})
+        )
+    with pytest.raises(
+        DatasetError, match=r"has the label [123], and there are 1 classes; remove it"
+    ):
         run_merge(tmp_path / "dataset", workers=1)
 
 
 @pytest.mark.parametrize(
-    ("option", "said"), [({"layout": "lmdb"}, "layout"), ({"limit": 3}, "limit"), ({"shuffle_seed": 4}, "shuffle_seed")]
+    ("option", "said"),
+    [
+        ({"layout": "lmdb"}, "layout"),
+        ({"limit": 3}, "limit"),
+        ({"shuffle_seed": 4}, "shuffle_seed"),
+    ],
 )
 def test_the_same_command_again_is_done_already(small_tree, tmp_path, option, said):
     """Nothing is written, and the dataset is returned; with other settings the error names them."""
@@ -269,7 +319,10 @@ def test_the_same_command_again_is_done_already(small_tree, tmp_path, option, sa
     assert (False, True) == (first.was_done, again.was_done)
     assert first.dataset == again.dataset
     assert before == (tmp_path / "dataset" / "dataset.json").stat()
-    with pytest.raises(CommandError, match=rf"exists; replace it with --force; it was made with other settings \({said}\)"):
+    with pytest.raises(
+        CommandError,
+        match=rf"exists; replace it with --force; it was made with other settings \({said}\)",
+    ):
         run_conversion(small_tree, tmp_path / "dataset", ConvertOptions(workers=1, **option))
     if said != "limit":
         return
@@ -280,7 +333,8 @@ def test_the_same_command_again_is_done_already(small_tree, tmp_path, option, sa
 
 
 def test_a_bad_name_is_quarantined(tmp_path):
-    """A name that no file may have, in a tree and in a tar, costs that image only; without quarantine it stops the work."""
+    """A name that no file may have, in a tree and in a tar, costs that image only; without
+    quarantine it stops the work."""
     import tarfile
 
     images = {f"{WNIDS[label]}/{name}": data for name, label, data in SAMPLES}
@@ -307,7 +361,9 @@ def test_a_bad_name_is_quarantined(tmp_path):
         member = tarfile.TarInfo("n01440764.tar")
         member.size = len(inner.getvalue())
         tar.addfile(member, io.BytesIO(inner.getvalue()))
-    dataset = made(tmp_path / "ILSVRC2012_img_train.tar", tmp_path / "from-tar", on_error="quarantine")
+    dataset = made(
+        tmp_path / "ILSVRC2012_img_train.tar", tmp_path / "from-tar", on_error="quarantine"
+    )
     assert 1 == dataset.records
     assert ["link.JPEG", "a.JPEG"] == [entry["name"] for entry in dataset.quarantined]
 
@@ -325,31 +381,48 @@ def test_the_strict_square_does_not_look_outside(tmp_path):
         for crop in ("wide", "strict"):
             options: dict[str, Any] = {"image": "rgb256", "encoding": "raw", "crop": crop}
             dataset = made(folder.parent, tmp_path / f"{crop}{number}", **options)
-            assert ("strict" if crop == "strict" else "square") == Dataset.load(dataset.path).image.resize
+            assert ("strict" if crop == "strict" else "square") == Dataset.load(
+                dataset.path
+            ).image.resize
             found[crop, number] = next(dataset.path.glob("train/n01/*")).read_bytes()
     assert found["strict", 0] == found["strict", 1]
     assert found["wide", 0] != found["wide", 1]
     square = Image.fromarray(pixels[:, 100:400]).resize((256, 256), Image.Resampling.BICUBIC)
-    assert np.abs(np.asarray(square).astype(int) - np.frombuffer(found["strict", 0], np.uint8).reshape(256, 256, 3)).max() <= 1
+    assert (
+        np.abs(
+            np.asarray(square).astype(int)
+            - np.frombuffer(found["strict", 0], np.uint8).reshape(256, 256, 3)
+        ).max()
+        <= 1
+    )
 
 
 @pytest.mark.job
 def test_tars_have_dalis_index(small_tree, tmp_path):
-    """The same bytes as NVIDIA's wds2idx writes; also where a conversion was interrupted within a tar."""
-    wds2idx = pytest.importorskip("wds2idx", reason="DALI is not installed (pip install ioprof[dali])")
+    """The same bytes as NVIDIA's wds2idx writes; also where a conversion was interrupted within a
+    tar."""
+    wds2idx = pytest.importorskip(
+        "wds2idx", reason="DALI is not installed (pip install ioprof[dali])"
+    )
     dataset = made(small_tree, tmp_path / "dataset", layout="webdataset", shard_bytes=1 << 16)
     assert len(dataset.shard_paths()) > 1
     for shard in dataset.shard_paths():
-        with wds2idx.IndexCreator(str(shard), str(tmp_path / "theirs.idx"), verbose=False) as creator:
+        with wds2idx.IndexCreator(
+            str(shard), str(tmp_path / "theirs.idx"), verbose=False
+        ) as creator:
             creator.create_index()
         assert (tmp_path / "theirs.idx").read_bytes() == shard.with_suffix(".idx").read_bytes()
 
 
 def test_hugging_face_reads_the_layout_parquet(small_tree, tmp_path):
     """Images, labels and names of classes, by its own library."""
-    datasets = pytest.importorskip("datasets", reason="datasets is not installed (pip install datasets)")
+    datasets = pytest.importorskip(
+        "datasets", reason="datasets is not installed (pip install datasets)"
+    )
     dataset = made(small_tree, tmp_path / "dataset", layout="parquet", shard_bytes=1 << 16)
-    found = datasets.load_dataset(str(dataset.path), split="train", cache_dir=str(tmp_path / "cache"))
+    found = datasets.load_dataset(
+        str(dataset.path), split="train", cache_dir=str(tmp_path / "cache")
+    )
     assert dataset.records == len(found)
     assert [entry.wnid for entry in dataset.classes] == found.features["label"].names
     digest = RecordDigest()
@@ -360,10 +433,17 @@ def test_hugging_face_reads_the_layout_parquet(small_tree, tmp_path):
 
 
 def test_an_index_of_another_tar_is_refused(small_tree, tmp_path):
-    """DALI trusts its numbers, and a wrong one can crash the process; without the file it looks through the tar."""
+    """DALI trusts its numbers, and a wrong one can crash the process; without the file it looks
+    through the tar."""
     for image, encoding in (("original", None), ("rgb256", "raw"), ("rgb256", "png")):
         options: dict[str, Any] = {"image": image, "encoding": encoding}
-        dataset = made(small_tree, tmp_path / f"{image}{encoding}", layout="webdataset", shard_bytes=1 << 16, **options)
+        dataset = made(
+            small_tree,
+            tmp_path / f"{image}{encoding}",
+            layout="webdataset",
+            shard_bytes=1 << 16,
+            **options,
+        )
         for tar in dataset.shard_paths():
             check_tar_index(tar)
     first, second = dataset.shard_paths()[:2]
@@ -384,7 +464,9 @@ def test_an_index_of_another_tar_is_refused(small_tree, tmp_path):
         "\xff",
     ):
         index.write_text(text)
-        with pytest.raises(DatasetError, match=r"is not what belongs to this tar; remove .*\.idx, and DALI looks"):
+        with pytest.raises(
+            DatasetError, match=r"is not what belongs to this tar; remove .*\.idx, and DALI looks"
+        ):
             check_tar_index(first)
     index.unlink()
     check_tar_index(first)

@@ -1,4 +1,5 @@
-"""A script that nobody here wrote, from a package: DCGAN, an example of pytorch-ignite, on folders of images."""
+"""A script that nobody here wrote, from a package: DCGAN, an example of pytorch-ignite, on folders
+of images."""
 
 import os
 import subprocess
@@ -24,7 +25,9 @@ STEPS: Final = EPOCHS * IMAGES // BATCH
 pytestmark = [
     pytest.mark.system,
     needs_library,
-    pytest.mark.skipif(SCRIPT is None, reason=f"no example of pytorch-ignite in {EXAMPLES}; .ci/run puts it there"),
+    pytest.mark.skipif(
+        SCRIPT is None, reason=f"no example of pytorch-ignite in {EXAMPLES}; .ci/run puts it there"
+    ),
 ]
 
 
@@ -55,7 +58,9 @@ def trained(tree: Path, into: Path, *before: object) -> None:
     words += ["--g-filters", 4, "--d-filters", 4, "--seed", 1, "--output-dir", into]
     line = [*before, sys.executable, PROGRAMS / "run_example.py", SCRIPT, *words]
     environment = {**os.environ, "PYTHONPATH": str(EXAMPLES), "OMP_NUM_THREADS": "1"}
-    ended = subprocess.run(list(map(str, line)), capture_output=True, text=True, timeout=200, env=environment)
+    ended = subprocess.run(
+        list(map(str, line)), capture_output=True, text=True, timeout=200, env=environment
+    )
     assert 0 == ended.returncode, ended.stderr
 
 
@@ -68,24 +73,42 @@ def drawn(folder: Path) -> dict[str, bytes]:
 def test_its_report_shows_what_its_workers_read_and_what_it_waited_for(
     tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each byte of each image in each epoch, by a worker and for a batch; each decode, batch, wait and step; faults of libraries.
+    """Each byte of each image in each epoch, by a worker and for a batch; each decode, batch, wait
+    and step; faults of libraries.
 
     And what it drew is what it draws without.
     """
     slow_storage.evict(EXAMPLES / "torchvision")
-    trained(tree, tmp_path / "recorded", sys.executable, "-m", "ioprof", "record", "--quiet", "--out", tmp_path / "run", "--")
+    trained(
+        tree,
+        tmp_path / "recorded",
+        sys.executable,
+        "-m",
+        "ioprof",
+        "record",
+        "--quiet",
+        "--out",
+        tmp_path / "run",
+        "--",
+    )
     trace = ioprof.load(tmp_path / "run").trace
     check_counters(trace, libraries=200)
 
     images = trace.files.filter(pl.col("path").str.starts_with(f"{tree}/"))
-    reads = trace.spans.filter(pl.col("kind") == "read", pl.col("bytes") > 0).join(images, on="file")
+    reads = trace.spans.filter(pl.col("kind") == "read", pl.col("bytes") > 0).join(
+        images, on="file"
+    )
     sizes = {str(path): EPOCHS * path.stat().st_size for path in tree.rglob("*.JPEG")}
     assert sizes == dict(reads.group_by("path").agg(pl.col("bytes").sum()).iter_rows())
     workers = {process.pid for process in trace.run.processes if process.role == "worker"}
     assert workers == set(reads["pid"])
     assert set(range(STEPS)) == set(reads["batch"])
-    at_import = pl.col("name").cast(str) == "zlib.decompress"  # modules of Cython decompress their constants
-    counts = dict(trace.spans.filter(at_import.not_().fill_null(True)).group_by("kind").len().iter_rows())
+    at_import = (
+        pl.col("name").cast(str) == "zlib.decompress"
+    )  # modules of Cython decompress their constants
+    counts = dict(
+        trace.spans.filter(at_import.not_().fill_null(True)).group_by("kind").len().iter_rows()
+    )
     expected = {"step": STEPS, "fetch": STEPS, "collate": STEPS, "decode": EPOCHS * IMAGES}
     assert expected == {kind: counts.get(kind) for kind in expected}
     assert counts["wait"] >= STEPS

@@ -1,4 +1,5 @@
-"""Spools in which somebody put a pipe, a device or a folder in place of a file: it is not read, and that is said; nothing waits."""
+"""Spools in which somebody put a pipe, a device or a folder in place of a file: it is not read, and
+that is said; nothing waits."""
 
 import os
 import signal
@@ -21,11 +22,23 @@ from ioprof.watching.spool import LiveSpool
 from ioprof.watching.target import targets
 
 REPORTED: Final = (
-    "b-9-0.ring", "counters-a-7.jsonl", "facts-a-7.jsonl", "clocks-a-0.jsonl", "stacks-a.bin", "faults-a.perf", "a-7.nccl",
+    "b-9-0.ring",
+    "counters-a-7.jsonl",
+    "facts-a-7.jsonl",
+    "clocks-a-0.jsonl",
+    "stacks-a.bin",
+    "faults-a.perf",
+    "a-7.nccl",
     "kineto-a-7-0.json",
-)  # fmt: skip
+)
 """Files whose absence is told."""
-OTHERS: Final = ("kineto-a-7-0.meta.json", "gpu-a-7.json", "kept.json", "counters-a-7.jsonl.kept", "job.json")
+OTHERS: Final = (
+    "kineto-a-7-0.meta.json",
+    "gpu-a-7.json",
+    "kept.json",
+    "counters-a-7.jsonl.kept",
+    "job.json",
+)
 HANG_S: Final = 20
 
 
@@ -61,7 +74,9 @@ def spool(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     folder = tmp_path / "spool"
     folder.mkdir()
     step = record(kind=KINDS.index("step") + 1, start_ns=1_000, end_ns=2_000, step=0)
-    (folder / "a-7-0.ring").write_bytes(header_bytes(chunks=1, anchor_wall_ns=1 << 60, rank=0) + chunk(step))
+    (folder / "a-7-0.ring").write_bytes(
+        header_bytes(chunks=1, anchor_wall_ns=1 << 60, rank=0) + chunk(step)
+    )
     for name in (*REPORTED, *OTHERS):
         fill(folder / name, request.param)
     return folder
@@ -79,7 +94,9 @@ def test_a_spool_is_read_without_what_is_no_file(spool: Path) -> None:
     assert trace.run.capture.sampled.damaged == 1
 
 
-def test_a_spool_is_followed_and_copied_without_what_is_no_file(spool: Path, tmp_path: Path) -> None:
+def test_a_spool_is_followed_and_copied_without_what_is_no_file(
+    spool: Path, tmp_path: Path
+) -> None:
     """By watch and snapshot; nothing but files is copied."""
     (tmp_path / "copy").mkdir()
     with ends():
@@ -94,13 +111,22 @@ def test_a_spool_is_followed_and_copied_without_what_is_no_file(spool: Path, tmp
     assert {"a-7-0.ring", "kept.json"} == {path.name for path in (tmp_path / "copy").iterdir()}
 
 
-@pytest.mark.parametrize("command", [("inspect",), ("watch", "--once"), ("snapshot", "--out", "OUT"), ("gather", "--out", "OUT")])
+@pytest.mark.parametrize(
+    "command",
+    [("inspect",), ("watch", "--once"), ("snapshot", "--out", "OUT"), ("gather", "--out", "OUT")],
+)
 def test_a_command_on_such_a_spool_ends(
     spool: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: tuple[str]
 ) -> None:
     """With an answer, or an error of one line."""
     with ends():
-        code = main([command[0], str(spool), *(str(tmp_path / "out") if word == "OUT" else word for word in command[1:])])
+        code = main(
+            [
+                command[0],
+                str(spool),
+                *(str(tmp_path / "out") if word == "OUT" else word for word in command[1:]),
+            ]
+        )
 
     printed = capsys.readouterr()
     assert code in (0, 1, 2)

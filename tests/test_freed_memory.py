@@ -1,4 +1,5 @@
-"""A process that returns what it freed: glibc's large blocks, and the settings of the allocator in polars."""
+"""A process that returns what it freed: glibc's large blocks, and the settings of the allocator in
+polars."""
 
 import os
 import subprocess
@@ -37,15 +38,20 @@ def lines(*words: str) -> list[str]:
     command = [sys.executable, "-c", PROGRAM, *words]
     # Polars sets the variable itself in each process that imports it, as this one may have done.
     env = {name: value for name, value in os.environ.items() if name != "_RJEM_MALLOC_CONF"}
-    return subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout.splitlines()
+    return subprocess.run(
+        command, capture_output=True, text=True, check=True, env=env
+    ).stdout.splitlines()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="of glibc")
 def test_a_process_returns_what_it_freed() -> None:
-    """Of 16 MB that were freed in blocks of 2 MB nothing stays, and polars' allocator was told so when it was loaded."""
+    """Of 16 MB that were freed in blocks of 2 MB nothing stays, and polars' allocator was told so
+    when it was loaded."""
     kept_mb, settings = lines("return")
     assert int(kept_mb) <= 2
-    assert settings.endswith("narenas:1,dirty_decay_ms:50,muzzy_decay_ms:0")  # the last of a name counts
+    assert settings.endswith(
+        "narenas:1,dirty_decay_ms:50,muzzy_decay_ms:0"
+    )  # the last of a name counts
     assert 12 <= int(lines("keep")[0])  # what would otherwise stay
 
 
@@ -57,6 +63,23 @@ def test_what_the_user_set_for_polars_stays() -> None:
 def test_a_recorded_job_is_not_told(tmp_path: Path) -> None:
     """The command that is recorded has the environment of the shell."""
     ask = "import os; print(os.environ.get('_RJEM_MALLOC_CONF'))"
-    command = [sys.executable, "-m", "ioprof", "record", "--quiet", "--out", str(tmp_path / "run"), "--", sys.executable, "-c", ask]
+    command = [
+        sys.executable,
+        "-m",
+        "ioprof",
+        "record",
+        "--quiet",
+        "--out",
+        str(tmp_path / "run"),
+        "--",
+        sys.executable,
+        "-c",
+        ask,
+    ]
     env = {name: value for name, value in os.environ.items() if name != "_RJEM_MALLOC_CONF"}
-    assert "None" == subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout.strip()
+    assert (
+        "None"
+        == subprocess.run(
+            command, capture_output=True, text=True, check=True, env=env
+        ).stdout.strip()
+    )

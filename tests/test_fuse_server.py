@@ -1,4 +1,5 @@
-"""The FUSE server for slow storage: correct data, requested delays, requested concurrency, and removal at the end."""
+"""The FUSE server for slow storage: correct data, requested delays, requested concurrency, and
+removal at the end."""
 
 import errno
 import json
@@ -62,7 +63,11 @@ def mounts_at(place: Path) -> list[bytes]:
     escaped = os.fsencode(place).replace(b"\\", b"\\134")
     for byte in b" \t\n":
         escaped = escaped.replace(bytes([byte]), b"\\%03o" % byte)
-    return [line for line in Path("/proc/self/mountinfo").read_bytes().splitlines() if line.split(b" ")[4] == escaped]
+    return [
+        line
+        for line in Path("/proc/self/mountinfo").read_bytes().splitlines()
+        if line.split(b" ")[4] == escaped
+    ]
 
 
 def is_mounted(place: Path) -> bool:
@@ -79,11 +84,17 @@ def read_directly(mounted: Mounted, name: str, size: int, times: int) -> None:
         os.close(descriptor)
 
 
-# ------------------------------------------------------------------------------------------------ exact
+# -------------------------------------------------------------------------------------------- exact
 
 
-@given(size=st.sampled_from(SIZES), offset=st.integers(0, LARGEST + 10), length=st.integers(0, LARGEST + 10))
-def test_any_part_of_a_file_is_that_of_the_folder(served: Mounted, folder: Path, size: int, offset: int, length: int) -> None:
+@given(
+    size=st.sampled_from(SIZES),
+    offset=st.integers(0, LARGEST + 10),
+    length=st.integers(0, LARGEST + 10),
+)
+def test_any_part_of_a_file_is_that_of_the_folder(
+    served: Mounted, folder: Path, size: int, offset: int, length: int
+) -> None:
     """For any offset and length, also at and beyond the end, with the page cache and without."""
     descriptor = os.open(served.path / str(size), os.O_RDONLY)
     try:
@@ -95,12 +106,16 @@ def test_any_part_of_a_file_is_that_of_the_folder(served: Mounted, folder: Path,
 
 def test_a_mapped_file_is_that_of_the_folder(served: Mounted, folder: Path) -> None:
     """Like LMDB: a shared mapping for reading."""
-    with open(served.path / str(LARGEST), "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+    with (
+        open(served.path / str(LARGEST), "rb") as file,
+        mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped,
+    ):
         assert (folder / str(LARGEST)).read_bytes() == mapped[:]
 
 
 def test_names_kinds_and_attributes_are_those_of_the_folder(tmp_path: Path) -> None:
-    """Any valid names, folders, links and special files; with and without caching of entries by the kernel."""
+    """Any valid names, folders, links and special files; with and without caching of entries by the
+    kernel."""
     root = tmp_path / "root"
     for name in map(os.fsdecode, HOSTILE):
         (root / name).mkdir(parents=True)
@@ -123,21 +138,35 @@ def listing(root: Path) -> list[tuple[object, ...]]:
         status = path.lstat()
         target = path.readlink() if path.is_symlink() else None
         times = (status.st_mtime_ns, status.st_ctime_ns)
-        found.append((path.relative_to(root), status.st_mode, status.st_size, status.st_uid, status.st_nlink, *times, target))
+        found.append(
+            (
+                path.relative_to(root),
+                status.st_mode,
+                status.st_size,
+                status.st_uid,
+                status.st_nlink,
+                *times,
+                target,
+            )
+        )
     return found
 
 
 def test_it_can_only_be_read(served: Mounted) -> None:
     """For all users including root."""
-    for change in (lambda path: path.write_bytes(b""), Path.unlink, lambda path: path.rename(path.with_name("b"))):
+    for change in (
+        lambda path: path.write_bytes(b""),
+        Path.unlink,
+        lambda path: path.rename(path.with_name("b")),
+    ):
         with pytest.raises(OSError, match="Read-only") as refused:
             change(served.path / "4096")
         assert errno.EROFS == refused.value.errno
 
 
 def test_an_extended_attribute_may_have_any_name(tmp_path: Path) -> None:
-    """`user.lustre.lov` of the folder is `lustre.lov` of the mount, byte by byte: this simulates attributes of a cluster file
-    system."""
+    """`user.lustre.lov` of the folder is `lustre.lov` of the mount, byte by byte: this simulates
+    attributes of a cluster file system."""
     (tmp_path / "root").mkdir()
     path = tmp_path / "root/file"
     path.touch()
@@ -147,7 +176,11 @@ def test_an_extended_attribute_may_have_any_name(tmp_path: Path) -> None:
     except OSError as error:
         pytest.skip(f"no extended attributes in {tmp_path}: {error.strerror}")
     with fuse_server(tmp_path / "root") as mounted:
-        assert value == os.getxattr(mounted.path / "file", "lustre.lov") == os.getxattr(mounted.path / "file", "user.lustre.lov")
+        assert (
+            value
+            == os.getxattr(mounted.path / "file", "lustre.lov")
+            == os.getxattr(mounted.path / "file", "user.lustre.lov")
+        )
         assert ["user.lustre.lov"] == os.listxattr(mounted.path / "file")
         with pytest.raises(OSError, match="No data") as absent:
             os.getxattr(mounted.path / "file", "lustre.lma")
@@ -155,17 +188,20 @@ def test_an_extended_attribute_may_have_any_name(tmp_path: Path) -> None:
 
 
 def test_the_kernel_says_what_it_is_told_to(folder: Path, tmp_path: Path) -> None:
-    """Type, source and mount point of any network file system can be simulated in /proc/self/mountinfo."""
+    """Type, source and mount point of any network file system can be simulated in
+    /proc/self/mountinfo."""
     place = tmp_path / "mount \\ \n point"
     place.mkdir()
     with fuse_server(folder, place, subtype="glusterfs", source="10.0.0.1:/a b\n\\040") as mounted:
         (line,) = mounts_at(place)
         assert b"" == (mounted.path / "0").read_bytes()
-    assert [b"fuse.glusterfs", rb"10.0.0.1:/a\040b\012\134040"] == line.split(b" - ")[1].split(b" ")[:2]
+    assert [b"fuse.glusterfs", rb"10.0.0.1:/a\040b\012\134040"] == line.split(b" - ")[1].split(
+        b" "
+    )[:2]
     assert not is_mounted(place)
 
 
-# ------------------------------------------------------------------------------------------------ slow
+# --------------------------------------------------------------------------------------------- slow
 
 
 def test_a_direct_read_is_one_request_of_its_size(folder: Path) -> None:
@@ -185,7 +221,9 @@ def test_a_cached_page_is_asked_for_once(folder: Path) -> None:
         for _ in range(3):
             path.read_bytes()
         books = mounted.counters()
-        assert LARGEST <= books["bytes"] < 2 * LARGEST  # another program may empty the page cache of the machine
+        assert (
+            LARGEST <= books["bytes"] < 2 * LARGEST
+        )  # another program may empty the page cache of the machine
         assert max(map(int, books["read_sizes"])) <= 8192
         with open(path, "rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -208,7 +246,9 @@ def test_what_is_read_ahead_has_the_bound_that_was_given(folder: Path) -> None:
 
 def test_each_request_waits_what_it_was_given(folder: Path) -> None:
     """n sequential requests take at least n times as long; requests without delay do not wait."""
-    with fuse_server(folder, direct_io=True, read_ms=3, open_ms=20, metadata_ms=10, remember_s=0) as mounted:
+    with fuse_server(
+        folder, direct_io=True, read_ms=3, open_ms=20, metadata_ms=10, remember_s=0
+    ) as mounted:
         before, began = mounted.counters()["requests"], time.monotonic()
         read_directly(mounted, "131072", 4096, 25)
         took = time.monotonic() - began
@@ -234,7 +274,10 @@ def test_requests_wait_side_by_side(folder: Path, threads: int, expected: int) -
     """As many as there are readers, but at most the threads of the server, by its counters."""
     with fuse_server(folder, direct_io=True, threads=threads, read_ms=400) as mounted:
         for _ in range(5):  # on a loaded machine some may start only after others have finished
-            readers = [threading.Thread(target=read_directly, args=(mounted, "131072", 4096, 1)) for _ in range(8)]
+            readers = [
+                threading.Thread(target=read_directly, args=(mounted, "131072", 4096, 1))
+                for _ in range(8)
+            ]
             for reader in readers:
                 reader.start()
             for reader in readers:
@@ -249,7 +292,10 @@ def test_all_readers_share_the_link(folder: Path) -> None:
     rate = 8_000_000
     with fuse_server(folder, direct_io=True, bytes_per_s=rate) as mounted:
         began = time.monotonic()
-        readers = [threading.Thread(target=read_directly, args=(mounted, str(LARGEST), 100_000, 10)) for _ in range(2)]
+        readers = [
+            threading.Thread(target=read_directly, args=(mounted, str(LARGEST), 100_000, 10))
+            for _ in range(2)
+        ]
         for reader in readers:
             reader.start()
         for reader in readers:
@@ -259,7 +305,7 @@ def test_all_readers_share_the_link(folder: Path) -> None:
     assert took >= 2_000_000 / rate
 
 
-# ------------------------------------------------------------------------------------------------ gone at the end
+# ---------------------------------------------------------------------------------- gone at the end
 
 
 def test_it_is_unmounted_when_the_test_fails(folder: Path, tmp_path: Path) -> None:
@@ -313,7 +359,9 @@ with fuse_server(Path({str(folder)!r})) as mounted:
 
 
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGINT", "umount"])
-def test_as_a_program_it_serves_until_it_is_told_to_end(how: str, folder: Path, tmp_path: Path) -> None:
+def test_as_a_program_it_serves_until_it_is_told_to_end(
+    how: str, folder: Path, tmp_path: Path
+) -> None:
     """By a signal or an unmount; then it prints its counters."""
     if reason := module.missing():
         pytest.skip(reason)
@@ -322,7 +370,9 @@ def test_as_a_program_it_serves_until_it_is_told_to_end(how: str, folder: Path, 
         assert program.stdout is not None
         assert "until it is unmounted" in program.stdout.readline()
         assert 4096 == len((tmp_path / "4096").read_bytes())
-        subprocess.run(["umount", tmp_path], check=True) if how == "umount" else program.send_signal(getattr(signal, how))
+        subprocess.run(
+            ["umount", tmp_path], check=True
+        ) if how == "umount" else program.send_signal(getattr(signal, how))
         assert 4096 == json.loads(program.stdout.readline())["bytes"]
         assert 0 == program.wait(30)
     assert not is_mounted(tmp_path)
@@ -331,5 +381,7 @@ def test_as_a_program_it_serves_until_it_is_told_to_end(how: str, folder: Path, 
 def test_without_root_it_says_so(folder: Path) -> None:
     """The text is the reason of a skip."""
     code = "import os, fuse_server\nos.geteuid() or os.setuid(65534)\nprint(fuse_server.missing())"
-    ended = subprocess.run([sys.executable, "-c", code], cwd=PROGRAM.parent, capture_output=True, text=True, check=True)
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=PROGRAM.parent, capture_output=True, text=True, check=True
+    )
     assert "a FUSE server of our own needs root\n" == ended.stdout

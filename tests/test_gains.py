@@ -1,4 +1,5 @@
-"""Advice has a gain or a reason, the largest first; the replay agrees with a brute-force simulation; changes are proven by runs."""
+"""Advice has a gain or a reason, the largest first; the replay agrees with a brute-force
+simulation; changes are proven by runs."""
 
 import json
 import math
@@ -35,7 +36,18 @@ from ioprof.model.changed import changed, with_factors
 from ioprof.model.changes import Change, change_of
 from ioprof.model.cores.contention import with_others
 from ioprof.model.cores.cpu_use import Counted, Worked, cpu_use
-from ioprof.model.engine import BESIDE, CORES, DELAY, STORAGE, LoaderPlan, Plan, RankPlan, Resource, Segment, Simulation
+from ioprof.model.engine import (
+    BESIDE,
+    CORES,
+    DELAY,
+    STORAGE,
+    LoaderPlan,
+    Plan,
+    RankPlan,
+    Resource,
+    Segment,
+    Simulation,
+)
 from ioprof.model.gains import gains_of
 from ioprof.model.pace import measured, replayed
 from ioprof.model.pipeline import STAGES, CpuUse, Op
@@ -52,11 +64,16 @@ FILES = ROOT / "tests" / "data" / "demo" / "files"
 
 def decoding(workers: int = 2, count: int = 60) -> Run:
     """A job whose workers decode for 40 ms per batch, and whose loop computes for 10."""
-    stages = tuple({"storage": 2 * MS, "decode": (36 + row % 9) * MS, "collate": 2 * MS} for row in range(count))
-    return Run.of(simulate(Job(workers, 2, stages, tuple({"compute": 10 * MS} for _ in range(count)))).trace)
+    stages = tuple(
+        {"storage": 2 * MS, "decode": (36 + row % 9) * MS, "collate": 2 * MS}
+        for row in range(count)
+    )
+    return Run.of(
+        simulate(Job(workers, 2, stages, tuple({"compute": 10 * MS} for _ in range(count)))).trace
+    )
 
 
-# ------------------------------------------------------------------------------------------------ advice
+# ------------------------------------------------------------------------------------------- advice
 
 
 def test_each_advice_has_a_gain_or_a_reason() -> None:
@@ -73,9 +90,12 @@ def test_each_advice_has_a_gain_or_a_reason() -> None:
 
 
 def test_a_validation_that_costs_nothing_waits_for_nothing() -> None:
-    """Its batches cost nothing either, whatever their time went to; those of the training cost what they did."""
+    """Its batches cost nothing either, whatever their time went to; those of the training cost what
+    they did."""
     [rank] = pipeline(decoding().trace).ranks
-    validating = replace(rank, iterations=tuple(replace(each, is_validation=True) for each in rank.iterations))
+    validating = replace(
+        rank, iterations=tuple(replace(each, is_validation=True) for each in rank.iterations)
+    )
     recorded = replace(pipeline(decoding().trace), ranks=(rank, validating))
     training, free = with_factors(recorded, {"validation": 0.0}).ranks
     assert all(each.tasks.stages_s.any() for each in training.iterations)
@@ -86,7 +106,11 @@ def test_a_validation_that_costs_nothing_waits_for_nothing() -> None:
 
 def test_more_workers_are_proposed_with_what_the_simulator_says() -> None:
     """Two workers that take 42 ms for a batch hold up a loop that takes 10: four or more do not."""
-    found = [each for each in with_gains(decoding()).summary.verdict.advice if each.change and each.change.workers]
+    found = [
+        each
+        for each in with_gains(decoding()).summary.verdict.advice
+        if each.change and each.change.workers
+    ]
     assert 1 == len(found)
     assert found[0].predicted_speedup == pytest.approx(44 / 2 / 11, rel=0.1)
     assert found[0].cause is None
@@ -95,18 +119,25 @@ def test_more_workers_are_proposed_with_what_the_simulator_says() -> None:
 
 
 @pytest.mark.parametrize(("shards", "expected"), [(8, [8]), (3, [3]), (2, []), (1, [])])
-def test_no_more_workers_are_proposed_than_there_are_shards(shards: int, expected: list[int]) -> None:
+def test_no_more_workers_are_proposed_than_there_are_shards(
+    shards: int, expected: list[int]
+) -> None:
     """More would have nothing to read."""
     run = decoding()
     record = run.trace.run.replace(config=run.trace.run.config.replace(shards=shards))
     found = with_gains(Run.of(run.trace.with_facts(run=record))).summary.verdict.advice
-    assert expected == [each.change.workers for each in found if each.change and each.change.workers]
+    assert expected == [
+        each.change.workers for each in found if each.change and each.change.workers
+    ]
 
 
 def test_to_change_nothing_is_a_verdict() -> None:
-    """A job that computes all the time is told so in the verdict; its advice names what would help."""
+    """A job that computes all the time is told so in the verdict; its advice names what would
+    help."""
     stages = tuple({"decode": MS} for _ in range(40))
-    found = with_gains(Run.of(simulate(Job(2, 2, stages, tuple({"compute": 60 * MS} for _ in range(40)))).trace)).summary.verdict
+    found = with_gains(
+        Run.of(simulate(Job(2, 2, stages, tuple({"compute": 60 * MS} for _ in range(40)))).trace)
+    ).summary.verdict
     assert "compute" == found.bound_by
     assert "Leave the input pipeline as it is" in found.text
     assert 1 == len(found.advice)
@@ -119,7 +150,9 @@ def test_a_run_that_cannot_be_replayed_gives_each_advice_the_reason() -> None:
     trace = decoding().trace
     stopped = Run.of(Trace(trace.run.replace(status="interrupted"), trace.spans))
     found = with_gains(stopped).summary.verdict.advice
-    assert [each.action for each in found] == [each.action for each in stopped.summary.verdict.advice]
+    assert [each.action for each in found] == [
+        each.action for each in stopped.summary.verdict.advice
+    ]
     assert {NoGain.NOT_REPLAYED} == {each.no_gain for each in found}
     assert all("interrupted" in gain_text(each) for each in found)
 
@@ -128,12 +161,17 @@ def test_a_stored_run_is_replayed_on_request_only(monkeypatch: pytest.MonkeyPatc
     """One with very many spans says how to ask for it."""
     run = decoding()
     monkeypatch.setattr(Trace, "is_stored", property(lambda _: True))
-    assert {NoGain.RUN_TOO_LARGE} == {each.no_gain for each in with_gains(run, is_asked=False).summary.verdict.advice}
-    assert NoGain.RUN_TOO_LARGE not in {each.no_gain for each in with_gains(run).summary.verdict.advice}
+    assert {NoGain.RUN_TOO_LARGE} == {
+        each.no_gain for each in with_gains(run, is_asked=False).summary.verdict.advice
+    }
+    assert NoGain.RUN_TOO_LARGE not in {
+        each.no_gain for each in with_gains(run).summary.verdict.advice
+    }
 
 
 def test_nothing_is_predicted_where_cores_are_contended() -> None:
-    """Neither beside other programs, nor where the changed job would need most cores, nor of a kind that was never compared."""
+    """Neither beside other programs, nor where the changed job would need most cores, nor of a kind
+    that was never compared."""
     recorded = pipeline(decoding().trace)
     host = recorded.ranks[0].host
     assert why_none(recorded) is None
@@ -158,12 +196,15 @@ def test_nothing_is_predicted_where_cores_are_contended() -> None:
 
 
 def test_gains_that_are_not_told_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside other programs. The error of the replay of the run itself is known, as where gains are told."""
+    """Beside other programs. The error of the replay of the run itself is known, as where gains are
+    told."""
     run = decoding()
     told = with_gains(run).summary.replay
     assert told is not None
     assert told.reason_code is None
-    monkeypatch.setattr("ioprof.model.summary.why_none", lambda _: (NoGain.CONTENTION, "others competed"))
+    monkeypatch.setattr(
+        "ioprof.model.summary.why_none", lambda _: (NoGain.CONTENTION, "others competed")
+    )
     monkeypatch.delattr("ioprof.model.summary.gains_of")
     found = with_gains(run).summary
     assert found.replay is not None
@@ -173,10 +214,14 @@ def test_gains_that_are_not_told_are_not_computed(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_delay_of_woken_threads_is_not_competition() -> None:
-    """Delay without other programs stays a part of the work; that of programs that used CPU time is theirs, as far as they did."""
+    """Delay without other programs stays a part of the work; that of programs that used CPU time is
+    theirs, as far as they did."""
     recorded = pipeline(decoding().trace)
     host, use = recorded.ranks[0].host, CpuUse(dilation=1.2, cpu_s=1.0)
-    delayed = replace(recorded, ranks=tuple(replace(rank, loop_cpu=use, worker_cpu=use) for rank in recorded.ranks))
+    delayed = replace(
+        recorded,
+        ranks=tuple(replace(rank, loop_cpu=use, worker_cpu=use) for rank in recorded.ranks),
+    )
     alone, beside, unknown = (with_others(delayed, used) for used in ({host: 0.0}, {host: 0.1}, {}))
     assert 0.0 == sum(alone.others.values())
     assert why_none(alone) is None
@@ -187,17 +232,28 @@ def test_the_delay_of_woken_threads_is_not_competition() -> None:
 
 
 def test_workers_that_do_not_wait_for_storage_are_not_woken() -> None:
-    """The time until a woken thread runs is work that takes no core, and is gone without the waits that it follows."""
+    """The time until a woken thread runs is work that takes no core, and is gone without the waits
+    that it follows."""
     recorded = pipeline(decoding().trace)
     host, use = recorded.ranks[0].host, CpuUse(dilation=1.25, cpu_s=1.0)
-    delayed = replace(recorded, ranks=tuple(replace(rank, worker_cpu=use) for rank in recorded.ranks))
+    delayed = replace(
+        recorded, ranks=tuple(replace(rank, worker_cpu=use) for rank in recorded.ranks)
+    )
     woken = with_others(delayed, {host: 0.0})
     assert 0.2 == pytest.approx(woken.ranks[0].worker_cpu.wake_ratio, abs=0.01)
     for change in (Change(cache="warm"), Change(speeds={"storage": math.inf})):
-        plain, awake = (sum(each.tasks.stages_s[:, DECODE].sum() for each in run.ranks[0].iterations) for run in
-                        (changed(recorded, change), changed(woken, change)))  # fmt: skip
+        plain, awake = (
+            sum(each.tasks.stages_s[:, DECODE].sum() for each in run.ranks[0].iterations)
+            for run in (changed(recorded, change), changed(woken, change))
+        )
         assert 0.8 * plain == pytest.approx(awake, rel=0.01)
-    sleeps = replace(woken, ranks=tuple(replace(rank, worker_cpu=replace(rank.worker_cpu, busy_ratio=0.5)) for rank in woken.ranks))
+    sleeps = replace(
+        woken,
+        ranks=tuple(
+            replace(rank, worker_cpu=replace(rank.worker_cpu, busy_ratio=0.5))
+            for rank in woken.ranks
+        ),
+    )
     kept = changed(sleeps, Change(cache="warm")).ranks[0]
     assert kept.worker_cpu.wake_ratio == sleeps.ranks[0].worker_cpu.wake_ratio
 
@@ -206,9 +262,13 @@ def test_cpu_time_is_that_between_samples_of_the_work() -> None:
     """Neither imports before it nor the exit after it count, also within the same second."""
     second = 1_000_000_000
     times = np.arange(7) * second
-    cpu_s = np.array([0.0, 1.0, 2.0, 2.3, 2.6, 2.9, 3.9])  # the work begins after 2.1 s, and ends after 5.4 s
+    cpu_s = np.array(
+        [0.0, 1.0, 2.0, 2.3, 2.6, 2.9, 3.9]
+    )  # the work begins after 2.1 s, and ends after 5.4 s
     counts = Counted(times, cpu_s, np.zeros(7))
-    busy = np.array([[start, start + 300_000_000] for start in range(2_100_000_000, 5_200_000_000, second)])
+    busy = np.array(
+        [[start, start + 300_000_000] for start in range(2_100_000_000, 5_200_000_000, second)]
+    )
     found = cpu_use([Worked(counts, busy, 0)], 1)
     assert 0.6 == pytest.approx(found.cpu_s)
     assert 1.0 == pytest.approx(found.busy_ratio)
@@ -216,14 +276,20 @@ def test_cpu_time_is_that_between_samples_of_the_work() -> None:
 
 
 @given(st.floats(0.2, 2.0), st.floats(0.2, 2.0), st.floats(0.1, 2.0), st.floats(0.0, 2.0))
-def test_cpu_time_and_delay_are_those_of_work_or_of_reads(busy_s: float, reads_s: float, cpu_s: float, delay_s: float) -> None:
+def test_cpu_time_and_delay_are_those_of_work_or_of_reads(
+    busy_s: float, reads_s: float, cpu_s: float, delay_s: float
+) -> None:
     """Conservation: none is lost as far as there is time for it, and the work has it first."""
     edge, end = int(busy_s * 1e9), int((busy_s + reads_s) * 1e9)
     counts = Counted(np.array([0, end]), np.array([0.0, cpu_s]), np.array([0.0, delay_s]))
-    found = cpu_use([Worked(counts, np.array([[0, edge], [end, end]]), 0, np.array([[edge, end]]))], 1)
+    found = cpu_use(
+        [Worked(counts, np.array([[0, edge], [end, end]]), 0, np.array([[edge, end]]))], 1
+    )
     in_reads_s = (found.reads_cpu_ratio + found.reads_delay_ratio) * found.reads_s
     assert found.reads_s == pytest.approx(reads_s, abs=1e-6)
-    assert found.busy_ratio * busy_s + in_reads_s == pytest.approx(min(cpu_s + delay_s, busy_s + reads_s), abs=1e-6)
+    assert found.busy_ratio * busy_s + in_reads_s == pytest.approx(
+        min(cpu_s + delay_s, busy_s + reads_s), abs=1e-6
+    )
     assert in_reads_s == pytest.approx(0.0, abs=1e-6) or found.busy_ratio == 1.0
     if cpu_s <= busy_s and cpu_s + delay_s <= busy_s + reads_s:
         assert found.whole_dilation == pytest.approx(1 + delay_s / cpu_s, rel=1e-5)
@@ -237,9 +303,18 @@ def test_the_delay_after_reads_is_storage_as_far_as_no_competition_explains_it()
     for each in rank.iterations:
         stages = each.tasks.stages_s.copy()
         stages[:, storage] /= 2
-        halves.append(replace(each, tasks=replace(each.tasks, stages_s=stages, reads_delay_s=stages[:, storage])))
+        halves.append(
+            replace(
+                each, tasks=replace(each.tasks, stages_s=stages, reads_delay_s=stages[:, storage])
+            )
+        )
     use = CpuUse(cpu_s=1.0, reads_s=1.0, reads_delay_ratio=0.5)
-    delayed = replace(recorded, ranks=(replace(rank, iterations=tuple(halves), worker_cpu=use, loop_cpu=CpuUse(cpu_s=0.1)),))
+    delayed = replace(
+        recorded,
+        ranks=(
+            replace(rank, iterations=tuple(halves), worker_cpu=use, loop_cpu=CpuUse(cpu_s=0.1)),
+        ),
+    )
     alone, unknown = with_others(delayed, {rank.host: 0.0}), with_others(delayed, {})
     for found in (alone, unknown):
         for before, after in zip(rank.iterations, found.ranks[0].iterations, strict=True):
@@ -251,23 +326,36 @@ def test_the_delay_after_reads_is_storage_as_far_as_no_competition_explains_it()
 
 
 def test_cpu_time_in_reads_does_not_shrink_with_them() -> None:
-    """Storage that is twice as fast has half of the wait and all of the system calls; without reads there are none."""
+    """Storage that is twice as fast has half of the wait and all of the system calls; without reads
+    there are none."""
     recorded, storage = pipeline(decoding().trace), STAGES.index("storage")
     [rank] = recorded.ranks
-    ran = tuple(replace(each, tasks=replace(each.tasks, reads_cpu_s=np.ones(len(each.tasks)))) for each in rank.iterations)
+    ran = tuple(
+        replace(each, tasks=replace(each.tasks, reads_cpu_s=np.ones(len(each.tasks))))
+        for each in rank.iterations
+    )
     recorded = replace(recorded, ranks=(replace(rank, iterations=ran),))
-    fast, none = (with_factors(recorded, {"storage": factor}).ranks[0].iterations[0].tasks for factor in (0.5, 0.0))
+    fast, none = (
+        with_factors(recorded, {"storage": factor}).ranks[0].iterations[0].tasks
+        for factor in (0.5, 0.0)
+    )
     assert 1.0 == fast.reads_cpu_s.min()
-    np.testing.assert_allclose(fast.stages_s[:, storage], rank.iterations[0].tasks.stages_s[:, storage] / 2)
+    np.testing.assert_allclose(
+        fast.stages_s[:, storage], rank.iterations[0].tasks.stages_s[:, storage] / 2
+    )
     assert not none.reads_cpu_s.any()
 
 
 def test_a_loop_that_was_not_sampled_computes_on_a_core() -> None:
-    """On a single core the workers' computation and that of the model take turns, whether or not the loop was sampled."""
+    """On a single core the workers' computation and that of the model take turns, whether or not
+    the loop was sampled."""
     [rank] = pipeline(decoding(workers=4).trace).ranks
     use = CpuUse(cpu_s=1.0)
     alone = replace(
-        pipeline(decoding(workers=4).trace), cores={rank.host: 1.0}, ranks=(replace(rank, worker_cpu=use),), on_device=False
+        pipeline(decoding(workers=4).trace),
+        cores={rank.host: 1.0},
+        ranks=(replace(rank, worker_cpu=use),),
+        on_device=False,
     )
     sampled = replace(alone, ranks=(replace(rank, worker_cpu=use, loop_cpu=use),))
     assert replayed(sampled).step_s == pytest.approx(replayed(alone).step_s, rel=0.01)
@@ -278,9 +366,24 @@ def test_a_loop_that_was_not_sampled_computes_on_a_core() -> None:
 def test_nobody_waits_for_what_others_do_for_a_read() -> None:
     """It takes cores where they are short, and no time where there are enough."""
     none: list[tuple[Segment, ...]] = [()] * 9
-    loader = LoaderPlan(1, 2, [(Segment(BESIDE, 1.0), Segment(CORES, 1.0))] * 8, [0.0] * 8, [0.0] * 8, [()] * 8, 8, [0.0], 0)
-    rank = RankPlan(0, [loader], [int(Op.START), *[int(Op.TAKE)] * 8], [0] * 9, none, none, [-1] * 9, none)
-    took = [Simulation(Plan([rank], [Resource(cores)], Resource(1.0))).run()[0].end_s for cores in (1.0, 2.0)]
+    loader = LoaderPlan(
+        1,
+        2,
+        [(Segment(BESIDE, 1.0), Segment(CORES, 1.0))] * 8,
+        [0.0] * 8,
+        [0.0] * 8,
+        [()] * 8,
+        8,
+        [0.0],
+        0,
+    )
+    rank = RankPlan(
+        0, [loader], [int(Op.START), *[int(Op.TAKE)] * 8], [0] * 9, none, none, [-1] * 9, none
+    )
+    took = [
+        Simulation(Plan([rank], [Resource(cores)], Resource(1.0))).run()[0].end_s
+        for cores in (1.0, 2.0)
+    ]
     assert took == [pytest.approx(16.0, rel=0.07), pytest.approx(8.0)]
 
 
@@ -298,24 +401,37 @@ def test_changes_in_summary_json_are_those_that_are_replayed() -> None:
     assert summary == Summary.from_json(summary.to_json())
 
 
-# ------------------------------------------------------------------------------------------------ removal
+# ------------------------------------------------------------------------------------------ removal
 
 
 @pytest.mark.system(every=4)
 def test_gain_of_storage(tmp_path: Path) -> None:
-    """The differential method: a job on files behind 40 ms per read, cold, and again with all of them in memory."""
+    """The differential method: a job on files behind 40 ms per read, cold, and again with all of
+    them in memory."""
     tree = made_datasets.tree(
-        tmp_path / "tree", {f"n0000000{number % 2}/{number}.JPEG": images.jpeg(seed=number) for number in range(60)}
+        tmp_path / "tree",
+        {f"n0000000{number % 2}/{number}.JPEG": images.jpeg(seed=number) for number in range(60)},
     )
     runs = {}
     with fuse_server(tree, read_ms=40) as mounted:
         for name in ("cold", "cached"):
-            words = ("record", "--quiet", "--no-stacks", "--out", name, "--", sys.executable, PROGRAMS / "train_on_files.py")
+            words = (
+                "record",
+                "--quiet",
+                "--no-stacks",
+                "--out",
+                name,
+                "--",
+                sys.executable,
+                PROGRAMS / "train_on_files.py",
+            )
             ended = jobs.ioprof(*words, mounted.path, 1, 15, cwd=tmp_path)
             assert 0 == ended.code, ended.err
             runs[name] = pipeline(Trace.load(tmp_path / name))
     if busy := [name for name, run in runs.items() if why_none(run)]:
-        pytest.skip(f"other programs competed for the cores in the run that is {' and '.join(busy)}")
+        pytest.skip(
+            f"other programs competed for the cores in the run that is {' and '.join(busy)}"
+        )
     cold = gains_of(runs["cold"])
     assert abs(cold.baseline_error) < 0.05
     predicted = {gain.cause: gain.share for gain in cold.gains}["storage"]
@@ -324,11 +440,12 @@ def test_gain_of_storage(tmp_path: Path) -> None:
     assert predicted > 0.5
 
 
-# ------------------------------------------------------------------------------------------------ demand
+# ------------------------------------------------------------------------------------------- demand
 
 
 def test_a_probed_path_is_compared_with_the_demand(tmp_path: Path) -> None:
-    """By bytes per second at the best level; a file that is no probe is refused with what to type."""
+    """By bytes per second at the best level; a file that is no probe is refused with what to
+    type."""
     need = Demand(50e6, 500.0, 1000.0, "emulated", num_devices=4)
     level = {"test": "random", "clients": 8, "bytes_per_s": 25e6, "operations_per_s": 250.0}
     slower = level | {"clients": 1, "bytes_per_s": 5e6}
@@ -337,14 +454,17 @@ def test_a_probed_path_is_compared_with_the_demand(tmp_path: Path) -> None:
     assert path_statement(need, probed_path(probe)).text.endswith(
         "to 8 clients, which feeds 2 of such devices: too few for this job's 4"
     )
-    assert "not known" in path_statement(Demand(None, None, None, "unknown"), probed_path(probe)).text
+    assert (
+        "not known" in path_statement(Demand(None, None, None, "unknown"), probed_path(probe)).text
+    )
     probe.write_text("{}")
     with pytest.raises(CommandError, match="ioprof probe PATH --json"):
         path_statement(need, probed_path(probe))
 
 
 def test_cores_and_devices_follow_from_the_demand() -> None:
-    """Workers that spend 40 ms of a core on a batch that the loop takes 10 ms to compute need four cores."""
+    """Workers that spend 40 ms of a core on a batch that the loop takes 10 ms to compute need four
+    cores."""
     found = decoding().trace
     need = demand(found, making=making(found).stages, least_reads=1)
     assert need.cores == pytest.approx(42.0 / 10, rel=0.05)
@@ -353,7 +473,7 @@ def test_cores_and_devices_follow_from_the_demand() -> None:
     assert (None, Reason.TOO_FEW_READS) == (few.bytes_per_s, few.reason)
 
 
-# ------------------------------------------------------------------------------------------------ brute force
+# -------------------------------------------------------------------------------------- brute force
 
 
 _PART = st.tuples(st.sampled_from([DELAY, CORES, STORAGE]), st.integers(1, 20))
@@ -362,20 +482,36 @@ _WORK = st.lists(_PART, min_size=1, max_size=3)
 
 @settings(max_examples=examples(60))
 @given(
-    st.integers(1, 4), st.integers(1, 3), st.lists(_WORK, min_size=1, max_size=9), st.lists(_WORK, min_size=9, max_size=9),
+    st.integers(1, 4), st.integers(1, 3), st.lists(_WORK, min_size=1, max_size=9), st.lists(_WORK, min_size=9, max_size=9),  # noqa: E501
     st.integers(1, 3),
 )  # fmt: skip
 def test_the_engine_agrees_with_brute_force(
-    workers: int, prefetch: int, tasks: list[list[tuple[int, int]]], after: list[list[tuple[int, int]]], cores: int
+    workers: int,
+    prefetch: int,
+    tasks: list[list[tuple[int, int]]],
+    after: list[list[tuple[int, int]]],
+    cores: int,
 ) -> None:
     """Delays, shared cores and shared storage, to the nanosecond."""
     count = len(tasks)
     exact = [[(resource, Fraction(ms, 1000)) for resource, ms in each] for each in tasks]
-    exact_after = [[(resource, Fraction(ms, 1000)) for resource, ms in each] for each in after[:count]]
+    exact_after = [
+        [(resource, Fraction(ms, 1000)) for resource, ms in each] for each in after[:count]
+    ]
     truth = brute_force.taken_at(workers, prefetch, exact, exact_after, cores)
     none: list[tuple[Segment, ...]] = [()] * (count + 1)
     zero = [0.0] * count
-    loader = LoaderPlan(workers, prefetch, [_segments(each) for each in tasks], zero, zero, none, count, [0.0] * workers, 0)
+    loader = LoaderPlan(
+        workers,
+        prefetch,
+        [_segments(each) for each in tasks],
+        zero,
+        zero,
+        none,
+        count,
+        [0.0] * workers,
+        0,
+    )
     before = [(), *(_segments(each) for each in after[:count])]
     ops = [int(Op.START), *[int(Op.TAKE)] * count]
     rank = RankPlan(0, [loader], ops, [0] * len(ops), none, before, [-1] * len(ops), none)
@@ -387,7 +523,7 @@ def _segments(work: list[tuple[int, int]]) -> tuple[Segment, ...]:
     return tuple(Segment(resource, ms / 1000) for resource, ms in work)
 
 
-# ------------------------------------------------------------------------------------------------ proofs
+# ------------------------------------------------------------------------------------------- proofs
 
 
 def test_pairs_of_runs_have_a_mean_and_a_range() -> None:
@@ -402,12 +538,24 @@ def test_pairs_of_runs_have_a_mean_and_a_range() -> None:
 
 
 def test_a_change_becomes_options() -> None:
-    """A larger batch takes fewer steps for as many samples; what `ioprof run` has no option for is refused."""
+    """A larger batch takes fewer steps for as many samples; what `ioprof run` has no option for is
+    refused."""
     options = RunOptions(workers=1, batch_size=8, steps=40)
-    assert (3, 40) == ((changed_options := with_change(options, JobChange(workers=3))).workers, changed_options.steps)
-    assert (16, 20) == ((larger := with_change(options, JobChange(batch=16))).batch_size, larger.steps)
+    assert (3, 40) == (
+        (changed_options := with_change(options, JobChange(workers=3))).workers,
+        changed_options.steps,
+    )
+    assert (16, 20) == (
+        (larger := with_change(options, JobChange(batch=16))).batch_size,
+        larger.steps,
+    )
     assert "warm" == with_change(options, JobChange(cache="warm")).cache
-    for change in (JobChange(prefetch=4), JobChange(persistent_workers=True), JobChange(speeds={"compute": 2.0}), JobChange()):
+    for change in (
+        JobChange(prefetch=4),
+        JobChange(persistent_workers=True),
+        JobChange(speeds={"compute": 2.0}),
+        JobChange(),
+    ):
         with pytest.raises(CommandError, match="no option"):
             with_change(options, change)
 
@@ -415,34 +563,61 @@ def test_a_change_becomes_options() -> None:
 def test_only_jobs_of_ioprof_can_be_made_again() -> None:
     """A recorded script must be changed by hand, and the message says how to go on."""
     with pytest.raises(CommandError, match="ioprof compare"):
-        options_of_run(RunRecord.of({"schema": "ioprof.run/1", "config": {"loader": "torch DataLoader"}}))
+        options_of_run(
+            RunRecord.of({"schema": "ioprof.run/1", "config": {"loader": "torch DataLoader"}})
+        )
     with pytest.raises(CommandError, match="is not on this machine"):
         options_of_run(Trace.load(FILES).run)
 
 
 @pytest.mark.job(every=4)
 def test_prove_runs_the_job_without_and_with_the_change(tmp_path: Path) -> None:
-    """Both runs differ in the change alone, and the result has what was predicted, or why not, and what was measured."""
+    """Both runs differ in the change alone, and the result has what was predicted, or why not, and
+    what was measured."""
     image = images.jpeg(900, 700)
-    source = made_datasets.tree(tmp_path / "tree", {f"n00000001/{number}.JPEG": image for number in range(48)})
+    source = made_datasets.tree(
+        tmp_path / "tree", {f"n00000001/{number}.JPEG": image for number in range(48)}
+    )
     made_datasets.made(source, tmp_path / "data")
-    options = ("--device", "emulated:h100", "--batch-size", 4, "--workers", 0, "--steps", 24, "--no-stacks")
+    options = (
+        "--device",
+        "emulated:h100",
+        "--batch-size",
+        4,
+        "--workers",
+        0,
+        "--steps",
+        24,
+        "--no-stacks",
+    )
     started = jobs.ioprof("run", "data", *options, "--out", "first", cwd=tmp_path)
     assert 0 == started.code, started.err
     advice = with_gains(Run.load(tmp_path / "first")).summary.verdict.advice
-    number = next((place for place, each in enumerate(advice, 1) if each.change and each.change.workers), None)
+    number = next(
+        (place for place, each in enumerate(advice, 1) if each.change and each.change.workers), None
+    )
     if number is None:
         pytest.skip("this machine has no core for a worker, so none was advised")
-    printed = jobs.ioprof("prove", "first", "--advice", number, "--pairs", 1, "--json", cwd=tmp_path)
+    printed = jobs.ioprof(
+        "prove", "first", "--advice", number, "--pairs", 1, "--json", cwd=tmp_path
+    )
     assert 0 == printed.code, printed.err
     found = json.loads(printed.out)
     before, after = (Trace.load(Path(folder)).run.config for folder in found["runs"])
     assert (0, 1) == (before.workers, advice[number - 1].change.workers)  # type: ignore[union-attr]
-    assert (after.workers, after.batch_size, after.steps, after.seed) == (1, before.batch_size, before.steps, before.seed)
+    assert (after.workers, after.batch_size, after.steps, after.seed) == (
+        1,
+        before.batch_size,
+        before.steps,
+        before.seed,
+    )
     assert found["measured"] == pytest.approx(found["pairs"][0])
     assert found["measured"] > 0
     assert (found["predicted"] is None) == (found["reason"] is not None)
-    rates = [summarise(Trace.load(Path(folder))).throughput.steady_samples_per_s for folder in found["runs"]]
+    rates = [
+        summarise(Trace.load(Path(folder))).throughput.steady_samples_per_s
+        for folder in found["runs"]
+    ]
     assert found["measured"] == pytest.approx(rates[1] / rates[0])  # type: ignore[operator]
     refused = jobs.ioprof("prove", "first", "--advice", 99, cwd=tmp_path)
     assert (2, True) == (refused.code, "there is no such advice" in refused.err)

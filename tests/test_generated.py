@@ -1,4 +1,5 @@
-"""What is generated from Python descriptions is up to date; and the rules of the C sources that a parser can check."""
+"""What is generated from Python descriptions is up to date; and the rules of the C sources that a
+parser can check."""
 
 import re
 import struct
@@ -26,28 +27,36 @@ C_LINES = 500
 
 
 def test_generated_files_are_up_to_date() -> None:
-    """Run `python -m ioprof.native.generate` after a change of wire_format.py, schema.py or file_systems.py."""
-    outdated = [path.name for path, text in generate.generated().items() if path.read_text() != text]
+    """Run `python -m ioprof.native.generate` after a change of wire_format.py, schema.py or
+    file_systems.py."""
+    outdated = [
+        path.name for path, text in generate.generated().items() if path.read_text() != text
+    ]
     assert [] == outdated
 
 
-# ------------------------------------------------------------------------------------------------ the capture file
+# --------------------------------------------------------------------------------- the capture file
 
 
 @pytest.mark.parametrize("name", STRUCTURES)
 def test_numpy_struct_and_offsets_agree(name: str) -> None:
-    """The NumPy type, the format of the struct module and `offset_of` place every field at the same offset, without padding."""
+    """The NumPy type, the format of the struct module and `offset_of` place every field at the same
+    offset, without padding."""
     fields, dtype = STRUCTURES[name]
     by_numpy: dict[str, Any] = dict(dtype.fields or {})
     assert list(by_numpy) == [field for field, _, _ in fields]
     assert {field: place[1] for field, place in by_numpy.items()} == {
         field: wire_format.offset_of(fields, field) for field in by_numpy
     }
-    assert {dtype.itemsize} == {wire_format.size_of(fields), struct.calcsize(wire_format.struct_format(fields))}
+    assert {dtype.itemsize} == {
+        wire_format.size_of(fields),
+        struct.calcsize(wire_format.struct_format(fields)),
+    }
 
 
 def test_every_field_is_aligned() -> None:
-    """The C structures have no packing attribute: a field that is not aligned would be moved by the compiler."""
+    """The C structures have no packing attribute: a field that is not aligned would be moved by the
+    compiler."""
     for fields, _ in STRUCTURES.values():
         for name, type_, _ in fields:
             alignment = 1 if "(" in type_ else wire_format.type_size(type_)
@@ -55,10 +64,18 @@ def test_every_field_is_aligned() -> None:
 
 
 def test_the_sizes_are_those_of_version_2() -> None:
-    """Files that were recorded before must stay readable: a change of a size is a new FORMAT_VERSION."""
+    """Files that were recorded before must stay readable: a change of a size is a new
+    FORMAT_VERSION."""
     sizes = {name: dtype.itemsize for name, (_, dtype) in STRUCTURES.items()}
-    assert (2, {"FILE_HEADER": 224, "CHUNK_HEADER": 64, "RECORD": 56}) == (wire_format.FORMAT_VERSION, sizes)
-    assert (4096, 65536, 1169) == (wire_format.HEADER_BYTES, wire_format.CHUNK_BYTES, wire_format.SLOTS)
+    assert (2, {"FILE_HEADER": 224, "CHUNK_HEADER": 64, "RECORD": 56}) == (
+        wire_format.FORMAT_VERSION,
+        sizes,
+    )
+    assert (4096, 65536, 1169) == (
+        wire_format.HEADER_BYTES,
+        wire_format.CHUNK_BYTES,
+        wire_format.SLOTS,
+    )
 
 
 def test_the_python_writer_packs_what_numpy_reads() -> None:
@@ -68,11 +85,12 @@ def test_the_python_writer_packs_what_numpy_reads() -> None:
     assert values == tuple(row.tolist())
 
 
-# ------------------------------------------------------------------------------------------------ file systems
+# ------------------------------------------------------------------------------------- file systems
 
 
 def test_types_of_one_magic_number_have_one_accounting() -> None:
-    """statfs gives the capture library the magic number alone, so that it cannot tell such types apart."""
+    """statfs gives the capture library the magic number alone, so that it cannot tell such types
+    apart."""
     found: dict[int, set[str]] = {}
     for known in (*file_systems.TYPES.values(), file_systems.type_of("fuse")):
         if known is not None and known.magic is not None:
@@ -81,17 +99,30 @@ def test_types_of_one_magic_number_have_one_accounting() -> None:
 
 
 def test_the_c_table_has_every_type_of_known_accounting() -> None:
-    """None is left out, and RWF_NOWAIT is tried wherever a type of that magic number is known to answer it."""
+    """None is left out, and RWF_NOWAIT is tried wherever a type of that magic number is known to
+    answer it."""
     text = generate.FILE_SYSTEM_TABLE.read_text()
-    rows = re.findall(r"FILE_SYSTEM\((0x[0-9a-f]+), ACCOUNTING_(\w+), (true|false)\) /\* (.*) \*/", text)
-    listed = {name: (accounting.lower(), nowait) for _, accounting, nowait, names in rows for name in names.split(", ")}
-    known = {name: known for name, known in file_systems.TYPES.items() if known.accounting != "unknown"}
-    assert {name: each.accounting for name, each in known.items()} == {name: listed[name][0] for name in known}
+    rows = re.findall(
+        r"FILE_SYSTEM\((0x[0-9a-f]+), ACCOUNTING_(\w+), (true|false)\) /\* (.*) \*/", text
+    )
+    listed = {
+        name: (accounting.lower(), nowait)
+        for _, accounting, nowait, names in rows
+        for name in names.split(", ")
+    }
+    known = {
+        name: known for name, known in file_systems.TYPES.items() if known.accounting != "unknown"
+    }
+    assert {name: each.accounting for name, each in known.items()} == {
+        name: listed[name][0] for name in known
+    }
     assert {"fuse"} == listed.keys() - known.keys()
-    assert [] == [name for name, each in known.items() if each.answers_nowait and listed[name][1] == "false"]
+    assert [] == [
+        name for name, each in known.items() if each.answers_nowait and listed[name][1] == "false"
+    ]
 
 
-# ------------------------------------------------------------------------------------------------ C sources
+# ---------------------------------------------------------------------------------------- C sources
 
 
 def c_files() -> list[Path]:
@@ -117,7 +148,11 @@ def test_no_include_cycle() -> None:
 
 def test_c_files_stay_short() -> None:
     """Beyond 500 lines a file has more than one subject."""
-    assert {} == {path.name: length for path in c_files() if (length := len(path.read_text().splitlines())) > C_LINES}
+    assert {} == {
+        path.name: length
+        for path in c_files()
+        if (length := len(path.read_text().splitlines())) > C_LINES
+    }
 
 
 @pytest.mark.job(every=4)

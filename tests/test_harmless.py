@@ -1,9 +1,11 @@
-"""ioprof removes and overwrites only what it can prove to be its own; a folder from somebody else is data.
+"""ioprof removes and overwrites only what it can prove to be its own; a folder from somebody else
+is data.
 
 All removals and overwrites of the code, with the proof that each needs:
 
     what                             where                                proof
-    a spool                          recording/spool.py                   token, owner, inode, mode; each file by its name
+    a spool                          recording/spool.py token, owner, inode, mode; each file by its
+                                     name
     the marker of a run folder       recording/pending_run.py             the spool's token
 """
 
@@ -59,7 +61,12 @@ def photograph(folder: Path) -> Photograph:
             content = path.readlink()
         elif stat.S_ISREG(status.st_mode):
             content = path.read_bytes()
-        found[str(path.relative_to(folder))] = (status.st_mode, status.st_ino, status.st_mtime_ns, content)
+        found[str(path.relative_to(folder))] = (
+            status.st_mode,
+            status.st_ino,
+            status.st_mtime_ns,
+            content,
+        )
     return found
 
 
@@ -72,7 +79,8 @@ def spools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def recorded_into(out: Path) -> Path:
-    """The spool of a recording of one span whose ioprof ended before it made the run folder `out`."""
+    """The spool of a recording of one span whose ioprof ended before it made the run folder
+    `out`."""
     found = PendingRun(out, force=False, run=RunRecord(name="x", status="running"))
     found.begin()
     recorder.start(found.spool)
@@ -118,7 +126,7 @@ class Lines:
         self.say = lines.append
 
 
-# ------------------------------------------------------------------------------------------------ a folder of the user
+# ----------------------------------------------------------------------------- a folder of the user
 
 
 @pytest.fixture
@@ -133,7 +141,15 @@ def experiment(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "content", [EXPERIMENT, {"launcher": "slurm"}, {"launcher": [1, 1]}, {"launcher": None, "out": "/"}, {}, []]
+    "content",
+    [
+        EXPERIMENT,
+        {"launcher": "slurm"},
+        {"launcher": [1, 1]},
+        {"launcher": None, "out": "/"},
+        {},
+        [],
+    ],
 )
 @pytest.mark.parametrize("way", ["by name", "as .", "as ..", "by a link"])
 def test_a_folder_with_a_job_json_of_its_own_is_not_touched(
@@ -144,7 +160,12 @@ def test_a_folder_with_a_job_json_of_its_own_is_not_touched(
     (tmp_path / "link").symlink_to(experiment)
     before = photograph(tmp_path)
     monkeypatch.chdir(experiment / ("checkpoints" if way == "as .." else ""))
-    named = {"by name": experiment, "as .": Path(), "as ..": Path(".."), "by a link": tmp_path / "link"}[way]
+    named = {
+        "by name": experiment,
+        "as .": Path(),
+        "as ..": Path(".."),
+        "by a link": tmp_path / "link",
+    }[way]
 
     said = refused(named)
 
@@ -153,7 +174,9 @@ def test_a_folder_with_a_job_json_of_its_own_is_not_touched(
 
 
 @pytest.mark.parametrize("name", ["experiment", "ioprof-a1b2c3d4"])
-def test_even_if_it_is_gathered_to_another_folder_it_stays(name: str, experiment: Path, tmp_path: Path) -> None:
+def test_even_if_it_is_gathered_to_another_folder_it_stays(
+    name: str, experiment: Path, tmp_path: Path
+) -> None:
     """A file that says it is of ioprof, and a name such as ioprof gives, prove nothing."""
     folder = experiment.rename(tmp_path / name)
     (folder / JOB).write_text(json.dumps({**EXPERIMENT, "launcher": [1, 1], "out": str(tmp_path)}))
@@ -180,13 +203,18 @@ def test_a_parent_of_everything_is_not_gathered(
     assert before == photograph(tmp_path)
 
 
-# ------------------------------------------------------------------------------------------------ a run folder from somebody else
+# ------------------------------------------------------------------ a run folder from somebody else
 
 
 @pytest.mark.parametrize("content", [None, EXPERIMENT, {"launcher": [1, 1]}])
-@pytest.mark.parametrize("place", ["experiment", "experiment/", "/", "..", "", "link", "ioprof-a1b2c3d4"])
-def test_a_marker_may_name_any_folder(place: str, content: object, experiment: Path, tmp_path: Path) -> None:
-    """`gather RUN` of a stranger's folder: what its marker names stays, and nothing is written into the folder."""
+@pytest.mark.parametrize(
+    "place", ["experiment", "experiment/", "/", "..", "", "link", "ioprof-a1b2c3d4"]
+)
+def test_a_marker_may_name_any_folder(
+    place: str, content: object, experiment: Path, tmp_path: Path
+) -> None:
+    """`gather RUN` of a stranger's folder: what its marker names stays, and nothing is written into
+    the folder."""
     other = tmp_path / "other"
     other.mkdir()
     if content is None:
@@ -205,12 +233,15 @@ def test_a_marker_may_name_any_folder(place: str, content: object, experiment: P
 
 
 def test_a_marker_of_a_stranger_may_name_a_spool_of_ones_own(tmp_path: Path, spools: Path) -> None:
-    """Without its token, or with another: neither the spool goes nor is its run written to the stranger's folder."""
+    """Without its token, or with another: neither the spool goes nor is its run written to the
+    stranger's folder."""
     spool = recorded_into(tmp_path / "run")
     (other := tmp_path / "other").mkdir()
     before = photograph(spools)
     for token in (None, secrets.token_hex(32), "", 7):
-        (other / MARKER).write_text(json.dumps({"spool": str(spool), "host": "a", "token": token, "uid": os.geteuid()}))
+        (other / MARKER).write_text(
+            json.dumps({"spool": str(spool), "host": "a", "token": token, "uid": os.geteuid()})
+        )
         assert "another recording" in refused(other)
     assert [MARKER] == os.listdir(other)
     assert before == photograph(spools)
@@ -242,12 +273,24 @@ def test_a_spool_must_be_as_ioprof_makes_it(how: str, tmp_path: Path, spools: Pa
 
 
 def test_out_of_a_job_json_may_name_any_run(experiment: Path, tmp_path: Path, spools: Path) -> None:
-    """A run that is there, a folder of the user, the root: `gather SPOOL` writes to none of them, and asks for --out."""
+    """A run that is there, a folder of the user, the root: `gather SPOOL` writes to none of them,
+    and asks for --out."""
     recorded_into(tmp_path / "precious")
     gathered(tmp_path / "precious")
     spool = recorded_into(tmp_path / "run")
-    for out in (tmp_path / "precious", experiment, Path("/"), spool, tmp_path / "new", "relative", 7, None):
-        rewritten(spool / JOB, out=None if out is None else out if out in ("relative", 7) else str(out))
+    for out in (
+        tmp_path / "precious",
+        experiment,
+        Path("/"),
+        spool,
+        tmp_path / "new",
+        "relative",
+        7,
+        None,
+    ):
+        rewritten(
+            spool / JOB, out=None if out is None else out if out in ("relative", 7) else str(out)
+        )
         before = photograph(tmp_path)
         assert f"ioprof gather {spool} --out RUN" in refused(spool)
         assert before == photograph(tmp_path)
@@ -263,7 +306,7 @@ def test_out_of_a_job_json_is_honoured_with_the_same_token(tmp_path: Path, spool
     assert ([], False) == (os.listdir(spools), (tmp_path / "run" / MARKER).exists())
 
 
-# ------------------------------------------------------------------------------------------------ what moves
+# --------------------------------------------------------------------------------------- what moves
 
 
 def test_a_run_folder_that_was_renamed_is_gathered(tmp_path: Path, spools: Path) -> None:
@@ -274,7 +317,9 @@ def test_a_run_folder_that_was_renamed_is_gathered(tmp_path: Path, spools: Path)
     assert [] == os.listdir(spools)
 
 
-def test_a_copy_of_a_run_folder_takes_nothing_from_the_original(tmp_path: Path, spools: Path) -> None:
+def test_a_copy_of_a_run_folder_takes_nothing_from_the_original(
+    tmp_path: Path, spools: Path
+) -> None:
     """It is gathered where nothing is overwritten, and the spool stays for the original."""
     spool = recorded_into(tmp_path / "run")
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
@@ -284,7 +329,9 @@ def test_a_copy_of_a_run_folder_takes_nothing_from_the_original(tmp_path: Path, 
     assert f"is a copy of {tmp_path / 'run'}" in said[0]
     assert f"rm -r {spool}" in said[0]
     before = photograph(tmp_path)
-    assert "run.json, which is not replaced" in refused(tmp_path / "copy").replace("spans.parquet", "run.json")
+    assert "run.json, which is not replaced" in refused(tmp_path / "copy").replace(
+        "spans.parquet", "run.json"
+    )
     assert before == photograph(tmp_path)
     assert (tmp_path / "run", []) == gathered(tmp_path / "run")
 
@@ -301,7 +348,8 @@ def test_a_copy_of_a_spool_stays(tmp_path: Path, spools: Path) -> None:
 
 
 def test_what_an_earlier_version_left_is_gathered_and_stays(tmp_path: Path, spools: Path) -> None:
-    """Without a token it may be anybody's: the run is made by either name, once, and one line says what can be removed."""
+    """Without a token it may be anybody's: the run is made by either name, once, and one line says
+    what can be removed."""
     for number, by_spool in enumerate((False, True)):
         spool, out = recorded_into(tmp_path / f"run{number}"), tmp_path / f"run{number}"
         of_an_earlier_version(spool, out)
@@ -313,7 +361,8 @@ def test_what_an_earlier_version_left_is_gathered_and_stays(tmp_path: Path, spoo
 
 
 def test_nothing_is_dropped_from_a_spool_without_a_proof(tmp_path: Path, spools: Path) -> None:
-    """`kept.json` of a stranger may name any file of the folder as one to remove or to make holes in."""
+    """`kept.json` of a stranger may name any file of the folder as one to remove or to make holes
+    in."""
     from ioprof.ingest.kept_state import KeptState
 
     spool = recorded_into(tmp_path / "run")
@@ -325,11 +374,20 @@ def test_nothing_is_dropped_from_a_spool_without_a_proof(tmp_path: Path, spools:
     assert before == photograph(tmp_path)
 
 
-# ------------------------------------------------------------------------------------------------ removing a spool
+# --------------------------------------------------------------------------------- removing a spool
 
 
 @pytest.mark.parametrize(
-    "name", ["notes.txt", "x.ring", "facts.jsonl", "config.json.bak", ".hidden", "ioprof-job-notes", "job.json.orig"]
+    "name",
+    [
+        "notes.txt",
+        "x.ring",
+        "facts.jsonl",
+        "config.json.bak",
+        ".hidden",
+        "ioprof-job-notes",
+        "job.json.orig",
+    ],
 )
 def test_what_a_user_puts_into_a_spool_stays(name: str, tmp_path: Path, spools: Path) -> None:
     """It is named, and all of ioprof's is gone."""
@@ -341,7 +399,8 @@ def test_what_a_user_puts_into_a_spool_stays(name: str, tmp_path: Path, spools: 
 
 
 def test_no_link_in_a_spool_is_followed(tmp_path: Path, spools: Path, experiment: Path) -> None:
-    """Links under names that ioprof gives are no files of ioprof; those in the job's temporary folder go, what they name stays."""
+    """Links under names that ioprof gives are no files of ioprof; those in the job's temporary
+    folder go, what they name stays."""
     spool = recorded_into(tmp_path / "run")
     (spool / "facts-a-1.jsonl").symlink_to(experiment / "train.csv")
     (spool / "ioprof-job-a1b2c3d4").symlink_to(experiment)
@@ -352,10 +411,14 @@ def test_no_link_in_a_spool_is_followed(tmp_path: Path, spools: Path, experiment
     _, said = gathered(tmp_path / "run")
     assert before == photograph(experiment)
     assert {"facts-a-1.jsonl", "ioprof-job-a1b2c3d4", "progress"} == set(os.listdir(spool))
-    assert [f"not removed, since ioprof did not write it: {spool}/facts-a-1.jsonl and 2 more"] == said
+    assert [
+        f"not removed, since ioprof did not write it: {spool}/facts-a-1.jsonl and 2 more"
+    ] == said
 
 
-def test_a_run_into_a_folder_that_others_wrote_to_meanwhile_removes_only_its_own_marker(tmp_path: Path, spools: Path) -> None:
+def test_a_run_into_a_folder_that_others_wrote_to_meanwhile_removes_only_its_own_marker(
+    tmp_path: Path, spools: Path
+) -> None:
     """Somebody replaced the marker: it stays."""
     found = PendingRun(tmp_path / "run", force=False, run=RunRecord(name="x", status="running"))
     found.begin()
@@ -364,7 +427,7 @@ def test_a_run_into_a_folder_that_others_wrote_to_meanwhile_removes_only_its_own
     assert ("mine", []) == ((tmp_path / "run" / MARKER).read_text(), os.listdir(spools))
 
 
-# ------------------------------------------------------------------------------------------------ files that never end
+# ----------------------------------------------------------------------------- files that never end
 
 
 @pytest.mark.parametrize("kind", ["pipe", "zero"])
@@ -373,7 +436,11 @@ def test_a_file_that_never_ends_is_no_file_of_ioprof(name: str, kind: str, tmp_p
     """A pipe, which blocks whoever opens it, and a link to /dev/zero: refused at once."""
     (folder := tmp_path / "folder").mkdir()
     os.mkfifo(folder / name) if kind == "pipe" else (folder / name).symlink_to("/dev/zero")
-    for use in (lambda: gather([folder]), lambda: check_output(folder, force=True), lambda: create_output(folder, force=True)):
+    for use in (
+        lambda: gather([folder]),
+        lambda: check_output(folder, force=True),
+        lambda: create_output(folder, force=True),
+    ):
         with pytest.raises(CommandError):
             use()
     assert [name] == os.listdir(folder)
@@ -389,12 +456,13 @@ def test_a_job_json_that_never_ends_is_refused(kind: str, tmp_path: Path, spools
     assert "no regular file" in refused(tmp_path / "run")
 
 
-# ------------------------------------------------------------------------------------------------ --out
+# -------------------------------------------------------------------------------------------- --out
 
 
 @pytest.mark.job
 def test_a_very_deep_folder_is_made(tmp_path: Path) -> None:
-    """1,100 levels, more than Python's limit of nested calls; one whose path is too long for the kernel is refused in one line."""
+    """1,100 levels, more than Python's limit of nested calls; one whose path is too long for the
+    kernel is refused in one line."""
     deep = tmp_path / Path(*["d"] * 1100)
     check_output(deep, force=False)
     create_output(deep, force=False)
@@ -404,18 +472,22 @@ def test_a_very_deep_folder_is_made(tmp_path: Path) -> None:
     subprocess.run(["rm", "-r", tmp_path / "d"], check=True)  # pytest cannot
 
 
-# ------------------------------------------------------------------------------------------- datasets, copies, checkpoints, demos
+# ------------------------------------------------------------- datasets, copies, checkpoints, demos
 
 
 @pytest.fixture
 def dataset(tmp_path: Path, small_tree: Path) -> Dataset:
     """A small one of the layout `files`."""
-    return convert(small_tree, tmp_path / "dataset", ConvertOptions(layout="files", image="original"))
+    return convert(
+        small_tree, tmp_path / "dataset", ConvertOptions(layout="files", image="original")
+    )
 
 
 @pytest.mark.job
 @pytest.mark.parametrize("layout", ["files", "lmdb", "webdataset", "parquet", "raw"])
-def test_a_dataset_is_replaced_by_force_unless_it_holds_something_else(layout: Any, tmp_path: Path, small_tree: Path) -> None:
+def test_a_dataset_is_replaced_by_force_unless_it_holds_something_else(
+    layout: Any, tmp_path: Path, small_tree: Path
+) -> None:
     """What a user put beside its files is named, and all stays as it is."""
     options = ConvertOptions(layout=layout, image="original", force=True)
     folder = convert(small_tree, tmp_path / "dataset", options).path
@@ -428,7 +500,9 @@ def test_a_dataset_is_replaced_by_force_unless_it_holds_something_else(layout: A
 
 
 @pytest.mark.parametrize("form", ["tree", "tars"])
-def test_generated_images_are_replaced_by_force_unless_they_hold_something_else(form: Any, tmp_path: Path) -> None:
+def test_generated_images_are_replaced_by_force_unless_they_hold_something_else(
+    form: Any, tmp_path: Path
+) -> None:
     """The folders of classes are ioprof's; a file beside them is not."""
     options = GenerateOptions(images=4, classes=2, workers=1, form=form, force=True)
     for _ in range(2):
@@ -441,7 +515,9 @@ def test_generated_images_are_replaced_by_force_unless_they_hold_something_else(
 
 
 @pytest.mark.job
-def test_a_staged_copy_of_before_a_crash_is_removed_file_by_file(dataset: Dataset, tmp_path: Path) -> None:
+def test_a_staged_copy_of_before_a_crash_is_removed_file_by_file(
+    dataset: Dataset, tmp_path: Path
+) -> None:
     """What a user put into it stays, and is named; without that it is made anew."""
     (stage := tmp_path / "stage").mkdir()
     staging = Staging(dataset, stage, keep=False)
@@ -451,7 +527,9 @@ def test_a_staged_copy_of_before_a_crash_is_removed_file_by_file(dataset: Datase
     (mine / "notes.txt").write_text("mine")
     with pytest.raises(CommandError, match=r"holds train/mine/notes.txt"):
         Staging(dataset, stage, keep=False).run()
-    assert [mine / "notes.txt"] == [path for path in staging.destination.rglob("*") if not path.is_dir()]
+    assert [mine / "notes.txt"] == [
+        path for path in staging.destination.rglob("*") if not path.is_dir()
+    ]
     shutil.rmtree(staging.destination)
     staging.run()
     rewritten(staging.destination / "staged.json", boot="another", synced=False)
@@ -503,7 +581,8 @@ def test_a_demo_replaces_only_what_it_made(tmp_path: Path) -> None:
 
 
 def test_an_index_is_replaced_file_by_file(small_tree: Path, tmp_path: Path) -> None:
-    """The data that it names, by a link, is not touched; a file of the user in its folder is named."""
+    """The data that it names, by a link, is not touched; a file of the user in its folder is
+    named."""
     environment = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     folder = open_data(small_tree, environment, SILENT).path
     before = photograph(small_tree)
@@ -517,11 +596,12 @@ def test_an_index_is_replaced_file_by_file(small_tree: Path, tmp_path: Path) -> 
     assert before == photograph(small_tree)
 
 
-# ------------------------------------------------------------------------------------------------ any folder, any command
+# -------------------------------------------------------------------------- any folder, any command
 
 
 def changes(before: Photograph, after: Photograph) -> list[str]:
-    """What is not as it was. New entries are no change, nor is the time of the folder that they are in."""
+    """What is not as it was. New entries are no change, nor is the time of the folder that they are
+    in."""
     with_new = {os.path.dirname(path) or "." for path in after.keys() - before.keys()}  # noqa: PTH120 - of names in a photograph
     found = []
     for path, was in before.items():
@@ -533,22 +613,35 @@ def changes(before: Photograph, after: Photograph) -> list[str]:
 
 
 def new_outside(before: Photograph, after: Photograph, folder: Path, line: list[str]) -> list[str]:
-    """What appeared where the command was not asked to write: beside what it names, and beside a pending run folder."""
+    """What appeared where the command was not asked to write: beside what it names, and beside a
+    pending run folder."""
     last = os.path.relpath(line[-1], folder)
     asked = {
-        "stage": last, "demo": last, "snapshot": last, "import": last, "report": last if "--html" in line else None
-    }.get(line[0])  # fmt: skip
+        "stage": last,
+        "demo": last,
+        "snapshot": last,
+        "import": last,
+        "report": last if "--html" in line else None,
+    }.get(line[0])
     if line[0] == "convert":
         asked = os.path.relpath(line[3], folder)
     if line[0] == "gather" and "--out" in line:
         asked = last
     pending = {str(Path(path).parent) for path in before if Path(path).name == MARKER}
-    parts = {str(Path(path).parent).removesuffix(".parts") for path in before if Path(path).parent.name.endswith(".parts")}
+    parts = {
+        str(Path(path).parent).removesuffix(".parts")
+        for path in before
+        if Path(path).parent.name.endswith(".parts")
+    }
     found = []
     for path in after.keys() - before.keys():
-        is_asked = asked is not None and (path == asked or path.startswith((f"{asked}/", f"{asked}-")) or asked == ".")
+        is_asked = asked is not None and (
+            path == asked or path.startswith((f"{asked}/", f"{asked}-")) or asked == "."
+        )
         is_run = line[0] == "gather" and (
-            (Path(path).name in RUN_FILES and str(Path(path).parent) in pending) or path in parts or str(Path(path).parent) in parts
+            (Path(path).name in RUN_FILES and str(Path(path).parent) in pending)
+            or path in parts
+            or str(Path(path).parent) in parts
         )
         if not is_asked and not is_run:
             found.append(path)
@@ -570,8 +663,12 @@ def genuine(tmp_path: Path, spools: Path, small_tree: Path) -> strange_folders.P
     """A run, a dataset, and a trace of torch.profiler."""
     recorded_into(tmp_path / "genuine-run")
     gathered(tmp_path / "genuine-run")
-    made = convert(small_tree, tmp_path / "genuine-dataset", ConvertOptions(layout="files", image="original"))
-    (trace := tmp_path / "genuine.json").write_text(json.dumps({"traceEvents": [], "schemaVersion": 1}))
+    made = convert(
+        small_tree, tmp_path / "genuine-dataset", ConvertOptions(layout="files", image="original")
+    )
+    (trace := tmp_path / "genuine.json").write_text(
+        json.dumps({"traceEvents": [], "schemaVersion": 1})
+    )
     return strange_folders.Parts(tmp_path / "genuine-run", made.path, trace)
 
 
@@ -581,11 +678,16 @@ FOLDERS: Final = int(os.environ.get("IOPROF_STRANGE_FOLDERS", "60"))
 
 @pytest.mark.system(every=4)
 def test_no_command_changes_what_was_there(
-    genuine: strange_folders.Parts, spools: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    genuine: strange_folders.Parts,
+    spools: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whatever lies in a folder of the user: no byte, mode, time, name or link of it changes, and nothing hangs.
+    """Whatever lies in a folder of the user: no byte, mode, time, name or link of it changes, and
+    nothing hangs.
 
-    What is new is where the command was asked to write. IOPROF_STRANGE_FOLDERS sets the number of folders.
+    What is new is where the command was asked to write. IOPROF_STRANGE_FOLDERS sets the number of
+    folders.
     """
     base = tmp_path_factory.mktemp("strange")
     monkeypatch.setenv("XDG_CACHE_HOME", str(base / "cache"))

@@ -28,7 +28,8 @@ def of_name(trace: Trace, name: str) -> pl.DataFrame:
 
 
 def took_ns(trace: Trace, *names: str) -> int:
-    """How long the program says that it was in those places, or the hooks that it computed that; an instant counts once."""
+    """How long the program says that it was in those places, or the hooks that it computed that; an
+    instant counts once."""
     spans = union(intervals(trace.spans.filter(pl.col("name").cast(str).is_in(names))))
     return int((spans[:, 1] - spans[:, 0]).sum())
 
@@ -44,7 +45,8 @@ def common_ns(trace: Trace, kind: str, *names: str) -> int:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trace:
-    """A loop without a DataLoader: a transform, the model, a loss that is a module, a metric, backward and optimizer."""
+    """A loop without a DataLoader: a transform, the model, a loss that is a module, a metric,
+    backward and optimizer."""
     spool = tmp_path_factory.mktemp("trained") / "spool"
     run([PROGRAM, "train"], spool)
     return recorded(spool)
@@ -54,38 +56,60 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trace:
 def test_the_forward_pass_is_the_modules(trained: Trace) -> None:
     """All of the time in the model and the loss is compute."""
     inside = "in the model", "in the loss"
-    assert STEPS * 20 * MILLISECOND <= took_ns(trained, *inside) == common_ns(trained, "compute", *inside)
+    assert (
+        STEPS * 20 * MILLISECOND
+        <= took_ns(trained, *inside)
+        == common_ns(trained, "compute", *inside)
+    )
 
 
 def test_what_the_loop_does_itself_is_not_computed(trained: Trace) -> None:
-    """Neither the transform before the model, though it is a module, nor the metric after the loss."""
+    """Neither the transform before the model, though it is a module, nor the metric after the
+    loss."""
     assert 0 == common_ns(trained, "compute", "prepare", "metric")
     assert STEPS * 20 * MILLISECOND <= took_ns(trained, "prepare", "metric")
 
 
 def test_computation_has_its_step(trained: Trace) -> None:
     """Every step has the three parts; all but those of the first step lie in it."""
-    computed = trained.spans.filter(pl.col("kind") == "compute").with_columns(pl.col("name").cast(str))
+    computed = trained.spans.filter(pl.col("kind") == "compute").with_columns(
+        pl.col("name").cast(str)
+    )
     for name in ("forward", "backward", "optimizer"):
-        assert [*range(STEPS)] == computed.filter(pl.col("name") == name)["step"].unique().sort().to_list()
-    steps = trained.spans.filter(pl.col("kind") == "step").select("step", begin="start_ns", end="end_ns")
+        assert [*range(STEPS)] == computed.filter(pl.col("name") == name)[
+            "step"
+        ].unique().sort().to_list()
+    steps = trained.spans.filter(pl.col("kind") == "step").select(
+        "step", begin="start_ns", end="end_ns"
+    )
     later = computed.filter(pl.col("step") > 0).join(steps, on="step")
-    assert later.select(((pl.col("start_ns") >= pl.col("begin")) & (pl.col("end_ns") <= pl.col("end"))).all()).item()
+    assert later.select(
+        ((pl.col("start_ns") >= pl.col("begin")) & (pl.col("end_ns") <= pl.col("end"))).all()
+    ).item()
 
 
 @pytest.mark.job(every=4)
 @pytest.mark.parametrize("how", ["watched", "closure"])
 def test_what_the_loop_does_with_gradients_itself_is_not_computed(how: str, tmp_path: Path) -> None:
-    """Neither after the backward pass nor in a closure of the optimizer's step; the model, the loss and the step are computed."""
+    """Neither after the backward pass nor in a closure of the optimizer's step; the model, the loss
+    and the step are computed."""
     run([PROGRAM, how], tmp_path / "spool")
     trace = recorded(tmp_path / "spool")
     assert STEPS * 10 * MILLISECOND <= took_ns(trace, "watch")
     assert 0 == common_ns(trace, "compute", "watch")
     assert STEPS * 20 * MILLISECOND <= took_ns(trace, "in the model", "in the loss")
-    assert took_ns(trace, "in the model", "in the loss") == common_ns(trace, "compute", "in the model", "in the loss")
-    computed = trace.spans.filter(pl.col("kind") == "compute").with_columns(pl.col("name").cast(str)).sort("start_ns")
+    assert took_ns(trace, "in the model", "in the loss") == common_ns(
+        trace, "compute", "in the model", "in the loss"
+    )
+    computed = (
+        trace.spans.filter(pl.col("kind") == "compute")
+        .with_columns(pl.col("name").cast(str))
+        .sort("start_ns")
+    )
     for name in ("forward", "backward", "optimizer"):
-        assert [*range(STEPS)] == computed.filter(pl.col("name") == name)["step"].unique().sort().to_list()
+        assert [*range(STEPS)] == computed.filter(pl.col("name") == name)[
+            "step"
+        ].unique().sort().to_list()
     assert (computed["start_ns"][1:] >= computed["end_ns"][:-1]).all()
 
 
@@ -95,7 +119,9 @@ def test_gradients_that_are_asked_for_are_computed(tmp_path: Path) -> None:
     run([PROGRAM, "penalty"], tmp_path / "spool")
     trace = recorded(tmp_path / "spool")
     inside = "in the model", "in the gradients"
-    assert STEPS * 20 * MILLISECOND <= took_ns(trace, *inside) == common_ns(trace, "compute", *inside)
+    assert (
+        STEPS * 20 * MILLISECOND <= took_ns(trace, *inside) == common_ns(trace, "compute", *inside)
+    )
     assert 0 == common_ns(trace, "compute", "prepare")
 
 
@@ -104,7 +130,9 @@ def test_clipping_is_computed(tmp_path: Path) -> None:
     """Once it was seen that torch computes it."""
     run([PROGRAM, "clipped"], tmp_path / "spool")
     trace = recorded(tmp_path / "spool")
-    later = pl.col("start_ns") >= of_name(trace, "clip")["start_ns"].median()  # the first loads code
+    later = (
+        pl.col("start_ns") >= of_name(trace, "clip")["start_ns"].median()
+    )  # the first loads code
     trace = replace(trace, spans=trace.spans.filter(later))
     assert common_ns(trace, "compute", "clip") >= 0.5 * took_ns(trace, "clip") > 0
 
@@ -129,7 +157,8 @@ def test_modules_without_parameters_compute_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.job(every=4)
 def test_nothing_notices_how_modules_are_called(tmp_path: Path) -> None:
-    """The compiler, TorchScript, FX, export, pickle, inspect, hooks and tracebacks find what they find without the hooks."""
+    """The compiler, TorchScript, FX, export, pickle, inspect, hooks and tracebacks find what they
+    find without the hooks."""
     with start(["-W", "ignore", PROGRAM, "ways"], None) as beside:
         hooked = run(["-W", "ignore", PROGRAM, "ways"], tmp_path / "spool")
         assert finish(beside) == hooked
@@ -153,13 +182,17 @@ print(torch.nn.Module.__call__ is torch.nn.Module._wrapped_call_impl is call)
 
 @pytest.mark.job(every=4)
 def test_a_late_recording_and_its_end(tmp_path: Path) -> None:
-    """The compiler was loaded before the hooks: it reads through the observer; afterwards the class is as it was."""
-    assert ["True"] * 3 == run(["-W", "ignore", "-c", f"import os; os.chdir({str(tmp_path)!r})\n{LATE}"], None).splitlines()[-3:]
+    """The compiler was loaded before the hooks: it reads through the observer; afterwards the class
+    is as it was."""
+    assert ["True"] * 3 == run(
+        ["-W", "ignore", "-c", f"import os; os.chdir({str(tmp_path)!r})\n{LATE}"], None
+    ).splitlines()[-3:]
 
 
 @pytest.mark.job(every=4)
 def test_what_the_compiler_takes_is_no_computation(tmp_path: Path) -> None:
-    """It has spans of its own, in the steps in which it works, and is charged to the loop, with its name."""
+    """It has spans of its own, in the steps in which it works, and is charged to the loop, with its
+    name."""
     if not job_has("torch._dynamo.callback"):
         pytest.skip("this torch does not say when it compiles: torch 2.3 and newer do")
     said = json.loads(run(["-W", "ignore", PROGRAMS / "train_compiled.py", 9], tmp_path / "spool"))
@@ -170,4 +203,7 @@ def test_what_the_compiler_takes_is_no_computation(tmp_path: Path) -> None:
     assert (0, 3, 6) == compiled_in(trace)
     found = charges(trace)
     assert found.details.named_ns("host", (COMPILATION,)) >= 0.99e9 * took_s
-    assert int(found.steps["compute_ns"].sum()) / 1e9 < said["compiling_s"] + said["others_s"] - 0.9 * took_s
+    assert (
+        int(found.steps["compute_ns"].sum()) / 1e9
+        < said["compiling_s"] + said["others_s"] - 0.9 * took_s
+    )

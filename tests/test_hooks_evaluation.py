@@ -27,21 +27,29 @@ def traced(how: str, tmp_path: Path) -> Trace:
 
 @pytest.mark.job(every=4)
 def test_an_evaluation_without_a_loader_is_one(tmp_path: Path) -> None:
-    """Each is one span: from its first pass to the next training, also the last one of the job. Nothing else is."""
+    """Each is one span: from its first pass to the next training, also the last one of the job.
+    Nothing else is."""
     trace = traced("evaluation", tmp_path)
-    found, truth = of_kind(trace, "validate"), trace.spans.filter(pl.col("name").cast(str) == "evaluate").sort("start_ns")
+    found, truth = (
+        of_kind(trace, "validate"),
+        trace.spans.filter(pl.col("name").cast(str) == "evaluate").sort("start_ns"),
+    )
     assert [BY_MODE] * EVALUATIONS == found["name"].cast(str).to_list()
     assert EVALUATIONS == len(truth)
     whole = union(intervals(truth))
     common = total(overlaps(union(intervals(found)), whole))
-    assert common >= 0.8 * total(whole)  # not the preparation of the first batch, and of the last evaluation no rest
+    assert common >= 0.8 * total(
+        whole
+    )  # not the preparation of the first batch, and of the last evaluation no rest
     assert total(union(intervals(found))) <= 1.3 * common
 
 
 @pytest.mark.job(every=4)
 def test_its_time_is_a_validation_by_derivation(tmp_path: Path) -> None:
     """And says so."""
-    causes = {entry.cause: entry for entry in summarise(traced("evaluation", tmp_path)).steps.causes}
+    causes = {
+        entry.cause: entry for entry in summarise(traced("evaluation", tmp_path)).steps.causes
+    }
     found = causes["validation"]
     assert ("derived", Reason.BY_MODE) == (found.basis, found.reason_code)
     assert found.seconds is not None
@@ -57,7 +65,8 @@ def test_other_passes_without_gradients_are_no_evaluation(how: str, tmp_path: Pa
 
 @pytest.mark.job(every=4)
 def test_a_loader_in_evaluation_mode_gives_batches_to_validate_on(tmp_path: Path) -> None:
-    """Though gradients are wanted where the loop takes them; the training's batches are not of those."""
+    """Though gradients are wanted where the loop takes them; the training's batches are not of
+    those."""
     trace = traced("loader", tmp_path)
     waits = of_kind(trace, "wait").filter(pl.col("batch").is_not_null())
     assert EVALUATIONS * PASSES == (waits["name"].cast(str) == "validate").sum()

@@ -1,4 +1,5 @@
-"""torch's DataLoader under the hooks: it does what it did, and every batch is followed from who made it to who got it."""
+"""torch's DataLoader under the hooks: it does what it did, and every batch is followed from who
+made it to who got it."""
 
 import json
 from dataclasses import dataclass
@@ -36,12 +37,14 @@ def compared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 @pytest.mark.job(every=4)
 def test_nothing_changes_in_the_job(compared: Compared) -> None:
-    """Data, order, errors, and random numbers in workers and in the consumer are the same to the bit with and without the hooks."""
+    """Data, order, errors, and random numbers in workers and in the consumer are the same to the
+    bit with and without the hooks."""
     assert compared.bare == compared.hooked
 
 
 def test_every_batch_has_one_wait_and_one_fetch(compared: Compared) -> None:
-    """A batch that was consumed was waited for once, and made once, under a number that no other has."""
+    """A batch that was consumed was waited for once, and made once, under a number that no other
+    has."""
     waited = of_kind(compared.trace, "wait").drop_nulls("batch")
     used = compared.trace.spans.filter(pl.col("name").cast(str).str.starts_with("use "))
     assert len(used) == len(waited) == waited["batch"].n_unique()
@@ -51,39 +54,53 @@ def test_every_batch_has_one_wait_and_one_fetch(compared: Compared) -> None:
 
 
 def test_the_number_leads_to_what_was_made(compared: Compared) -> None:
-    """The batch that a wait names holds the item that the consumer then had: within the fetch of that number it was made."""
+    """The batch that a wait names holds the item that the consumer then had: within the fetch of
+    that number it was made."""
     spans = compared.trace.spans.with_columns(pl.col("name").cast(str))
     fetches = {row["batch"]: row for row in of_kind(compared.trace, "fetch").iter_rows(named=True)}
     makes = spans.filter(pl.col("name").str.starts_with("make ")).partition_by("pid", as_dict=True)
     last = -1
     for row in (
-        spans.filter((pl.col("kind") == "wait") | pl.col("name").str.starts_with("use ")).sort("end_ns").iter_rows(named=True)
+        spans.filter((pl.col("kind") == "wait") | pl.col("name").str.starts_with("use "))
+        .sort("end_ns")
+        .iter_rows(named=True)
     ):
         if row["kind"] == "wait":
             last = row["batch"] if row["batch"] is not None else last
             continue
         fetch = fetches[last]
-        within = makes[(fetch["pid"],)].filter(pl.col("start_ns") >= fetch["start_ns"], pl.col("end_ns") <= fetch["end_ns"])
+        within = makes[(fetch["pid"],)].filter(
+            pl.col("start_ns") >= fetch["start_ns"], pl.col("end_ns") <= fetch["end_ns"]
+        )
         assert row["name"].replace("use", "make") in within["name"].to_list()
 
 
 def test_workers_say_who_they_are(compared: Compared) -> None:
-    """What makes batches beside the consumer is a worker with a number, of the consumer's rank; the consumer is rank 0."""
+    """What makes batches beside the consumer is a worker with a number, of the consumer's rank; the
+    consumer is rank 0."""
     spans = compared.trace.spans
     consumers = set(spans.filter(pl.col("kind") == "wait")["pid"])
     makers = set(spans.filter(pl.col("kind") == "fetch")["pid"])
     processes = {process.pid: process for process in compared.trace.run.processes}
-    assert {("rank", 0, None)} == {tuple(getattr(processes[pid], key) for key in ("role", "rank", "worker")) for pid in consumers}
-    assert {("worker", 0)} == {tuple(getattr(processes[pid], key) for key in ("role", "rank")) for pid in makers - consumers}
+    assert {("rank", 0, None)} == {
+        tuple(getattr(processes[pid], key) for key in ("role", "rank", "worker"))
+        for pid in consumers
+    }
+    assert {("worker", 0)} == {
+        tuple(getattr(processes[pid], key) for key in ("role", "rank"))
+        for pid in makers - consumers
+    }
     assert all(processes[pid].worker is not None for pid in makers - consumers)
 
 
 def test_collate_lies_within_its_fetch(compared: Compared) -> None:
-    """Every batch that was made was collated once, within its fetch, by torch's function or the user's."""
+    """Every batch that was made was collated once, within its fetch, by torch's function or the
+    user's."""
     both = of_kind(compared.trace, "collate").join(
         of_kind(compared.trace, "fetch"), on=["batch", "pid"], how="full", suffix="_fetch"
     )
     assert len(both) == len(of_kind(compared.trace, "fetch")) > 0
     assert both.select(
-        (pl.col("start_ns") >= pl.col("start_ns_fetch")).all() & (pl.col("end_ns") <= pl.col("end_ns_fetch")).all()
+        (pl.col("start_ns") >= pl.col("start_ns_fetch")).all()
+        & (pl.col("end_ns") <= pl.col("end_ns_fetch")).all()
     ).item()

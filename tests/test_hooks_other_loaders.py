@@ -1,4 +1,5 @@
-"""Loaders that are not torch's DataLoader, under the hooks: they do what they did, and waits lead to the work for their batch."""
+"""Loaders that are not torch's DataLoader, under the hooks: they do what they did, and waits lead
+to the work for their batch."""
 
 import json
 from pathlib import Path
@@ -39,7 +40,8 @@ LOADERS = {
 @pytest.mark.job(every=4)
 @pytest.mark.parametrize("name", LOADERS)
 def test_waits_lead_to_the_work_for_their_batch(name: str, images: Path, tmp_path: Path) -> None:
-    """Batches, order, loss and random numbers are those of the job alone; at least 99 % of the time of the waits has a `fetch`."""
+    """Batches, order, loss and random numbers are those of the job alone; at least 99 % of the time
+    of the waits has a `fetch`."""
     needs = NEEDS.get(name, "spdl" if name.startswith("spdl") else "torch")
     if not job_has(needs):
         pytest.skip(f"{needs} is not installed")
@@ -49,7 +51,9 @@ def test_waits_lead_to_the_work_for_their_batch(name: str, images: Path, tmp_pat
     trace = recorded(tmp_path / "spool")
     assert LOADERS[name] == trace.run.config.loader
     assert STEPS == len(of_kind(trace, "step"))
-    waits = of_kind(trace, "wait").filter(~pl.col("name").cast(str).is_in(["start", "end"]).fill_null(False))
+    waits = of_kind(trace, "wait").filter(
+        ~pl.col("name").cast(str).is_in(["start", "end"]).fill_null(False)
+    )
     fetches = of_kind(trace, "fetch")
     if name == "dali_dynamic":
         assert waits["batch"].null_count() == 0 == len(fetches)
@@ -57,7 +61,11 @@ def test_waits_lead_to_the_work_for_their_batch(name: str, images: Path, tmp_pat
     length = pl.col("end_ns") - pl.col("start_ns")
     tied = waits.filter(pl.col("batch").is_in(fetches["batch"].drop_nulls().implode()))
     assert tied.select(length.sum()).item() >= 0.99 * waits.select(length.sum()).item() > 0
-    assert {("rank", 0)} == {(process.role, process.rank) for process in trace.run.processes if process.pid in set(waits["pid"])}
+    assert {("rank", 0)} == {
+        (process.role, process.rank)
+        for process in trace.run.processes
+        if process.pid in set(waits["pid"])
+    }
     if name == "sampler":
         chosen = of_kind(trace, "sampler")
         assert STEPS * 4 * 20_000_000 <= chosen.select(length.sum()).item()
@@ -89,12 +97,13 @@ try:
     next(wrapped)
 except TypeError as error:
     print(error)
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.job(every=4)
 def test_own_batches(tmp_path: Path) -> None:
-    """Each batch that is taken has one wait, also where a known loader makes it; not recorded, the iterable itself is returned."""
+    """Each batch that is taken has one wait, also where a known loader makes it; not recorded, the
+    iterable itself is returned."""
     with start(["-c", OWN], None) as beside:
         hooked = run(["-c", OWN], tmp_path / "spool").splitlines()[-2:]
         alone = finish(beside).splitlines()[-2:]
@@ -151,7 +160,7 @@ threading.Thread(target=produce).start()
 for _ in range(2 * MAX_ITEMS):
     others.get()
 print(vars(others)["_ioprof_items"])
-"""
+"""  # noqa: E501
 
 
 def test_queues_that_have_nothing_to_do_with_the_loop(tmp_path: Path) -> None:
@@ -164,7 +173,9 @@ UNKNOWN = {
     "torchdata.stateful_dataloader.worker": "",
     "spdl.pipeline._pipeline": "",
     "torch.utils.data.dataloader": "",
-    "torch.utils.data._utils.worker": "class _ResumeIteration: pass\ndef _worker_loop(kind, data_queue, index_queue): pass\n",
+    "torch.utils.data._utils.worker": (
+        "class _ResumeIteration: pass\ndef _worker_loop(kind, data_queue, index_queue): pass\n"
+    ),
     "torch.utils.data._utils.fetch": "class _BaseDatasetFetcher: pass\n",
     "torch.optim.optimizer": "class Optimizer: pass\n",
     "torch.autograd": "",
@@ -185,10 +196,14 @@ def test_an_unknown_version_is_left_alone(module: str, tmp_path: Path) -> None:
     for parent in (folder, *folder.parents[: len(packages) - 1]):
         (parent / "__init__.py").touch()
     (folder / f"{last}.py").write_text(f"{UNKNOWN[module]}VALUE = 7\n")
-    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import {module} as m; print(m.VALUE)"
+    program = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import {module} as m; print(m.VALUE)"
+    )
     assert "7" == run(["-c", program], tmp_path / "spool").splitlines()[-1]
     facts: list[dict[str, Any]] = [
-        json.loads(line) for path in (tmp_path / "spool").glob("facts-*.jsonl") for line in path.read_text().splitlines()
+        json.loads(line)
+        for path in (tmp_path / "spool").glob("facts-*.jsonl")
+        for line in path.read_text().splitlines()
     ]
     assert {module} == {fact["unobserved"] for fact in facts if "unobserved" in fact}
     assert "UnknownVersionError" in facts[0]["why"]

@@ -28,14 +28,17 @@ def own(tmp_path: Path) -> Path:
     """A folder with a sitecustomize of the user's own."""
     folder = tmp_path / "own"
     folder.mkdir()
-    (folder / "sitecustomize.py").write_text("import sys\nWHO = 'the user'\nsys.user_was_here = True\n")
+    (folder / "sitecustomize.py").write_text(
+        "import sys\nWHO = 'the user'\nsys.user_was_here = True\n"
+    )
     return folder
 
 
 @pytest.mark.job
 @pytest.mark.parametrize("option", ["-u", "-S", "-E", "-I", "-P", "-s", "-OO", "-Xutf8"])
 def test_a_process_finds_itself_as_it_was(tmp_path: Path, option: str) -> None:
-    """Search path, libraries, handlers, threads, open files: with any option of Python's that has to do with its start."""
+    """Search path, libraries, handlers, threads, open files: with any option of Python's that has
+    to do with its start."""
     bare, hooked = found(None, option), found(tmp_path / "spool", option)
     if option == "-S":  # ioprof is not started there either, so nobody takes its folder away
         hooked["search path"].remove(str(SITE))
@@ -61,10 +64,13 @@ def test_the_users_sitecustomize_fails_as_it_did(tmp_path: Path, own: Path) -> N
 
 @pytest.mark.job
 def test_ioprof_need_not_be_installed_where_the_job_runs(tmp_path: Path) -> None:
-    """A Python of another environment finds ioprof beside its start, and its search path stays as it was."""
+    """A Python of another environment finds ioprof beside its start, and its search path stays as
+    it was."""
     python = Path(sys.base_prefix) / "bin" / "python3"
     if not python.exists() or sys.base_prefix == sys.prefix:
-        pytest.skip("this is no virtual environment, so there is no Python without ioprof beside it")
+        pytest.skip(
+            "this is no virtual environment, so there is no Python without ioprof beside it"
+        )
     code = "import sys; before = sys.path[:]; import ioprof\nwith ioprof.span('decode'): pass\n"
     code += "assert before == sys.path; print(before)"
     spool = tmp_path / "spool"
@@ -78,8 +84,19 @@ def test_a_spool_that_cannot_be_written_does_not_break_the_job(tmp_path: Path, s
     """The job runs unrecorded; why is told to whoever asks by IOPROF_DEBUG."""
     (tmp_path / "file").touch()
     for debug in ("", "1"):
-        environ = {**environment(None), "PYTHONPATH": str(SITE), "IOPROF_SPOOL": str(tmp_path / spool), "IOPROF_DEBUG": debug}
-        ended = subprocess.run([sys.executable, "-c", "print('done')"], env=environ, capture_output=True, text=True, check=True)
+        environ = {
+            **environment(None),
+            "PYTHONPATH": str(SITE),
+            "IOPROF_SPOOL": str(tmp_path / spool),
+            "IOPROF_DEBUG": debug,
+        }
+        ended = subprocess.run(
+            [sys.executable, "-c", "print('done')"],
+            env=environ,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         assert "done\n" == ended.stdout
         assert ("is not recorded" in ended.stderr) == bool(debug)
 
@@ -87,7 +104,10 @@ def test_a_spool_that_cannot_be_written_does_not_break_the_job(tmp_path: Path, s
 @pytest.mark.job
 def test_no_numbers_library_is_loaded(tmp_path: Path) -> None:
     """A process that decodes nothing and trains nothing gets none of the libraries that would."""
-    run(["-c", "import sys; assert not {'numpy', 'torch', 'PIL', 'polars'} & set(sys.modules)"], tmp_path / "spool")
+    run(
+        ["-c", "import sys; assert not {'numpy', 'torch', 'PIL', 'polars'} & set(sys.modules)"],
+        tmp_path / "spool",
+    )
 
 
 @pytest.mark.job
@@ -99,13 +119,17 @@ from ioprof.instrument.recorder import is_recording
 print(is_recording(), hasattr(ImageFile.ImageFile.load, "_ioprof_observes"))
 """
     assert "True True" == run(["-c", program], tmp_path / "hooked").splitlines()[-1]
-    assert "False False" == run(["-c", program], tmp_path / "spool", IOPROF_HOOKS="off").splitlines()[-1]
+    assert (
+        "False False"
+        == run(["-c", program], tmp_path / "spool", IOPROF_HOOKS="off").splitlines()[-1]
+    )
     assert [] == list((tmp_path / "spool").iterdir())
 
 
 @pytest.mark.job
 def test_modules_keep_their_loaders(tmp_path: Path) -> None:
-    """A watched module has the loader that it would have had, and is reloaded and found as any other."""
+    """A watched module has the loader that it would have had, and is reloaded and found as any
+    other."""
     program = """
 import importlib, importlib.machinery, importlib.util, inspect, sys
 from PIL import ImageFile
@@ -117,7 +141,7 @@ assert ImageFile.ImageFile.load.__module__ == "PIL.ImageFile" and ImageFile.Imag
 importlib.util.find_spec("PIL.ImageFile")
 importlib.reload(ImageFile)
 assert hasattr(ImageFile.ImageFile.load, "_ioprof_observes")
-"""
+"""  # noqa: E501
     run(["-c", program], tmp_path / "spool")
 
 
@@ -152,6 +176,9 @@ def test_children_of_every_kind_are_recorded(tmp_path: Path) -> None:
         ({"RANK": "99999999999999"}, (-1, None)),
     ],
 )
-def test_the_rank_is_the_environments(environ: dict[str, str], expected: tuple[int, str | None]) -> None:
-    """torch's word before MPI's, MPI's before PMI's, and a scheduler's only where it started more than one task."""
+def test_the_rank_is_the_environments(
+    environ: dict[str, str], expected: tuple[int, str | None]
+) -> None:
+    """torch's word before MPI's, MPI's before PMI's, and a scheduler's only where it started more
+    than one task."""
     assert expected == rank_of(environ)

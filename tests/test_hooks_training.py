@@ -1,4 +1,5 @@
-"""Training jobs as people write them, under the hooks: their steps, what the steps did, and what they waited for."""
+"""Training jobs as people write them, under the hooks: their steps, what the steps did, and what
+they waited for."""
 
 import json
 from pathlib import Path
@@ -33,11 +34,23 @@ def job(folder: Path, *arguments: object, launcher: tuple[str, ...] = (), code: 
 
 def assert_sums_are_exact(recorded: Run) -> None:
     """Every nanosecond of every step belongs to one cause, and of every wait to one leaf."""
-    causes = [name for name in recorded.steps.columns if name.endswith("_ns") and name not in ("start_ns", "end_ns")]
-    assert recorded.steps.select((pl.sum_horizontal(causes) == pl.col("end_ns") - pl.col("start_ns")).all()).item()
+    causes = [
+        name
+        for name in recorded.steps.columns
+        if name.endswith("_ns") and name not in ("start_ns", "end_ns")
+    ]
+    assert recorded.steps.select(
+        (pl.sum_horizontal(causes) == pl.col("end_ns") - pl.col("start_ns")).all()
+    ).item()
     found = waits(recorded.trace)
-    leaves = [name for name in found.columns if name.endswith("_ns") and name not in ("start_ns", "end_ns")]
-    assert found.select((pl.sum_horizontal(leaves) == pl.col("end_ns") - pl.col("start_ns")).all()).item()
+    leaves = [
+        name
+        for name in found.columns
+        if name.endswith("_ns") and name not in ("start_ns", "end_ns")
+    ]
+    assert found.select(
+        (pl.sum_horizontal(leaves) == pl.col("end_ns") - pl.col("start_ns")).all()
+    ).item()
 
 
 def assert_steps_follow_each_other(trace: Trace) -> None:
@@ -62,14 +75,19 @@ def test_ranks_of_a_parallel_job(parallel: Trace) -> None:
         mine = parallel.select(rank=rank)
         assert list(range(STEPS)) == of_kind(mine, "step")["batch"].to_list()
         assert list(range(STEPS)) == sorted(of_kind(mine, "fetch")["batch"].to_list())
-    roles = sorted((process.role, process.rank) for process in parallel.run.processes if process.role != "other")
+    roles = sorted(
+        (process.role, process.rank)
+        for process in parallel.run.processes
+        if process.role != "other"
+    )
     assert [("rank", 0), ("rank", 1), ("worker", 0), ("worker", 1)] == roles
     learned = {"ranks": 2, "workers": 1, "batch_size": 4, "device": "cpu", "optimizer": "SGD"}
     assert learned.items() <= parallel.run.config.to_dict().items()
 
 
 def test_collectives_of_a_parallel_job(parallel: Trace) -> None:
-    """The script's own are named as it called them, and have their place in a step; DDP's exchange is seen."""
+    """The script's own are named as it called them, and have their place in a step; DDP's exchange
+    is seen."""
     found = of_kind(parallel, "comm").with_columns(pl.col("name").cast(str))
     counts = dict(found.group_by("name").len().rows())
     assert {
@@ -81,23 +99,34 @@ def test_collectives_of_a_parallel_job(parallel: Trace) -> None:
     } == counts
     assert {4} == set(found.filter(pl.col("name").str.starts_with("all_reduce"))["bytes"])
     for name in ("all_reduce", "all_reduce 2"):
-        assert [*range(STEPS)] * 2 == found.filter(pl.col("name") == name).sort("rank", "start_ns")["step"].to_list()
+        assert [*range(STEPS)] * 2 == found.filter(pl.col("name") == name).sort("rank", "start_ns")[
+            "step"
+        ].to_list()
 
 
 def test_computation_of_a_parallel_job(parallel: Trace) -> None:
-    """Forward, backward and optimizer of every step; none of them covers a wait, a blocking collective, or another computation."""
+    """Forward, backward and optimizer of every step; none of them covers a wait, a blocking
+    collective, or another computation."""
     found = of_kind(parallel, "compute").with_columns(pl.col("name").cast(str))
     for name in ("forward", "backward", "optimizer"):
-        steps = found.filter(pl.col("name") == name).select("rank", "step").unique().sort("rank", "step")
+        steps = (
+            found.filter(pl.col("name") == name)
+            .select("rank", "step")
+            .unique()
+            .sort("rank", "step")
+        )
         assert [(rank, step) for rank in (0, 1) for step in range(STEPS)] == steps.rows()
-    own = parallel.spans.filter(pl.col("kind").is_in(["compute", "wait"]) | (pl.col("name").cast(str) == "all_reduce"))
+    own = parallel.spans.filter(
+        pl.col("kind").is_in(["compute", "wait"]) | (pl.col("name").cast(str) == "all_reduce")
+    )
     for busy in own.sort("start_ns").partition_by("rank"):
         assert [] == busy.filter(pl.col("start_ns").shift(-1) < pl.col("end_ns")).rows()
 
 
 @pytest.mark.job(every=4)
 def test_gradients_of_several_batches_are_exchanged_once(tmp_path: Path) -> None:
-    """Within `no_sync()` DDP exchanges nothing, and its forward pass leaves its log as it was: the exchange before it is seen."""
+    """Within `no_sync()` DDP exchanges nothing, and its forward pass leaves its log as it was: the
+    exchange before it is seen."""
     spool = tmp_path / "spool"
     output = run([*TWO_RANKS, PROGRAMS / "accumulate_on_ranks.py", STEPS, "none"], spool)
     trace = recorded(spool)
@@ -127,10 +156,16 @@ def test_slow_decoding_is_named(tmp_path: Path) -> None:
     folder.mkdir()
     Image.effect_noise((1600, 1200), 80).convert("RGB").save(folder / "image.jpg")
     trace = job(tmp_path, "images", folder)
-    decodes = of_kind(trace, "decode").filter(pl.col("name") == "JPEG")  # modules of Cython decompress their constants at import
+    decodes = of_kind(trace, "decode").filter(
+        pl.col("name") == "JPEG"
+    )  # modules of Cython decompress their constants at import
     assert STEPS * 4 == len(decodes)
     assert [*range(STEPS)] == decodes["batch"].unique().sort().to_list()
-    assert set(of_kind(trace, "fetch")["pid"]) == set(decodes["pid"]) != set(of_kind(trace, "wait")["pid"])
+    assert (
+        set(of_kind(trace, "fetch")["pid"])
+        == set(decodes["pid"])
+        != set(of_kind(trace, "wait")["pid"])
+    )
     found = Run.of(trace)
     assert_sums_are_exact(found)
     assert "decode" == found.summary.verdict.bound_by
@@ -147,7 +182,8 @@ def test_without_an_optimizer_batches_are_steps(tmp_path: Path) -> None:
 
 @pytest.mark.job(every=4)
 def test_the_first_optimizer_counts(tmp_path: Path) -> None:
-    """Two optimizers and accumulated gradients: a step for each step of the first; other data's batches are told apart."""
+    """Two optimizers and accumulated gradients: a step for each step of the first; other data's
+    batches are told apart."""
     trace = job(tmp_path, "adversarial")
     assert_steps_follow_each_other(trace)
     waited = of_kind(trace, "wait").drop_nulls("batch").with_columns(pl.col("name").cast(str))
@@ -166,7 +202,8 @@ def test_an_interrupt_arrives_as_it_does(tmp_path: Path) -> None:
 
 
 def test_dali_shows_its_waits(tmp_path: Path) -> None:
-    """Every batch of an iterator and of a pipeline run by hand is waited for once; nothing is said of what DALI did meanwhile."""
+    """Every batch of an iterator and of a pipeline run by hand is waited for once; nothing is said
+    of what DALI did meanwhile."""
     if not job_has("nvidia.dali"):
         pytest.skip("DALI is not installed (pip install ioprof[dali])")
     trace = job(tmp_path, "dali")
@@ -177,7 +214,8 @@ def test_dali_shows_its_waits(tmp_path: Path) -> None:
 
 @pytest.mark.job(every=4)
 def test_the_compiler_finds_nothing_of_the_hooks(tmp_path: Path) -> None:
-    """A compiled function breaks where it did, and nowhere else: collectives and backward passes within it are read through."""
+    """A compiled function breaks where it did, and nowhere else: collectives and backward passes
+    within it are read through."""
     program = """
 import torch, torch.distributed as dist
 model, x = torch.nn.Linear(4, 1), torch.ones(2, 4)
@@ -203,7 +241,8 @@ dist.destroy_process_group()
 
 @pytest.mark.job(every=4)
 def test_profile_makes_a_run_of_a_block(tmp_path: Path) -> None:
-    """Without `ioprof record`: a run folder that says that reads were not captured, and a process that is as it was before."""
+    """Without `ioprof record`: a run folder that says that reads were not captured, and a process
+    that is as it was before."""
     program = f"""
 import sys, pathlib, torch, ioprof
 sys.path.insert(0, {str(PROGRAMS)!r})
@@ -223,16 +262,22 @@ try:
 except LookupError:
     train()
     print('raised')
-"""
+"""  # noqa: E501
     assert "raised" == run(["-c", program], None, TMPDIR=str(tmp_path)).splitlines()[-1]
     whole, failed = (Trace.load(tmp_path / name) for name in ("whole", "failed"))
     for trace in (whole, failed):
         assert STEPS == len(of_kind(trace, "step")) == len(of_kind(trace, "fetch"))
         assert trace.run.capture.reads is False
-        assert {"batch_size": 4, "workers": 1, "ranks": 1}.items() <= trace.run.config.to_dict().items()
+        assert {
+            "batch_size": 4,
+            "workers": 1,
+            "ranks": 1,
+        }.items() <= trace.run.config.to_dict().items()
         assert_sums_are_exact(Run.of(trace))
     assert ("complete", "failed") == (whole.run.status, failed.run.status)
-    assert [(0, "LookupError: mine")] == [(failure.rank, failure.what) for failure in failed.run.failures]
+    assert [(0, "LookupError: mine")] == [
+        (failure.rank, failure.what) for failure in failed.run.failures
+    ]
     assert [] == list(tmp_path.glob("ioprof-*"))
 
 
@@ -252,7 +297,8 @@ def _steps() -> tuple[Any, list[tuple[int, int, int, int]]]:
 
 
 def test_steps_by_batches_then_by_an_optimizer() -> None:
-    """A process that looks at batches first and trains later has one row of steps, without a gap."""
+    """A process that looks at batches first and trains later has one row of steps, without a
+    gap."""
     steps, made = _steps()
     for batch in range(5):
         steps.consume(10 * batch, batch)
@@ -265,7 +311,8 @@ def test_steps_by_batches_then_by_an_optimizer() -> None:
 
 
 def test_a_short_look_at_batches_is_counted_at_the_end() -> None:
-    """Too few batches to be sure of: they become steps when the process ends, and the last ends with its loader."""
+    """Too few batches to be sure of: they become steps when the process ends, and the last ends
+    with its loader."""
     steps, made = _steps()
     steps.consume(0, 0)
     steps.consume(10, 1)
@@ -275,7 +322,8 @@ def test_a_short_look_at_batches_is_counted_at_the_end() -> None:
 
 
 def test_a_loop_that_waits_ahead_has_the_batch_that_it_uses() -> None:
-    """Waits for batches to be used later make no step; what is consumed when the loop is given a batch does."""
+    """Waits for batches to be used later make no step; what is consumed when the loop is given a
+    batch does."""
     steps, made = _steps()
     for given in range(5):
         steps.looks_ahead = True
@@ -285,7 +333,9 @@ def test_a_loop_that_waits_ahead_has_the_batch_that_it_uses() -> None:
         steps.looks_ahead = False
         steps.consume(10 * given, given)
     steps.end_epoch(50)
-    assert [(10 * given + (given == 0), 10 * given + 10, given, given) for given in range(5)] == made
+    assert [
+        (10 * given + (given == 0), 10 * given + 10, given, given) for given in range(5)
+    ] == made
 
 
 def test_what_came_before_the_training_is_no_step() -> None:
@@ -310,7 +360,8 @@ def test_an_optimizer_that_is_gone_makes_room() -> None:
 
 @pytest.mark.parametrize("are_kept", [True, False])
 def test_models_that_are_trained_one_after_the_other_have_all_steps(are_kept: bool) -> None:
-    """Of a sweep, or the folds of a cross-validation, whether earlier optimizers are kept or not; with their batches and times."""
+    """Of a sweep, or the folds of a cross-validation, whether earlier optimizers are kept or not;
+    with their batches and times."""
     steps, made = _steps()
     kept, number = [], 0
     for _ in range(5):
@@ -325,7 +376,8 @@ def test_models_that_are_trained_one_after_the_other_have_all_steps(are_kept: bo
 
 
 def test_optimizers_that_step_in_turn_are_one_loop() -> None:
-    """The one that was first makes the steps, however often another one steps for each; also where both replaced earlier ones."""
+    """The one that was first makes the steps, however often another one steps for each; also where
+    both replaced earlier ones."""
     steps, made = _steps()
     old, first, second, time = Optimizer(), Optimizer(), Optimizer(), 0
     steps.step_optimizer(old, 0, 1)

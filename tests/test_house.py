@@ -1,4 +1,5 @@
-"""The documents agree with the code: Makefile, README, CHANGELOG, constraints, notebooks, public names."""
+"""The documents agree with the code: Makefile, README, CHANGELOG, constraints, notebooks, public
+names."""
 
 import importlib
 import json
@@ -55,7 +56,10 @@ def commands() -> dict[str, set[str]]:
     for name, command in typer.main.get_command(cli._app()).commands.items():
         parts = [command, *getattr(command, "commands", {}).values()]
         found[name] = {
-            option for part in parts for parameter in part.params for option in (*parameter.opts, *parameter.secondary_opts)
+            option
+            for part in parts
+            for parameter in part.params
+            for option in (*parameter.opts, *parameter.secondary_opts)
         }
     return found
 
@@ -70,20 +74,31 @@ def code_in(markdown: str) -> list[str]:
 
 
 def commands_in(markdown: str) -> list[tuple[str, list[str]]]:
-    """Every `ioprof VERB ...` in the code of a text: the verb, and the options before the command of the user."""
+    """Every `ioprof VERB ...` in the code of a text: the verb, and the options before the command
+    of the user."""
     found = []
     for line in (re.sub(r"(^|\s)#.*", "", line) for line in code_in(markdown)):
-        for verb, rest in re.findall(r"(?<!from )(?<!import )(?<![\w./-])ioprof[ \t]+([a-z][a-z-]*)\b([^|;&`]*)", line):
+        for verb, rest in re.findall(
+            r"(?<!from )(?<!import )(?<![\w./-])ioprof[ \t]+([a-z][a-z-]*)\b([^|;&`]*)", line
+        ):
             words = re.split(r"\s--(?:\s|$)", rest)[0].split()
             found.append((verb, [word.split("=")[0] for word in words if word.startswith("--")]))
     return found
 
 
 def test_the_commands_of_a_text_are_found_in_code_only() -> None:
-    """Prose and Python imports are not commands, and what follows ` -- ` is the command of the user."""
-    text = "ioprof shows it: `ioprof run --ranks 2`.\n\n    $ ioprof report runs/a --json  # ioprof x\n\n"
-    text += "```\nfrom ioprof import span\nioprof record --out \\\n  a -- python train.py --lr 1\n```\n"
-    assert [("record", ["--out"]), ("report", ["--json"]), ("run", ["--ranks"])] == sorted(commands_in(text))
+    """Prose and Python imports are not commands, and what follows ` -- ` is the command of the
+    user."""
+    text = (
+        "ioprof shows it: `ioprof run --ranks 2`.\n\n    $ ioprof report runs/a --json  # ioprof"
+        " x\n\n"
+    )
+    text += (
+        "```\nfrom ioprof import span\nioprof record --out \\\n  a -- python train.py --lr 1\n```\n"
+    )
+    assert [("record", ["--out"]), ("report", ["--json"]), ("run", ["--ranks"])] == sorted(
+        commands_in(text)
+    )
 
 
 @pytest.mark.job
@@ -91,7 +106,9 @@ def test_make_bench_starts_no_program_that_needs_arguments() -> None:
     """Those that another benchmark starts do."""
     if shutil.which("make") is None:
         pytest.skip("no make on this machine")
-    listed = subprocess.run(["make", "-n", "bench"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        ["make", "-n", "bench"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
     assert "benchmarks/what_if.py" in listed
     texts = [path.read_text() for path in (ROOT / "benchmarks").glob("*.py")]
     started = {name for text in texts for name in re.findall(r"with_name\(\"(\w+\.py)\"\)", text)}
@@ -104,14 +121,21 @@ def test_make_alone_shows_the_targets() -> None:
     """All existing targets with their description, and no others."""
     if shutil.which("make") is None:
         pytest.skip("no make on this machine")
-    shown = subprocess.run(["make", "-C", ROOT, "--no-print-directory"], capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run(
+        ["make", "-C", ROOT, "--no-print-directory"], capture_output=True, text=True, check=True
+    ).stdout
     assert set(re.findall(r"^ *make ([\w-]+) +\w", shown, flags=re.MULTILINE)) == TARGETS
 
 
 def test_continuous_integration_calls_the_same_targets() -> None:
     """CI runs the same commands as a developer."""
     script = (ROOT / ".ci" / "run").read_text()
-    called = {word for line in script.splitlines() if line.startswith("make ") for word in shlex.split(line.split("|")[0])}
+    called = {
+        word
+        for line in script.splitlines()
+        if line.startswith("make ")
+        for word in shlex.split(line.split("|")[0])
+    }
     assert set() == {"install", "check", "test-all"} - called
 
 
@@ -119,13 +143,20 @@ def test_every_command_that_the_readme_names_is_real() -> None:
     """The README mentions no command or option that does not exist."""
     named = commands_in((ROOT / "README.md").read_text())
     assert set() == {verb for verb, _ in named} - set(commands())
-    wrong = [f"ioprof {verb} {option}" for verb, options in named for option in options if option not in commands()[verb]]
+    wrong = [
+        f"ioprof {verb} {option}"
+        for verb, options in named
+        for option in options
+        if option not in commands()[verb]
+    ]
     assert [] == wrong
 
 
 def test_the_readme_names_every_command() -> None:
     """Users find only commands that the README shows."""
-    assert set() == set(commands()) - {verb for verb, _ in commands_in((ROOT / "README.md").read_text())}
+    assert set() == set(commands()) - {
+        verb for verb, _ in commands_in((ROOT / "README.md").read_text())
+    }
 
 
 def test_the_readme_names_every_file_of_a_run() -> None:
@@ -137,14 +168,21 @@ def test_the_readme_names_every_file_of_a_run() -> None:
 
 def test_the_public_names_are_those_in_all() -> None:
     """`__all__` lists exactly the public names of `import ioprof`."""
-    own = {name for name, value in vars(ioprof).items() if getattr(value, "__module__", "").startswith("ioprof")}
+    own = {
+        name
+        for name, value in vars(ioprof).items()
+        if getattr(value, "__module__", "").startswith("ioprof")
+    }
     public = {name for name in own if not name.startswith("_")}
     assert set() == public - set(ioprof.__all__)
     assert [] == [name for name in ioprof.__all__ if not hasattr(ioprof, name)]
     assert sorted(ioprof.__all__) == sorted(set(ioprof.__all__))
 
 
-@pytest.mark.parametrize("package", sorted(module_name(path) for path in python_files(*PACKAGES) if path.name == "__init__.py"))
+@pytest.mark.parametrize(
+    "package",
+    sorted(module_name(path) for path in python_files(*PACKAGES) if path.name == "__init__.py"),
+)
 def test_what_a_package_exports_exists(package: str) -> None:
     """Every name in an `__all__` exists."""
     module = importlib.import_module(package)
@@ -153,7 +191,9 @@ def test_what_a_package_exports_exists(package: str) -> None:
 
 def test_the_version_is_said_once_and_the_changelog_knows_it() -> None:
     """pyproject.toml, `ioprof.__version__` and the newest heading of the CHANGELOG agree."""
-    headings = re.findall(r"^## \[?(\d[^\]\s]*)", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+    headings = re.findall(
+        r"^## \[?(\d[^\]\s]*)", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE
+    )
     assert [project()["version"]] * 2 == [ioprof.__version__, headings[0]]
 
 
@@ -164,7 +204,9 @@ def test_the_tree_in_the_package_readme_is_that_of_the_package() -> None:
     lines = [line.split() for line in tree.splitlines() if line.startswith("      ")]
     shown = {words[0].strip("/") for words in lines}
     there = {
-        path.name for path in (ROOT / "ioprof").iterdir() if path.suffix == ".py" or (path.is_dir() and path.name != "__pycache__")
+        path.name
+        for path in (ROOT / "ioprof").iterdir()
+        if path.suffix == ".py" or (path.is_dir() and path.name != "__pycache__")
     }
     assert there == shown
     named = {
@@ -173,11 +215,14 @@ def test_the_tree_in_the_package_readme_is_that_of_the_package() -> None:
         if "." not in words[0]
         for file in re.findall(r"\b\w+\.(?:py|c|h|toml|md)\b", " ".join(words[1:]))
     }
-    assert set() == {(folder, file) for folder, file in named if not (ROOT / "ioprof" / folder / file).is_file()}
+    assert set() == {
+        (folder, file) for folder, file in named if not (ROOT / "ioprof" / folder / file).is_file()
+    }
 
 
 def test_the_package_readme_names_files_and_functions_that_exist() -> None:
-    """In the life of a span and in the walks, every `path` is a file, and every `path:name` is defined in it."""
+    """In the life of a span and in the walks, every `path` is a file, and every `path:name` is
+    defined in it."""
     text = (ROOT / "ioprof" / "README.md").read_text()
     places = places_in(text[text.index("## The life of one span") : text.index("## Glossary")])
     assert 50 < len(places)
@@ -185,22 +230,35 @@ def test_the_package_readme_names_files_and_functions_that_exist() -> None:
 
 
 def test_the_package_readme_names_modules_of_the_large_folders() -> None:
-    """In the table of the large folders every name, in its folder, is a module, a folder or a pattern that fits some."""
+    """In the table of the large folders every name, in its folder, is a module, a folder or a
+    pattern that fits some."""
     text = (ROOT / "ioprof" / "README.md").read_text()
     missing, folder = [], ""
     table = text[text.index("| folder |") : text.index("## Who may import whom")]
-    for first, cell in re.findall(r"^\| (\S*) *\| [^|]+ \| ([^|]*`[^|]*) \|$", table, flags=re.MULTILINE):
+    for first, cell in re.findall(
+        r"^\| (\S*) *\| [^|]+ \| ([^|]*`[^|]*) \|$", table, flags=re.MULTILINE
+    ):
         folder = first or folder
         names = re.findall(r"`([\w/*.]+)`", cell)
-        parts = [(name, *(ROOT / "ioprof" / folder).glob(name), *(ROOT / "ioprof" / folder).glob(f"{name}.py")) for name in names]
+        parts = [
+            (
+                name,
+                *(ROOT / "ioprof" / folder).glob(name),
+                *(ROOT / "ioprof" / folder).glob(f"{name}.py"),
+            )
+            for name in names
+        ]
         missing += [f"{folder}/{name}" for name, *found in parts if not found]
     assert folder == "native"
     assert [] == missing
 
 
-@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "decisions").glob("*.md")), ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page", sorted((ROOT / "docs" / "decisions").glob("*.md")), ids=lambda page: page.stem
+)
 def test_the_decisions_name_files_and_functions_that_exist(page: Path) -> None:
-    """What a decision names of the project, from the top of the repository or from ioprof/, is there: it is of today's code."""
+    """What a decision names of the project, from the top of the repository or from ioprof/, is
+    there: it is of today's code."""
     places = [(path, name) for path, name in places_in(page.read_text()) if is_of_project(path)]
     assert [] == [place for place in places if not is_defined(*place)]
 
@@ -212,13 +270,18 @@ def test_the_guide_names_files_that_exist() -> None:
     named = {path for path, _ in places_in(table) if "NAME" not in path}
     assert 100 < len(named)
     folders = (ROOT, ROOT / "ioprof", ROOT / "tests")
-    assert set() == {path for path in named if not any((folder / path).is_file() for folder in folders)}
+    assert set() == {
+        path for path in named if not any((folder / path).is_file() for folder in folders)
+    }
 
 
 @pytest.mark.parametrize("page", DOCUMENTS, ids=str)
 def test_the_links_of_documents_lead_to_files(page: Path) -> None:
-    """A relative link of a document leads to a file or folder of the checkout, and to a heading where it names one."""
-    text = re.sub(r"^(```.*?^```| {4}[^\n]*)", "", (ROOT / page).read_text(), flags=re.MULTILINE | re.DOTALL)
+    """A relative link of a document leads to a file or folder of the checkout, and to a heading
+    where it names one."""
+    text = re.sub(
+        r"^(```.*?^```| {4}[^\n]*)", "", (ROOT / page).read_text(), flags=re.MULTILINE | re.DOTALL
+    )
     missing = []
     for link in re.findall(r"\]\(([^)\s]+)\)", text):
         path, _, anchor = link.partition("#")
@@ -237,7 +300,8 @@ def anchors(markdown: str) -> set[str]:
 
 
 def places_in(markdown: str) -> list[tuple[str, str]]:
-    """Every `path` of a source or document in a text, with the name behind it in `path:name`, else an empty one."""
+    """Every `path` of a source or document in a text, with the name behind it in `path:name`, else
+    an empty one."""
     return re.findall(r"`([\w/.-]+\.(?:py|c|h|js|toml|md))(?::(\w+))?`", markdown)
 
 
@@ -248,20 +312,37 @@ def is_of_project(path: str) -> bool:
 
 
 def is_defined(path: str, name: str) -> bool:
-    """Whether the file is there, at the top of the repository or in ioprof, and defines that name if it is not empty."""
-    file = next((folder / path for folder in (ROOT / "ioprof", ROOT) if (folder / path).is_file()), None)
+    """Whether the file is there, at the top of the repository or in ioprof, and defines that name
+    if it is not empty."""
+    file = next(
+        (folder / path for folder in (ROOT / "ioprof", ROOT) if (folder / path).is_file()), None
+    )
     definition = rf"^\s*(?:async )?def {name}\(" if path.endswith(".py") else rf"^[a-z].*\b{name}\("
-    return file is not None and (not name or bool(re.search(definition, file.read_text(), flags=re.MULTILINE)))
+    return file is not None and (
+        not name or bool(re.search(definition, file.read_text(), flags=re.MULTILINE))
+    )
 
 
 def test_the_constraints_pin_every_dependency() -> None:
-    """Each requirement of pyproject.toml has one exact version in constraints.txt, and that version satisfies it."""
-    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and not line.startswith("#")]
+    """Each requirement of pyproject.toml has one exact version in constraints.txt, and that version
+    satisfies it."""
+    lines = [
+        line
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if line and not line.startswith("#")
+    ]
     pins = {_canonical(pin.name): pin for pin in map(Requirement, lines)}
     assert len(pins) == len(lines)
-    assert [] == [str(pin) for pin in pins.values() if not re.fullmatch(r"==[\w.]+", str(pin.specifier)) or pin.url]
+    assert [] == [
+        str(pin)
+        for pin in pins.values()
+        if not re.fullmatch(r"==[\w.]+", str(pin.specifier)) or pin.url
+    ]
     assert "==2.13.0" == str(pins["torch"].specifier)
-    wanted = [*project()["dependencies"], *(name for extra in project()["optional-dependencies"].values() for name in extra)]
+    wanted = [
+        *project()["dependencies"],
+        *(name for extra in project()["optional-dependencies"].values() for name in extra),
+    ]
     loose = [text for text in wanted if not _is_pinned(Requirement(text), pins)]
     assert [] == loose
 
@@ -271,7 +352,11 @@ def test_notebooks_are_committed_without_outputs() -> None:
     dirty = []
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         cells = json.loads(path.read_text())["cells"]
-        dirty += [path.name for cell in cells if cell.get("outputs") or cell.get("execution_count") is not None]
+        dirty += [
+            path.name
+            for cell in cells
+            if cell.get("outputs") or cell.get("execution_count") is not None
+        ]
     assert [] == dirty
 
 

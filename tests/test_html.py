@@ -1,4 +1,5 @@
-"""The report as a page: its numbers, its size, and what a real browser makes of it, offline and with hostile names."""
+"""The report as a page: its numbers, its size, and what a real browser makes of it, offline and
+with hostile names."""
 
 import base64
 import hashlib
@@ -37,7 +38,7 @@ def text_of(page_text: str) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", visible)).split())
 
 
-# ------------------------------------------------------------------------------------------------ the file
+# ----------------------------------------------------------------------------------------- the file
 
 
 def test_the_page_says_the_same_numbers_as_the_summary() -> None:
@@ -46,21 +47,32 @@ def test_the_page_says_the_same_numbers_as_the_summary() -> None:
         assert f"{row.cause} {row.seconds} {row.share} {row.basis}" in said
     for fact in statements(sample().summary):
         assert " ".join(fact.text.split()) in said
-    assert f"total {sum(entry.seconds or 0 for entry in sample().summary.steps.causes):,.3f} 100.0" in said
+    assert (
+        f"total {sum(entry.seconds or 0 for entry in sample().summary.steps.causes):,.3f} 100.0"
+        in said
+    )
     assert sample().summary.verdict.text in said
 
 
 def test_storage_shows_epochs_what_was_not_timed_the_probe_and_the_slowest() -> None:
-    """The numbers are those of the summary; reads and files lead to their moment, or say where they are."""
-    epochs = tuple(EpochReads(number, 100, 0.05, 0.01, 500, (2 - number) * 10_000_000, number * 10_000_000, 0) for number in (0, 1))
+    """The numbers are those of the summary; reads and files lead to their moment, or say where they
+    are."""
+    epochs = tuple(
+        EpochReads(number, 100, 0.05, 0.01, 500, (2 - number) * 10_000_000, number * 10_000_000, 0)
+        for number in (0, 1)
+    )
     files = (FileReads("/data/slow/n01/large.JPEG", 7, 1_400_000, 0.5, 0.25, 0, 3),)
     groups = (ReadGroup("storage", None, 700, 30_000_000, 2.0, 0.001, 0.01, 0.02, 0.25),)
     summary = sample().summary
     changed = summary.replace(
-        findings=summary.findings.replace(trend=Trend(epochs, None, None, None), reads=Reads(groups, files)),
+        findings=summary.findings.replace(
+            trend=Trend(epochs, None, None, None), reads=Reads(groups, files)
+        ),
         capture=summary.capture.replace(mapped_bytes_untimed=12_300_000),
     )
-    found = storage_section(sample().trace, changed, ProbedPath("/lustre/me", "random", 8, 150_000_000.0, 1500.0))
+    found = storage_section(
+        sample().trace, changed, ProbedPath("/lustre/me", "random", 8, 150_000_000.0, 1500.0)
+    )
     said = text_of(found)
     assert "epoch 0 500 20.0 MB 0 B 0 B" in said
     assert "epoch 1 500 10.0 MB 10.0 MB 0 B" in said
@@ -85,7 +97,11 @@ def test_every_emulated_cause_wears_the_word() -> None:
 def test_the_answer_has_at_most_15_words_and_agrees_with_the_table() -> None:
     summary = sample().summary
     share = next(entry.share for entry in summary.steps.causes if entry.cause == "compute")
-    assert headline(summary) == f"Storage-bound: the emulated accelerators were idle for {1 - (share or 0):.1%} of the steps' time."
+    assert (
+        headline(summary)
+        == f"Storage-bound: the emulated accelerators were idle for {1 - (share or 0):.1%} of the"
+        " steps' time."
+    )
     for bound in (None, *CAUSES):
         words = headline(summary.replace(verdict=summary.verdict.replace(bound_by=bound))).split()
         assert len(words) <= 15
@@ -93,9 +109,14 @@ def test_the_answer_has_at_most_15_words_and_agrees_with_the_table() -> None:
 
 def test_only_the_script_of_the_page_may_run_and_nothing_may_be_fetched() -> None:
     text = page(*parts_of(sample()))
-    policy = html.unescape(re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)[1])
+    policy = html.unescape(
+        re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)[1]
+    )
     scripts = re.findall(r"<script>(.*?)</script>", text, flags=re.DOTALL)
-    hashes = [f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" for script in scripts]
+    hashes = [
+        f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+        for script in scripts
+    ]
     assert len(scripts) == 1
     assert policy.startswith(f"default-src 'none'; script-src {' '.join(hashes)};")
     assert not re.search(r"""(src|href)\s*=\s*["']?(https?:)?//""", text)
@@ -103,7 +124,8 @@ def test_only_the_script_of_the_page_may_run_and_nothing_may_be_fetched() -> Non
 
 @given(st.text(st.characters()))
 def test_text_cannot_become_markup(text: str) -> None:
-    """Whatever a string holds, between tags and in an attribute it reads back as one string with no tag in it."""
+    """Whatever a string holds, between tags and in an attribute it reads back as one string with no
+    tag in it."""
     made = markup.element("td", text, title=text)
     inside = re.fullmatch(r'<td title="([^"<>]*)">([^"<>]*)</td>', made)
     assert inside
@@ -129,7 +151,9 @@ def test_hostile_names_stay_text_in_the_file() -> None:
         assert payload not in text
 
 
-def test_the_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_is_written_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "report.html"
     write_html(*parts_of(sample()), path)
     assert path.read_text().endswith("</html>\n")
@@ -198,10 +222,16 @@ def test_figures_are_labelled_for_notebooks() -> None:
     run = sample()
     window = views.windows(run.steps, 3)[1]
     drawn = figures.timeline(run.trace, window, emulated=True)
-    assert {"compute (emulated)", "copy to the device (emulated)", "read from storage"} <= {trace.name for trace in drawn.data}
+    assert {"compute (emulated)", "copy to the device (emulated)", "read from storage"} <= {
+        trace.name for trace in drawn.data
+    }
     assert "rank 0 · compute, emulated" in drawn.layout.yaxis.ticktext
     rate = figures.throughput(run.steps, 24, 919.5, emulated=True)
-    assert [trace.name for trace in rate.data] == ["rank 0", "rank 1", "one device alone: 919.5 samples/s, emulated"]
+    assert [trace.name for trace in rate.data] == [
+        "rank 0",
+        "rank 1",
+        "one device alone: 919.5 samples/s, emulated",
+    ]
     assert rate.layout.yaxis.title.text == "samples/s of one rank, emulated"
 
 
@@ -209,9 +239,13 @@ def test_the_page_has_all_spans_around_what_was_asked_for() -> None:
     run = stalled_run(steps=90_000)
     wanted = stalls.around_step(run.steps, 45_678)
     assert wanted is not None
-    facts = json.loads(re.search(r'id="facts">(.*?)</script>', page(*parts_of(run), wanted), flags=re.DOTALL)[1])
+    facts = json.loads(
+        re.search(r'id="facts">(.*?)</script>', page(*parts_of(run), wanted), flags=re.DOTALL)[1]
+    )
     assert facts["wanted"] == [edge / 100 for edge in wanted]
-    assert any(since <= wanted[0] / 100 and wanted[1] / 100 <= until for since, until in facts["windows"])
+    assert any(
+        since <= wanted[0] / 100 and wanted[1] / 100 <= until for since, until in facts["windows"]
+    )
     assert stalls.around_step(run.steps, 90_000) is None
     moment = stalls.around_moment(run.steps, 5_000_000_000)
     assert moment[0] < 5_000_000_000 < moment[1]
@@ -235,4 +269,6 @@ def test_no_cause_share_is_lost_between_table_and_chart() -> None:
     causes: list[CauseShare] = list(sample().summary.steps.causes)
     chart = figures.time_by_cause(sample().steps)
     drawn = {trace.name: trace.x[0] for trace in chart.data}
-    assert drawn == pytest.approx({entry.cause: (entry.share or 0) * 100 for entry in causes if entry.seconds}, rel=1e-5)
+    assert drawn == pytest.approx(
+        {entry.cause: (entry.share or 0) * 100 for entry in causes if entry.seconds}, rel=1e-5
+    )

@@ -40,35 +40,47 @@ def state():
 
 sys.meta_path.insert(0, Witness())
 modules = set(sys.modules)
-"""
+"""  # noqa: E501
 
 
 def run(program: str, tmp_path: Path) -> dict[str, Any]:
     """The value of `result` after `program`, run by a new interpreter after WITNESS."""
     out = tmp_path / "result.json"
     code = f"{WITNESS}\n{program}\nopen({str(out)!r}, 'w').write(json.dumps(result))"
-    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
     assert 0 == ended.returncode, ended.stderr
     found: dict[str, Any] = json.loads(out.read_text())
     return found
 
 
 def test_import_ioprof_loads_no_other_library(tmp_path: Path) -> None:
-    """A job that only records loads neither torch nor NumPy nor the libraries of the reports, unless it imports them itself."""
-    program = "import ioprof\nloaded = {name.split('.')[0] for name in set(sys.modules) - modules}\n"
+    """A job that only records loads neither torch nor NumPy nor the libraries of the reports,
+    unless it imports them itself."""
+    program = (
+        "import ioprof\nloaded = {name.split('.')[0] for name in set(sys.modules) - modules}\n"
+    )
     program += "result = {'loaded': sorted(loaded - sys.stdlib_module_names)}"
     assert ["ioprof"] == run(program, tmp_path)["loaded"]
 
 
 def test_import_ioprof_changes_nothing(tmp_path: Path) -> None:
     """Signal handlers, threads, variables, log handlers and open files are unchanged."""
-    found = run("before = state()\nimport ioprof\nresult = {'before': before, 'after': state()}", tmp_path)
+    found = run(
+        "before = state()\nimport ioprof\nresult = {'before': before, 'after': state()}", tmp_path
+    )
     assert found["before"] == found["after"]
 
 
 @pytest.mark.job(every=4)
-@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["report", "--help"], ["convert", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["run", "--help"], ["report", "--help"], ["convert", "--help"]]
+)
 def test_help_loads_no_torch(arguments: list[str], tmp_path: Path) -> None:
     """Help is fast: torch is loaded by the job, not by the command that starts it."""
-    program = f"from ioprof.cli import main\nresult = {{'code': main({arguments!r}), 'who': Witness.first.get('torch')}}"
+    program = (
+        f"from ioprof.cli import main\nresult = {{'code': main({arguments!r}), 'who':"
+        " Witness.first.get('torch')}"
+    )
     assert {"code": 0, "who": None} == run(program, tmp_path)

@@ -31,7 +31,9 @@ def contents(data: bytes, wbits: int, library: ModuleType, block_bytes: int) -> 
     return found, ""
 
 
-LIBRARIES: Final = sorted({zlib.__name__: zlib, inflate._library.__name__: inflate._library}.items())
+LIBRARIES: Final = sorted(
+    {zlib.__name__: zlib, inflate._library.__name__: inflate._library}.items()
+)
 
 
 def streams(chance: random.Random, wbits: int) -> tuple[bytes, bytes]:
@@ -46,15 +48,23 @@ def streams(chance: random.Random, wbits: int) -> tuple[bytes, bytes]:
     for part in parts:
         level = chance.choice((0, 1, 6, 9))
         padding = b"\0" * chance.randrange(9) if wbits == GZIP else b""
-        packed += (gzip.compress(part, level) if wbits == GZIP else zlib.compress(part, level)) + padding
+        packed += (
+            gzip.compress(part, level) if wbits == GZIP else zlib.compress(part, level)
+        ) + padding
     return packed, b"".join(parts)
 
 
 @pytest.mark.parametrize("name", dict(LIBRARIES))
 @settings(max_examples=examples(60), deadline=None)
-@given(seed=st.integers(0, 2**32), wbits=st.sampled_from((GZIP, ZLIB)), block_bytes=st.sampled_from((7, 1000, 1 << 18)))
+@given(
+    seed=st.integers(0, 2**32),
+    wbits=st.sampled_from((GZIP, ZLIB)),
+    block_bytes=st.sampled_from((7, 1000, 1 << 18)),
+)
 @example(seed=4385, wbits=GZIP, block_bytes=7)  # ISA-L keeps the last byte before the cut
-def test_streams_are_inflated_one_after_the_other(name: str, seed: int, wbits: int, block_bytes: int) -> None:
+def test_streams_are_inflated_one_after_the_other(
+    name: str, seed: int, wbits: int, block_bytes: int
+) -> None:
     """All that is before a cut comes out; a cut is an error unless it is between streams.
     Before corrupt data comes at least what zlib gives.
     """
@@ -74,14 +84,20 @@ def test_streams_are_inflated_one_after_the_other(name: str, seed: int, wbits: i
 
 @pytest.mark.parametrize("name", dict(LIBRARIES))
 def test_nothing_before_a_cut_is_lost(name: str) -> None:
-    """At any byte of a long stream, whose symbols ISA-L decodes up to three at once; the stream before it is given once."""
+    """At any byte of a long stream, whose symbols ISA-L decodes up to three at once; the stream
+    before it is given once."""
     chance = random.Random(1)
-    part = ",".join(f'{{"ts":{chance.randrange(10**9)},"name":"k{chance.randrange(9)}"}}' for _ in range(1500)).encode()
+    part = ",".join(
+        f'{{"ts":{chance.randrange(10**9)},"name":"k{chance.randrange(9)}"}}' for _ in range(1500)
+    ).encode()
     first, packed = gzip.compress(b"first"), gzip.compress(part)
     for cut in range(len(packed) - 500, len(packed), 3):
         expected = zlib.decompressobj(GZIP).decompress(packed[:cut])
         assert part.startswith(expected)
-        assert contents(first + packed[:cut], GZIP, dict(LIBRARIES)[name], 1 << 18) == (b"first" + expected, "EOFError")
+        assert contents(first + packed[:cut], GZIP, dict(LIBRARIES)[name], 1 << 18) == (
+            b"first" + expected,
+            "EOFError",
+        )
 
 
 @pytest.mark.parametrize("name", dict(LIBRARIES))
@@ -91,4 +107,6 @@ def test_corrupt_data_and_a_wrong_checksum_are_errors(name: str) -> None:
     data[-7] ^= 1
     assert contents(bytes(data), GZIP, library, 1000)[1] == "error"
     assert contents(b"\x1f\x8b" + b"x" * 100, GZIP, library, 1000) == (b"", "error")
-    assert contents(gzip.compress(b"abc") + b"garbage that is long enough to be a header", GZIP, library, 1000) == (b"abc", "error")
+    assert contents(
+        gzip.compress(b"abc") + b"garbage that is long enough to be a header", GZIP, library, 1000
+    ) == (b"abc", "error")

@@ -1,4 +1,5 @@
-"""The library and the hooks get into every process of the job, whatever wrappers do to its environment; else the report says so."""
+"""The library and the hooks get into every process of the job, whatever wrappers do to its
+environment; else the report says so."""
 
 import ctypes.util
 import os
@@ -28,25 +29,38 @@ def record(spool: Path, *command: object, **changes: str) -> tuple[str, Trace]:
     """What a command prints that runs under the library and the hooks, and what was recorded."""
     spool.mkdir()
     variables = {**preload.environment(spool, os.environ, hooks=True), **changes}
-    ended = subprocess.run([str(word) for word in command], env=variables, capture_output=True, text=True, timeout=100)
+    ended = subprocess.run(
+        [str(word) for word in command], env=variables, capture_output=True, text=True, timeout=100
+    )
     assert 0 == ended.returncode, ended.stderr
     return ended.stdout, captured(spool)
 
 
 @pytest.mark.parametrize("option", ["-I", "-E", "-S", "-uE", "-Wdefault -I", "-X utf8 -S", "-P"])
 def test_interpreters_that_ignore_the_environment(option: str, tmp_path: Path) -> None:
-    """Hooks start in a script, a module and a command, also where Python reads neither PYTHONPATH nor site."""
+    """Hooks start in a script, a module and a command, also where Python reads neither PYTHONPATH
+    nor site."""
     options = option.split()
     for words in ([REPORT], ["-c", REPORT.read_text()]):
         printed, trace = record(tmp_path / f"spool{len(words)}", sys.executable, *options, *words)
         assert "hooked\n" == printed
-        assert all("python program" not in process.reads.noted for process in trace.run.processes if process.reads)
+        assert all(
+            "python program" not in process.reads.noted
+            for process in trace.run.processes
+            if process.reads
+        )
 
 
 def test_an_isolated_interpreter_is_the_same(tmp_path: Path) -> None:
-    """Modules that are the job's, names of __main__, flags and search path are those without recording."""
-    program = "import sys; print(sorted(globals()), sys.path, sys.flags, [name for name in sys.modules if 'sitecustom' in name])"
-    plain = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True).stdout
+    """Modules that are the job's, names of __main__, flags and search path are those without
+    recording."""
+    program = (
+        "import sys; print(sorted(globals()), sys.path, sys.flags, [name for name in sys.modules if"
+        " 'sitecustom' in name])"
+    )
+    plain = subprocess.run(
+        [sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True
+    ).stdout
     assert plain == record(tmp_path / "spool", sys.executable, "-I", "-c", program)[0]
 
 
@@ -80,15 +94,26 @@ def test_wrappers(wrapper: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("way", ["env", "bash", "unset", "python"])
 def test_variables_that_the_job_overwrites(way: str, tmp_path: Path) -> None:
-    """LD_PRELOAD of another allocator, and a PYTHONPATH of the job's own, keep their place behind ioprof's."""
+    """LD_PRELOAD of another allocator, and a PYTHONPATH of the job's own, keep their place behind
+    ioprof's."""
     allocator = ctypes.util.find_library("jemalloc")
     if allocator is None:
         pytest.skip("no jemalloc on this machine")
-    program = f"import os; print(os.environ['LD_PRELOAD'], os.environ['PYTHONPATH']); exec(open({str(REPORT)!r}).read())"
+    program = (
+        "import os; print(os.environ['LD_PRELOAD'], os.environ['PYTHONPATH']);"
+        f" exec(open({str(REPORT)!r}).read())"
+    )
     inner = [sys.executable, "-c", program]
     set_both = [f"LD_PRELOAD={allocator}", f"PYTHONPATH={tmp_path}"]
-    script = f'{" ".join(set_both)} exec "$@"' if way == "bash" else 'unset LD_PRELOAD PYTHONPATH; exec "$@"'
-    python = f"import os, sys; os.execve(sys.argv[1], sys.argv[1:], dict(item.split('=') for item in {set_both!r}))"
+    script = (
+        f'{" ".join(set_both)} exec "$@"'
+        if way == "bash"
+        else 'unset LD_PRELOAD PYTHONPATH; exec "$@"'
+    )
+    python = (
+        "import os, sys; os.execve(sys.argv[1], sys.argv[1:], dict(item.split('=') for item in"
+        f" {set_both!r}))"
+    )
     command = {
         "env": ["env", *set_both, *inner],
         "bash": ["bash", "-c", script, "-", *inner],
@@ -108,10 +133,16 @@ def test_children_with_an_environment_of_their_own(way: str, tmp_path: Path) -> 
     """Ways in which Python starts a program with an empty environment."""
     program = {
         "subprocess": "import subprocess, sys; subprocess.run(sys.argv[1:], env={}, check=True)",
-        "posix_spawn": "import os, sys; os.waitpid(os.posix_spawn(sys.argv[1], sys.argv[1:], {}), 0)",
-        "fork": "import os, sys\nif os.fork() == 0: os.execve(sys.argv[1], sys.argv[1:], {})\nos.wait()",
+        "posix_spawn": (
+            "import os, sys; os.waitpid(os.posix_spawn(sys.argv[1], sys.argv[1:], {}), 0)"
+        ),
+        "fork": (
+            "import os, sys\nif os.fork() == 0: os.execve(sys.argv[1], sys.argv[1:], {})\nos.wait()"
+        ),
     }[way]
-    printed, trace = record(tmp_path / "spool", sys.executable, "-c", program, sys.executable, REPORT)
+    printed, trace = record(
+        tmp_path / "spool", sys.executable, "-c", program, sys.executable, REPORT
+    )
     assert "hooked\n" == printed
     assert 2 == len(trace.run.processes)
 
@@ -119,13 +150,27 @@ def test_children_with_an_environment_of_their_own(way: str, tmp_path: Path) -> 
 def test_uv(tmp_path: Path) -> None:
     """`uv run` starts the interpreter that it was given."""
     uv = pytest.importorskip("uv", reason="uv is not installed")
-    words = [uv.find_uv_bin(), "run", "--offline", "--no-project", "--quiet", "--python", sys.executable, "python", REPORT]
+    words = [
+        uv.find_uv_bin(),
+        "run",
+        "--offline",
+        "--no-project",
+        "--quiet",
+        "--python",
+        sys.executable,
+        "python",
+        REPORT,
+    ]
     assert "hooked\n" == record(tmp_path / "spool", *words, UV_CACHE_DIR=str(tmp_path / "cache"))[0]
 
 
 def test_another_interpreter(tmp_path: Path) -> None:
-    """The interpreter of the system, with the pure-Python recorder where the extension is none of its version."""
-    python = next((path for path in ("/usr/bin/python3", "/usr/local/bin/python3") if Path(path).exists()), None)
+    """The interpreter of the system, with the pure-Python recorder where the extension is none of
+    its version."""
+    python = next(
+        (path for path in ("/usr/bin/python3", "/usr/local/bin/python3") if Path(path).exists()),
+        None,
+    )
     if python is None:
         pytest.skip("no other interpreter on this machine")
     for options in ([], ["-I"]):
@@ -144,9 +189,13 @@ def test_a_launcher_is_named_with_what_to_type(tmp_path: Path) -> None:
     launcher.chmod(0o755)
     program = f"import subprocess; subprocess.run([{str(launcher)!r}, 'run', 'image'], check=True)"
     run_python(tmp_path / "spool", program)
-    said = [sentence for sentence in not_seen(captured(tmp_path / "spool")) if "launcher" in sentence]
+    said = [
+        sentence for sentence in not_seen(captured(tmp_path / "spool")) if "launcher" in sentence
+    ]
     does = "its command may run where it is not recorded; type:"
-    assert [f"{launcher} was started, a launcher: {does} {launcher} ... ioprof record -- COMMAND"] == said
+    assert [
+        f"{launcher} was started, a launcher: {does} {launcher} ... ioprof record -- COMMAND"
+    ] == said
 
 
 @pytest.mark.system(every=4)
@@ -154,17 +203,36 @@ def test_processes_that_do_not_see_the_folder_of_the_recording(tmp_path: Path) -
     """As in a container with a /tmp of its own: they are named, with what to type."""
     if subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode:
         pytest.skip("mount namespaces cannot be made here: needs root")
-    job = f"mount -t tmpfs none {tmp_path}/tmp; {sys.executable} -c 'import time; time.sleep(2.5)'; true"
-    ended = jobs.ioprof("record", "--quiet", "--out", "run", "--", "unshare", "--mount", "sh", "-c", job, cwd=tmp_path)
+    job = (
+        f"mount -t tmpfs none {tmp_path}/tmp; {sys.executable} -c 'import time; time.sleep(2.5)';"
+        " true"
+    )
+    ended = jobs.ioprof(
+        "record",
+        "--quiet",
+        "--out",
+        "run",
+        "--",
+        "unshare",
+        "--mount",
+        "sh",
+        "-c",
+        job,
+        cwd=tmp_path,
+    )
     assert 0 == ended.code, ended.err
     run = Run.load(tmp_path / "run")
     [said] = [sentence for sentence in run.summary.capture.not_seen if "TMPDIR=" in sentence]
     assert said.startswith("nothing was recorded of 1 process (python"), said
-    counted = [process.reads.io_rchar for process in run.trace.run.processes if process.reads is not None]
-    assert all(-(1 << 40) < (number or 0) < 1 << 40 for number in counted), "children of vfork are not subtracted twice"
+    counted = [
+        process.reads.io_rchar for process in run.trace.run.processes if process.reads is not None
+    ]
+    assert all(-(1 << 40) < (number or 0) < 1 << 40 for number in counted), (
+        "children of vfork are not subtracted twice"
+    )
 
 
-# ------------------------------------------------------------------------------------------------ workers that are killed
+# -------------------------------------------------------------------------- workers that are killed
 
 
 def test_a_killed_worker_is_named_with_its_batch(tmp_path: Path) -> None:
@@ -194,17 +262,21 @@ def test_a_killed_worker_is_named_with_its_batch(tmp_path: Path) -> None:
                 for worker in multiprocessing.active_children():  # it may wait for a lock that the killed one held
                     worker.kill()
                 os._exit(0)  # torch raises its error from a signal handler, wherever the process is
-        """)
+        """)  # noqa: E501
     )
     _, trace = record(tmp_path / "spool", sys.executable, program)
     killed = [process for process in trace.run.processes if process.killed_in_batch is not None]
     assert [(5, 1)] == [(process.killed_in_batch, process.worker) for process in killed]
     (failure,) = trace.run.failures
-    assert (0, f"worker 1 (pid {killed[0].pid}) was killed while it made batch 5") == (failure.rank, failure.what)
+    assert (0, f"worker 1 (pid {killed[0].pid}) was killed while it made batch 5") == (
+        failure.rank,
+        failure.what,
+    )
 
 
 def test_io_uring_of_a_short_process(tmp_path: Path) -> None:
-    """liburing's own entry, in a process that ends before a second has passed, and closes its ring before."""
+    """liburing's own entry, in a process that ends before a second has passed, and closes its ring
+    before."""
     library = ctypes.util.find_library("uring")
     if library is None:
         pytest.skip("no liburing on this machine")

@@ -14,16 +14,19 @@ DRAWING = """
 step            0000000000111111111122222222223333333333
 compute main    .00000000..11111111..22222222..33333333.
 """
-HOLDER = "<thread>:0:metrics\n/usr/lib/python3.12/threading.py:1:Thread._bootstrap\n/job/metrics.py:7:count"
+HOLDER = "<thread>:0:metrics\n/usr/lib/python3.12/threading.py:1:Thread._bootstrap\n/job/metrics.py:7:count"  # noqa: E501
 
 
 def waiting(num_waits: int) -> Trace:
-    """A sample in each tick; in the first ticks of the computations the main thread waits for the lock."""
+    """A sample in each tick; in the first ticks of the computations the main thread waits for the
+    lock."""
     trace = timeline(DRAWING)
     run = trace.run.replace(config=trace.run.config.replace(device="cpu"))
     host = trace.spans["host"][0]
     inside = [tick for tick in range(40) if tick % 10 not in (0, 9)]
-    rows = [(10 * tick + 5, host, 0, 100, 100, "rank", "/job/train.py:3:main") for tick in range(40)]
+    rows = [
+        (10 * tick + 5, host, 0, 100, 100, "rank", "/job/train.py:3:main") for tick in range(40)
+    ]
     rows += [(10 * tick + 5, host, 0, 100, 107, "rank", HOLDER) for tick in inside[:num_waits]]
     table = pl.DataFrame(rows, schema=table_schema(STACK_COLUMNS), orient="row")
     return Trace(run, trace.spans, trace.files, trace.counters, table)
@@ -56,6 +59,8 @@ def test_the_line_is_that_of_the_thread_that_held_the_lock() -> None:
     """And not that of the loop, which waited; the lines of `host` share all of its time."""
     trace = waiting(16)
     found = totals(trace)
-    lines = {(line.file, line.line): line for line in unexplained(trace, found.charged, found.samples)}
+    lines = {
+        (line.file, line.line): line for line in unexplained(trace, found.charged, found.samples)
+    }
     assert {("/job/metrics.py", 7), ("/job/train.py", 3)} == set(lines)
     assert (16, 8) == (lines["/job/metrics.py", 7].samples, lines["/job/train.py", 3].samples)

@@ -1,4 +1,5 @@
-"""An interrupted conversion leaves no dataset, but its finished work, and the same conversion resumes from there."""
+"""An interrupted conversion leaves no dataset, but its finished work, and the same conversion
+resumes from there."""
 
 import contextlib
 import json
@@ -23,7 +24,13 @@ from made_datasets import folder_bytes, made, records, tree
 from ioprof.converters import ConvertOptions, GenerateOptions, convert, generate, plan_conversion
 from ioprof.converters.job import dataset_writer
 from ioprof.converters.job.dataset_writer import Tally
-from ioprof.converters.job.journal import Journal, QuarantineEntry, RecordEntry, journal_progress, read_entries
+from ioprof.converters.job.journal import (
+    Journal,
+    QuarantineEntry,
+    RecordEntry,
+    journal_progress,
+    read_entries,
+)
 from ioprof.converters.layouts.record_file_writer import RecordFileWriter
 from ioprof.converters.manifests import SYNTHETIC_SCHEMA
 from ioprof.errors import CommandError, DatasetError
@@ -48,7 +55,12 @@ def half_way(source: Path, destination: Path) -> Iterator[subprocess.Popen[str]]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, str(PROGRAM), str(source), str(destination)]
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "begun\n", process.communicate()
@@ -61,7 +73,8 @@ def half_way(source: Path, destination: Path) -> Iterator[subprocess.Popen[str]]
 @pytest.mark.job
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupt_keeps_what_is_done(small_tree, tmp_path, number):
-    """Ctrl-C, and what a batch system sends before it kills: no dataset is there, no worker lives, and nothing is printed."""
+    """Ctrl-C, and what a batch system sends before it kills: no dataset is there, no worker lives,
+    and nothing is printed."""
     with half_way(small_tree, tmp_path / "dataset") as process:
         children = psutil.Process(process.pid).children()
         process.send_signal(number)
@@ -74,7 +87,8 @@ def test_an_interrupt_keeps_what_is_done(small_tree, tmp_path, number):
 
 @pytest.mark.job(every=4)
 def test_a_kill_leaves_no_dataset(small_tree, tmp_path):
-    """SIGKILL leaves a hidden folder without a manifest; the workers exit; the same conversion resumes from there."""
+    """SIGKILL leaves a hidden folder without a manifest; the workers exit; the same conversion
+    resumes from there."""
     with half_way(small_tree, tmp_path / "dataset") as process:
         children = psutil.Process(process.pid).children()
         process.kill()
@@ -104,8 +118,11 @@ def test_another_conversion_does_not_go_on_from_there(small_tree, tmp_path):
 
 
 def test_what_became_bad_meanwhile_leaves_no_file(tmp_path):
-    """A worker wrote the file of an image and was killed before it could tell; then the image is damaged."""
-    source = tree(tmp_path / "source", {f"n01/{number}.JPEG": jpeg(seed=number) for number in range(30)})
+    """A worker wrote the file of an image and was killed before it could tell; then the image is
+    damaged."""
+    source = tree(
+        tmp_path / "source", {f"n01/{number}.JPEG": jpeg(seed=number) for number in range(30)}
+    )
     options = ConvertOptions(workers=1, on_error="quarantine")
 
     def stop(_: int) -> None:
@@ -114,16 +131,21 @@ def test_what_became_bad_meanwhile_leaves_no_file(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         convert(source, tmp_path / "dataset", options, stop)
     folder = tmp_path / ".dataset.partial" / "dataset" / "train" / "n01"
-    victim = next(path for path in sorted((source / "n01").iterdir()) if not (folder / path.name).exists())
+    victim = next(
+        path for path in sorted((source / "n01").iterdir()) if not (folder / path.name).exists()
+    )
     shutil.copy(victim, folder / victim.name)
     victim.write_bytes(b"")
     dataset = convert(source, tmp_path / "dataset", options)
     assert [f"n01/{victim.name}"] == [entry["name"] for entry in dataset.quarantined]
-    assert sorted(name for name, _, _ in records(dataset)) == sorted(path.name for path in dataset.data_path.glob("*/*"))
+    assert sorted(name for name, _, _ in records(dataset)) == sorted(
+        path.name for path in dataset.data_path.glob("*/*")
+    )
 
 
 def test_a_file_that_is_written_again_is_never_empty(tmp_path, monkeypatch):
-    """So a process that outlives its job by a moment cannot tear what the next one has finished; what was longer gets cut."""
+    """So a process that outlives its job by a moment cannot tear what the next one has finished;
+    what was longer gets cut."""
     files, path = RecordFileWriter(tmp_path), tmp_path / "a"
     write = os.write
 
@@ -154,7 +176,8 @@ def test_two_of_the_same_do_not_work_at_once(small_tree, tmp_path):
 @pytest.mark.job
 def test_a_killed_worker_is_an_error_and_not_a_hang(tmp_path):
     """As when the kernel runs out of memory: one line, exit code 1, and what is done is kept."""
-    # More images than the workers can have done before they are killed: those in flight are bounded.
+    # More images than the workers can have done before they are killed: those in flight are
+    # bounded.
     source = tree(tmp_path / "source", {f"n01/{number}.JPEG": jpeg() for number in range(200)})
     with half_way(source, tmp_path / "dataset") as process:
         for child in psutil.Process(process.pid).children():
@@ -163,21 +186,34 @@ def test_a_killed_worker_is_an_error_and_not_a_hang(tmp_path):
         _, errors = process.communicate()
     assert 1 == process.returncode
     assert 1 == len(errors.splitlines())
-    assert "died (signal 9); out of memory, most likely: use fewer --workers; finished work is kept" in errors
+    assert (
+        "died (signal 9); out of memory, most likely: use fewer --workers; finished work is kept"
+        in errors
+    )
     assert 200 == convert(source, tmp_path / "dataset", OPTIONS).records
 
 
 @pytest.mark.job(every=4)
-@pytest.mark.parametrize("layout", ["files", "lmdb", "webdataset", "shards", "two workers", "raw", "parquet"])
+@pytest.mark.parametrize(
+    "layout", ["files", "lmdb", "webdataset", "shards", "two workers", "raw", "parquet"]
+)
 def test_killed_at_any_instant_it_ends_with_the_same_digest(tmp_path, layout):
-    """Random instants, the same command after each; `IOPROF_KILLS` of them per layout, with the real images where there are some.
+    """Random instants, the same command after each; `IOPROF_KILLS` of them per layout, with the
+    real images where there are some.
 
-    Files and tars are the same to the byte; an LMDB's records are, while its pages may lie elsewhere.
+    Files and tars are the same to the byte; an LMDB's records are, while its pages may lie
+    elsewhere.
     """
     source = Path(os.environ.get("IOPROF_IMAGENET_SAMPLE") or tree(tmp_path / "source", NOISE))
     options = {"workers": 1, **MORE.get(layout, {"layout": layout})}
     (tmp_path / "work").mkdir()
-    words = [source, tmp_path / "work", os.environ.get("IOPROF_KILLS", "3"), "0", json.dumps(options)]
+    words = [
+        source,
+        tmp_path / "work",
+        os.environ.get("IOPROF_KILLS", "3"),
+        "0",
+        json.dumps(options),
+    ]
     command = [sys.executable, str(PROGRAM.with_name("killed_conversions.py")), *map(str, words)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
@@ -193,8 +229,11 @@ INSTANTS = ["write_json_atomically", "put_in_place", "sync_file_system"]
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("instant", INSTANTS)
 @pytest.mark.parametrize("force", [False, True])
-def test_killed_at_the_end_it_ends_with_the_same_dataset(small_tree, tmp_path, monkeypatch, instant, after, force):
-    """Before and after each of the last acts, with and without an old dataset in the place: the same command ends well."""
+def test_killed_at_the_end_it_ends_with_the_same_dataset(
+    small_tree, tmp_path, monkeypatch, instant, after, force
+):
+    """Before and after each of the last acts, with and without an old dataset in the place: the
+    same command ends well."""
     destination = tmp_path / "dataset"
     if force:
         made(small_tree, destination, layout="webdataset")
@@ -213,7 +252,9 @@ def test_killed_at_the_end_it_ends_with_the_same_dataset(small_tree, tmp_path, m
             made(small_tree, destination, image="rgb256", force=force)
         os._exit(3)
     assert -signal.SIGKILL == os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-    assert expected.manifest() == made(small_tree, destination, image="rgb256", force=force).manifest()
+    assert (
+        expected.manifest() == made(small_tree, destination, image="rgb256", force=force).manifest()
+    )
     assert folder_bytes(expected.path) == folder_bytes(destination)
     assert ["dataset", "other"] == sorted(path.name for path in tmp_path.iterdir())
 
@@ -221,7 +262,8 @@ def test_killed_at_the_end_it_ends_with_the_same_dataset(small_tree, tmp_path, m
 @pytest.mark.job
 @pytest.mark.parametrize("layout", ["files", "lmdb", "webdataset", "raw"])
 def test_what_a_crash_of_the_machine_lost_is_made_again(tmp_path, layout):
-    """After another boot all records are read back, and converted again from the first damaged one on."""
+    """After another boot all records are read back, and converted again from the first damaged one
+    on."""
     source = tree(tmp_path / "source", NOISE)
     options = ConvertOptions(layout=layout, workers=1)
     expected = convert(source, tmp_path / "undisturbed" / "dataset", options)
@@ -234,7 +276,12 @@ def test_what_a_crash_of_the_machine_lost_is_made_again(tmp_path, layout):
         convert(source, tmp_path / "dataset", options, stop)
     (tmp_path / ".dataset.partial" / "boot").write_text("another")
     data = tmp_path / ".dataset.partial" / "dataset"
-    victim = {"files": "train/n01/*.JPEG", "lmdb": "train/data.mdb", "webdataset": "train/*.tar", "raw": "train.bin"}[layout]
+    victim = {
+        "files": "train/n01/*.JPEG",
+        "lmdb": "train/data.mdb",
+        "webdataset": "train/*.tar",
+        "raw": "train.bin",
+    }[layout]
     path = sorted(data.glob(victim))[0]
     content = path.read_bytes()
     middle = len(content) // 2
@@ -247,14 +294,27 @@ def test_what_a_crash_of_the_machine_lost_is_made_again(tmp_path, layout):
 def test_a_journal_is_believed_as_far_as_it_is_whole(tmp_path):
     """Any bytes: the entries up to the first invalid one count."""
     path = tmp_path / "journal"
-    expected = [RecordEntry(0, 10, b"\1" * 32), QuarantineEntry("n01/ü.JPEG", "empty file"), RecordEntry(7, 20, b"\2" * 32)]
+    expected = [
+        RecordEntry(0, 10, b"\1" * 32),
+        QuarantineEntry("n01/ü.JPEG", "empty file"),
+        RecordEntry(7, 20, b"\2" * 32),
+    ]
     with Journal(path, 0) as journal:
         journal.append(expected)
     whole = path.read_bytes()
     assert expected == list(read_entries(path))
     negative, too_long = (struct.pack("<qq32s", *numbers, b"") for numbers in ((-2, 1), (0, 2**40)))
     no_text = QuarantineEntry("a", "b").encode()
-    for rest in (whole[:20], bytes(96), negative, too_long, no_text[:48], no_text[:50] + bytes(46), b"\xff" * 48, whole[:-1]):
+    for rest in (
+        whole[:20],
+        bytes(96),
+        negative,
+        too_long,
+        no_text[:48],
+        no_text[:50] + bytes(46),
+        b"\xff" * 48,
+        whole[:-1],
+    ):
         path.write_bytes(whole + rest + (whole if not len(rest) % 48 else b""))
         assert expected == list(read_entries(path))[:3]
         assert (3, 2, len(whole)) == journal_progress(path) or rest == whole[:-1]
@@ -269,10 +329,13 @@ def test_a_journal_is_believed_as_far_as_it_is_whole(tmp_path):
 
 @given(st.lists(st.booleans(), max_size=400), st.integers(0, 500))
 def test_a_journal_tells_what_was_appended(tmp_path_factory, good, stop):
-    """For any order of records and bad images: up to the entry before a record, one by one and counted."""
+    """For any order of records and bad images: up to the entry before a record, one by one and
+    counted."""
     path = tmp_path_factory.mktemp("journal") / "journal"
     expected = [
-        RecordEntry(number, number + 1, bytes([number % 256]) * 32) if is_good else QuarantineEntry(f"n01/{number}", "x" * number)
+        RecordEntry(number, number + 1, bytes([number % 256]) * 32)
+        if is_good
+        else QuarantineEntry(f"n01/{number}", "x" * number)
         for number, is_good in enumerate(good)
     ]
     with Journal(path, 0) as journal:
@@ -282,7 +345,11 @@ def test_a_journal_tells_what_was_appended(tmp_path_factory, good, stop):
     places = [place for place, is_good in enumerate(good) if is_good]
     first = expected[: places[stop]] if stop < len(places) else expected
     tally = Tally.of(path, stop)
-    assert (len(first), min(stop, len(places))) == journal_progress(path, stop)[:2] == (tally.images, tally.records)
+    assert (
+        (len(first), min(stop, len(places)))
+        == journal_progress(path, stop)[:2]
+        == (tally.images, tally.records)
+    )
     digest = RecordDigest()
     for entry in first:
         if isinstance(entry, RecordEntry):
@@ -291,16 +358,21 @@ def test_a_journal_tells_what_was_appended(tmp_path_factory, good, stop):
         tally.digest.text(),
         tally.quarantined,
     )
-    assert sum(len(entry.encode()) for entry in first) == journal_progress(path, stop).end == tally.end
+    assert (
+        sum(len(entry.encode()) for entry in first) == journal_progress(path, stop).end == tally.end
+    )
 
 
-# ------------------------------------------------------------------------------------------------ full disks
+# --------------------------------------------------------------------------------------- full disks
 
 
 @pytest.mark.system
-@pytest.mark.parametrize(("layout", "workers"), [("files", 1), ("files", 2), ("lmdb", 1), ("webdataset", 2), ("raw", 1)])
+@pytest.mark.parametrize(
+    ("layout", "workers"), [("files", 1), ("files", 2), ("lmdb", 1), ("webdataset", 2), ("raw", 1)]
+)
 def test_a_disk_that_fills_up_is_one_line(small_tree, small_disk, layout, workers):
-    """Exit code 1; what another program wrote is still there; with free space the same conversion resumes, with the same result."""
+    """Exit code 1; what another program wrote is still there; with free space the same conversion
+    resumes, with the same result."""
     disk = small_disk(24 << 20, files=100)
     chance = random.Random(layout)
     room = chance.randrange(1 << 18, 1 << 21)
@@ -312,7 +384,8 @@ def test_a_disk_that_fills_up_is_one_line(small_tree, small_disk, layout, worker
 
     options = ConvertOptions(layout=layout, image="rgb256", encoding="raw", workers=workers)
     with pytest.raises(
-        CommandError, match=r"cannot be written.*No space left on device.*finished work is kept: the same"
+        CommandError,
+        match=r"cannot be written.*No space left on device.*finished work is kept: the same",
     ) as refusal:
         convert(small_tree, disk / "new" / "dataset", options, fill)
     assert 1 == refusal.value.exit_code
@@ -321,7 +394,10 @@ def test_a_disk_that_fills_up_is_one_line(small_tree, small_disk, layout, worker
     assert plan_conversion(small_tree, disk / "new" / "dataset", options).done() > 0
     dataset = convert(small_tree, disk / "new" / "dataset", options)
     assert ["dataset"] == [path.name for path in (disk / "new").iterdir()]
-    assert convert(small_tree, disk.parent / "undisturbed" / "dataset", options).manifest() == dataset.manifest()
+    assert (
+        convert(small_tree, disk.parent / "undisturbed" / "dataset", options).manifest()
+        == dataset.manifest()
+    )
 
 
 @pytest.mark.system
@@ -339,11 +415,12 @@ def test_space_is_looked_at_first(small_tree, small_disk):
     assert 130 == made(source, disk / "dataset", layout="lmdb").records
 
 
-# ------------------------------------------------------------------------------------------------ what was there before
+# ---------------------------------------------------------------------------- what was there before
 
 
 def test_force_replaces_a_dataset_when_the_new_one_is_whole(small_tree, tmp_path):
-    """A conversion that fails leaves the old dataset as it was; one that does not leaves only the new one."""
+    """A conversion that fails leaves the old dataset as it was; one that does not leaves only the
+    new one."""
     destination = tmp_path / "dataset"
     made(small_tree, destination)
     before = folder_bytes(destination)
@@ -384,7 +461,8 @@ def test_the_source_is_never_the_destination(tmp_path):
 
 
 def test_a_source_reached_by_links_is_never_replaced(small_tree, tmp_path):
-    """Class folders, images or a tar in the dataset to be replaced; and no dataset is made inside its source."""
+    """Class folders, images or a tar in the dataset to be replaced; and no dataset is made inside
+    its source."""
     destination = made(small_tree, tmp_path / "dataset").path
     (tmp_path / "folders").mkdir()
     (tmp_path / "folders" / "n01").symlink_to(destination / "train" / "n01440764")
@@ -408,8 +486,15 @@ def test_a_failing_storage_is_no_bad_image(small_tree, tmp_path, on_error):
     source = tmp_path / "source"
     shutil.copytree(small_tree, source)
     options = ConvertOptions(workers=1, on_error=on_error)
-    with pytest.raises(CommandError, match=r"cannot be read \(No such file.*finished work is kept") as refusal:
-        convert(source, tmp_path / "dataset", options, lambda _: source.exists() and source.rename(tmp_path / "moved"))
+    with pytest.raises(
+        CommandError, match=r"cannot be read \(No such file.*finished work is kept"
+    ) as refusal:
+        convert(
+            source,
+            tmp_path / "dataset",
+            options,
+            lambda _: source.exists() and source.rename(tmp_path / "moved"),
+        )
     assert 1 == refusal.value.exit_code
     (tmp_path / "moved").rename(source)
     assert 36 == convert(source, tmp_path / "dataset", options).records

@@ -1,4 +1,5 @@
-"""An `ioprof run` that is told to end, at any moment: no process is left, and nothing that was recorded is lost."""
+"""An `ioprof run` that is told to end, at any moment: no process is left, and nothing that was
+recorded is lost."""
 
 import ctypes
 import fcntl
@@ -28,7 +29,19 @@ from ioprof.recording.interrupts import count_interrupts
 from ioprof.recording.run_folder import ANALYSIS_FILES, JOB_LOG, MARKER
 from ioprof.train.config import JobConfig
 
-ENDLESS = ("run", "--loader", "null", "--ranks", 2, "--steps", 100_000, "--batch-size", 4, "--out", "run")
+ENDLESS = (
+    "run",
+    "--loader",
+    "null",
+    "--ranks",
+    2,
+    "--steps",
+    100_000,
+    "--batch-size",
+    4,
+    "--out",
+    "run",
+)
 SHORT = ("run", "--loader", "null", "--steps", 8, "--batch-size", 4, "--out", "run")
 
 
@@ -55,14 +68,17 @@ def test_a_scheduler_or_a_closing_terminal_ends_a_run_as_ctrl_c_does(tmp_path, n
 
 @pytest.mark.job(every=4)
 def test_a_terminal_that_is_gone_costs_nothing_but_its_output(tmp_path):
-    """The terminal closes: SIGHUP comes, and every write fails from then on; no process is left, and the run is there."""
+    """The terminal closes: SIGHUP comes, and every write fails from then on; no process is left,
+    and the run is there."""
     master, terminal = pty.openpty()
 
     def take_terminal():
         fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
 
     where = {"stdin": terminal, "stdout": terminal, "stderr": terminal}
-    with jobs.running(*ENDLESS, cwd=tmp_path, steps=5, start_new_session=True, preexec_fn=take_terminal, **where) as process:
+    with jobs.running(
+        *ENDLESS, cwd=tmp_path, steps=5, start_new_session=True, preexec_fn=take_terminal, **where
+    ) as process:
         processes = started_by(process)
         os.close(terminal)
         os.close(master)
@@ -74,7 +90,8 @@ def test_a_terminal_that_is_gone_costs_nothing_but_its_output(tmp_path):
 
 @pytest.mark.job(every=4)
 def test_a_reader_that_goes_away_costs_nothing_but_its_lines(tmp_path):
-    """`ioprof run 2>&1 | head -1`: a line of progress that nobody reads is no reason to end a job, or to lose its run."""
+    """`ioprof run 2>&1 | head -1`: a line of progress that nobody reads is no reason to end a job,
+    or to lose its run."""
     with jobs.started(*SHORT, cwd=tmp_path) as process:
         process.stderr.close()
         process.wait(timeout=120)
@@ -85,9 +102,12 @@ def test_a_reader_that_goes_away_costs_nothing_but_its_lines(tmp_path):
 @pytest.mark.job(every=4)
 @pytest.mark.parametrize("moment", ["config.json", "*-*.ring", "progress"])
 def test_ctrl_c_while_a_run_starts_is_no_failure(tmp_path, moment):
-    """Whenever it comes (launcher starting, ranks starting, first step), no rank is said to have failed."""
+    """Whenever it comes (launcher starting, ranks starting, first step), no rank is said to have
+    failed."""
     with jobs.started(*ENDLESS, cwd=tmp_path) as process:
-        jobs.wait_until(lambda: list(tmp_path.glob(f"tmp/ioprof-*/{moment}")) or process.poll() is not None)
+        jobs.wait_until(
+            lambda: list(tmp_path.glob(f"tmp/ioprof-*/{moment}")) or process.poll() is not None
+        )
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=120)
 
@@ -98,7 +118,8 @@ def test_ctrl_c_while_a_run_starts_is_no_failure(tmp_path, moment):
 
 
 def test_failures_of_an_interrupted_run_are_those_that_the_end_did_not_cause(tmp_path):
-    """A rank without a word, one that was killed, and one that lost its peers are listed in a failed run only."""
+    """A rank without a word, one that was killed, and one that lost its peers are listed in a
+    failed run only."""
     outcomes = {
         0: "done",
         1: "data/a.JPEG: damaged; connection to the truth lost",
@@ -107,9 +128,13 @@ def test_failures_of_an_interrupted_run_are_those_that_the_end_did_not_cause(tmp
     }
     for rank, outcome in outcomes.items():
         (tmp_path / f"rank-{rank}.json").write_text(f'{{"rank": {rank}, "outcome": "{outcome}"}}')
-    config = JobConfig(loader="null", device="cpu", ranks=6, batch_size=1, workers=0, steps=1, spool=tmp_path)
+    config = JobConfig(
+        loader="null", device="cpu", ranks=6, batch_size=1, workers=0, steps=1, spool=tmp_path
+    )
 
-    assert [2, 1, 4, 5] == [entry.rank for entry in failures(config, {2: "SIGTERM"}, interrupted=False)]
+    assert [2, 1, 4, 5] == [
+        entry.rank for entry in failures(config, {2: "SIGTERM"}, interrupted=False)
+    ]
     assert [1] == [entry.rank for entry in failures(config, {2: "SIGTERM"}, interrupted=True)]
 
 
@@ -123,7 +148,8 @@ def in_the_report(cwd):
 
 @pytest.mark.job(every=4)
 def test_ctrl_c_while_the_run_folder_is_made_waits_until_it_is(tmp_path):
-    """The job is done: one signal ends ioprof after the run folder is whole, and says so by its exit code."""
+    """The job is done: one signal ends ioprof after the run folder is whole, and says so by its
+    exit code."""
     with in_the_report(tmp_path) as process:
         process.send_signal(signal.SIGINT)
         (tmp_path / "go on").touch()
@@ -135,14 +161,18 @@ def test_ctrl_c_while_the_run_folder_is_made_waits_until_it_is(tmp_path):
 
 @pytest.mark.job(every=4)
 def test_two_signals_while_the_run_folder_is_made_leave_the_capture_files(tmp_path):
-    """Whoever insists is obeyed, and told where the recording lies; the run folder has all that was recorded already."""
+    """Whoever insists is obeyed, and told where the recording lies; the run folder has all that was
+    recorded already."""
     with in_the_report(tmp_path) as process:
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=120)
 
     (spool,) = tmp_path.glob("tmp/ioprof-*")
-    assert (130, True) == (process.returncode, str(spool.resolve()) in err.splitlines()[-1]), err  # may be a link
+    assert (130, True) == (
+        process.returncode,
+        str(spool.resolve()) in err.splitlines()[-1],
+    ), err  # may be a link
     assert list(spool.glob("*.ring"))
     left = set(os.listdir(tmp_path / "run"))
     assert ({MARKER, JOB_LOG, "run.json"} <= left, set()) == (True, left & set(ANALYSIS_FILES))
@@ -151,7 +181,8 @@ def test_two_signals_while_the_run_folder_is_made_leave_the_capture_files(tmp_pa
 
 @pytest.mark.job(every=4)
 def test_a_recording_whose_analysis_was_killed_is_analysed_when_it_is_reported(tmp_path):
-    """As by a scheduler that waits only seconds: the host and its capture files may be gone, and the run folder is enough."""
+    """As by a scheduler that waits only seconds: the host and its capture files may be gone, and
+    the run folder is enough."""
     with in_the_report(tmp_path) as process:
         process.kill()
         process.wait()
@@ -161,13 +192,20 @@ def test_a_recording_whose_analysis_was_killed_is_analysed_when_it_is_reported(t
     reported = jobs.ioprof("report", "run", "--json", cwd=tmp_path)
 
     assert (0, 0) == (gathered.code, reported.code), gathered.err + reported.err
-    assert json.loads(reported.out)["steps"] == json.loads((tmp_path / "gathered" / "summary.json").read_text())["steps"]
+    assert (
+        json.loads(reported.out)["steps"]
+        == json.loads((tmp_path / "gathered" / "summary.json").read_text())["steps"]
+    )
     assert 8 == Run.load(tmp_path / "run").summary.steps.count
 
 
 def test_signals_are_counted_and_a_signal_that_was_ignored_stays_so():
-    """`nohup` and a shell's `&` ignore signals for their programs; a terminal that closes sends SIGHUP twice and means it once."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    """`nohup` and a shell's `&` ignore signals for their programs; a terminal that closes sends
+    SIGHUP twice and means it once."""
+    before = {
+        number: signal.getsignal(number)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
     with count_interrupts() as interrupts:
         counts = []
         for number in (signal.SIGHUP, signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
@@ -192,7 +230,8 @@ def call_back(function):
 
 
 def test_who_insists_is_obeyed_whatever_became_of_the_interrupt(monkeypatch):
-    """Native code that calls back loses a KeyboardInterrupt, and raises what it makes of that; other errors stay what they are.
+    """Native code that calls back loses a KeyboardInterrupt, and raises what it makes of that;
+    other errors stay what they are.
 
     Of the lost one nothing is printed, which would look like a defect.
     """
@@ -225,10 +264,19 @@ def ended():
 
 @pytest.mark.job
 def test_a_process_whose_parent_died_before_it_could_ask_ends(ended, tmp_path):
-    """The kernel tells only of deaths after the request, and the parent's own number says what came before."""
-    asks = "import sys; from ioprof.process import die_with_parent; die_with_parent(parent=int(sys.argv[1])); print('alive')"
-    outputs = [subprocess.run([sys.executable, "-c", asks, str(parent)], capture_output=True) for parent in (ended, os.getpid())]
-    assert [(-signal.SIGKILL, b""), (0, b"alive\n")] == [(process.returncode, process.stdout) for process in outputs]
+    """The kernel tells only of deaths after the request, and the parent's own number says what came
+    before."""
+    asks = (
+        "import sys; from ioprof.process import die_with_parent;"
+        " die_with_parent(parent=int(sys.argv[1])); print('alive')"
+    )
+    outputs = [
+        subprocess.run([sys.executable, "-c", asks, str(parent)], capture_output=True)
+        for parent in (ended, os.getpid())
+    ]
+    assert [(-signal.SIGKILL, b""), (0, b"alive\n")] == [
+        (process.returncode, process.stdout) for process in outputs
+    ]
 
 
 @contextmanager
@@ -249,10 +297,26 @@ def dataset(small_tree, tmp_path_factory):
 @pytest.mark.job(every=4)
 @pytest.mark.parametrize("end", ["complete", "failed"])
 def test_a_run_leaves_no_temporary_file(dataset, end):
-    """What torch, its launcher and multiprocessing put into TMPDIR goes away with the spool, however the job ends."""
+    """What torch, its launcher and multiprocessing put into TMPDIR goes away with the spool,
+    however the job ends."""
     with short_folder() as folder:
-        arguments = ("run", dataset, "--device", "cpu", "--ranks", 2, "--batch-size", 4, "--workers", 1, "--out", "run")
-        with jobs.running(*arguments, "--steps", 5 if end == "complete" else 100_000, cwd=folder, steps=3) as process:
+        arguments = (
+            "run",
+            dataset,
+            "--device",
+            "cpu",
+            "--ranks",
+            2,
+            "--batch-size",
+            4,
+            "--workers",
+            1,
+            "--out",
+            "run",
+        )
+        with jobs.running(
+            *arguments, "--steps", 5 if end == "complete" else 100_000, cwd=folder, steps=3
+        ) as process:
             if end == "failed":
                 os.kill(jobs.recorded_processes(folder)["worker", 1, 0], signal.SIGKILL)
             _, err = process.communicate(timeout=240)
@@ -262,7 +326,8 @@ def test_a_run_leaves_no_temporary_file(dataset, end):
 
 
 def test_the_jobs_temporary_folder_leaves_room_for_its_sockets():
-    """Wherever the spool is, the kernel takes the name of a socket that multiprocessing makes; in the spool, if it does there."""
+    """Wherever the spool is, the kernel takes the name of a socket that multiprocessing makes; in
+    the spool, if it does there."""
     with short_folder() as folder:
         places = []
         for length in range(45, 65):
@@ -282,9 +347,12 @@ def test_the_jobs_temporary_folder_leaves_room_for_its_sockets():
 
 @pytest.mark.job(every=4)
 def test_a_run_in_a_deep_folder_comes_to_its_end(dataset, tmp_path):
-    """TMPDIR may have a path as long as schedulers make them: too long for sockets, without which no worker's batch arrives."""
+    """TMPDIR may have a path as long as schedulers make them: too long for sockets, without which
+    no worker's batch arrives."""
     deep = tmp_path / "local-scratch-of-the-job" / "user.12345678.node1234.cluster"
     deep.mkdir(parents=True)
-    finished = jobs.ioprof("run", dataset, "--steps", 3, "--batch-size", 4, "--workers", 1, "--out", "run", cwd=deep)
+    finished = jobs.ioprof(
+        "run", dataset, "--steps", 3, "--batch-size", 4, "--workers", 1, "--out", "run", cwd=deep
+    )
     assert (0, "complete") == (finished.code, Trace.load(deep / "run").run.status), finished.err
     assert [] == list((deep / "tmp").iterdir())

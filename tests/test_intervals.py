@@ -94,7 +94,9 @@ def test_total_counts_an_instant_once(a: Intervals) -> None:
 @given(SETS, SETS)
 def test_covered_counts_within_each_window(windows: Intervals, a: Intervals) -> None:
     """Windows may overlap, and keep their order."""
-    assert [int(bitmap(a)[start:end].sum()) for start, end in windows.tolist()] == covered(windows, a).tolist()
+    assert [int(bitmap(a)[start:end].sum()) for start, end in windows.tolist()] == covered(
+        windows, a
+    ).tolist()
 
 
 @given(SETS, SETS)
@@ -107,13 +109,19 @@ def test_pieces_within_keep_their_number(pieces: Intervals, a: Intervals) -> Non
 
 
 @given(SETS, st.lists(SETS, max_size=4))
-def test_charge_gives_each_instant_to_the_first_class(windows: Intervals, classes: list[Intervals]) -> None:
+def test_charge_gives_each_instant_to_the_first_class(
+    windows: Intervals, classes: list[Intervals]
+) -> None:
     """The rest goes to the last column, so that the rows add up to the windows."""
     shares = charge(windows, classes)
     first = [
-        next((place for place, each in enumerate(classes) if bitmap(each)[at]), len(classes)) for at in range(strategies.HORIZON)
+        next((place for place, each in enumerate(classes) if bitmap(each)[at]), len(classes))
+        for at in range(strategies.HORIZON)
     ]
-    expected = [[first[start:end].count(place) for place in range(len(classes) + 1)] for start, end in windows.tolist()]
+    expected = [
+        [first[start:end].count(place) for place in range(len(classes) + 1)]
+        for start, end in windows.tolist()
+    ]
     assert expected == shares.tolist()
     assert (windows[:, 1] - windows[:, 0]).tolist() == shares.sum(axis=1).tolist()
 
@@ -122,7 +130,12 @@ def test_charge_gives_each_instant_to_the_first_class(windows: Intervals, classe
 def test_nothing_is_a_set_too(nothing: Intervals) -> None:
     """Every function accepts empty sets in any form."""
     some = np.array([[1, 4]])
-    assert EMPTY.tolist() == union(nothing).tolist() == intersect(nothing, some).tolist() == subtract(nothing, some).tolist()
+    assert (
+        EMPTY.tolist()
+        == union(nothing).tolist()
+        == intersect(nothing, some).tolist()
+        == subtract(nothing, some).tolist()
+    )
     assert [[1, 4]] == subtract(some, nothing).tolist() == union_all([nothing, some]).tolist()
     assert 0 == total(nothing)
     assert [0] == covered(some, nothing).tolist()
@@ -150,7 +163,9 @@ def test_a_set_is_split_into_what_another_covers_and_the_rest(a: Intervals, b: I
 
 
 @given(SETS, st.lists(SETS, max_size=4))
-def test_a_partition_is_normal_and_gives_each_instant_to_the_first_class(windows: Intervals, classes: list[Intervals]) -> None:
+def test_a_partition_is_normal_and_gives_each_instant_to_the_first_class(
+    windows: Intervals, classes: list[Intervals]
+) -> None:
     """Each class has what no earlier one has, and the last part is what none has."""
     left = bitmap(windows)
     *found, rest = partition(windows, classes)
@@ -162,7 +177,9 @@ def test_a_partition_is_normal_and_gives_each_instant_to_the_first_class(windows
 
 
 @given(SETS, st.lists(st.integers(0, 4), min_size=1), st.integers(-9, 50), st.integers(1, 60))
-def test_intervals_of_workers_are_placed_end_to_end(a: Intervals, drawn: list[int], origin: int, stride: int) -> None:
+def test_intervals_of_workers_are_placed_end_to_end(
+    a: Intervals, drawn: list[int], origin: int, stride: int
+) -> None:
     """Each is clipped to the time of its worker."""
     workers = np.resize(np.array(drawn, np.int64), len(a)) * 10
     placed = end_to_end(a, workers, np.array([0, 10, 20, 30, 40]), origin, stride)
@@ -195,9 +212,12 @@ def test_nothing_is_written_to_any_memory_but_that_of_its_buffers() -> None:
 
 
 @given(
-    st.lists(st.integers(0, 10**6), max_size=300), st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**5)), max_size=50)
+    st.lists(st.integers(0, 10**6), max_size=300),
+    st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**5)), max_size=50),
 )
-def test_many_pieces_in_any_order_are_found(edges: list[int], pieces: list[tuple[int, int]]) -> None:
+def test_many_pieces_in_any_order_are_found(
+    edges: list[int], pieces: list[tuple[int, int]]
+) -> None:
     """The search from the place of the piece before finds what a search of all finds."""
     ordered = np.unique(np.array(edges, np.int64))
     normal = pack(ordered[: len(ordered) // 2 * 2 : 2], ordered[1 : len(ordered) // 2 * 2 : 2])
@@ -205,14 +225,21 @@ def test_many_pieces_in_any_order_are_found(edges: list[int], pieces: list[tuple
     piece, parts = pieces_within(asked, normal)
     low = np.searchsorted(normal[:, 1], asked[:, 0], side="right")
     high = np.searchsorted(normal[:, 0], asked[:, 1], side="left")
-    expected = [(number, place) for number in range(len(asked)) for place in range(low[number], high[number])]
+    expected = [
+        (number, place)
+        for number in range(len(asked))
+        for place in range(low[number], high[number])
+    ]
     assert piece.tolist() == [number for number, _ in expected]
-    assert parts[:, 0].tolist() == [max(asked[number, 0], normal[place, 0]) for number, place in expected]
+    assert parts[:, 0].tolist() == [
+        max(asked[number, 0], normal[place, 0]) for number, place in expected
+    ]
 
 
 @pytest.mark.job(every=4)
 def test_sanitizers_find_nothing(tmp_path: Path) -> None:
-    """No access outside of a buffer and no undefined behaviour, also of sets that are not normal and of too little room."""
+    """No access outside of a buffer and no undefined behaviour, also of sets that are not normal
+    and of too little room."""
     built, variables = sanitized("_intervals", [str(NATIVE / "intervals.c")], tmp_path)
     command = [sys.executable, str(PROGRAMS / "sanitized_intervals.py"), str(built), "500"]
     ended = subprocess.run(command, capture_output=True, text=True, env=variables, check=False)

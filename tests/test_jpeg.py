@@ -1,4 +1,5 @@
-"""JPEGs decoded in part: the pixels of the whole image, warnings of libjpeg are errors, and hostile data never a crash."""
+"""JPEGs decoded in part: the pixels of the whole image, warnings of libjpeg are errors, and hostile
+data never a crash."""
 
 import io
 import random
@@ -29,7 +30,8 @@ from ioprof.loaders.crops import crop_box, sample_random
 from ioprof.loaders.images import Decoding, load_sample
 
 FUZZED: Final = 600
-"""Damaged images of the fuzz test; tens of thousands were tried, under the address sanitizer too."""
+"""Damaged images of the fuzz test; tens of thousands were tried, under the address sanitizer
+too."""
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +45,9 @@ def decoder() -> Decoder:
 def picture(width: int, height: int, **options: object) -> bytes:
     """Smooth colours with noise on them."""
     rng = np.random.default_rng(width * 1000 + height)
-    coarse = Image.fromarray(rng.integers(0, 256, (max(1, height // 16), max(1, width // 16), 3), dtype=np.uint8))
+    coarse = Image.fromarray(
+        rng.integers(0, 256, (max(1, height // 16), max(1, width // 16), 3), dtype=np.uint8)
+    )
     smooth = np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC)).astype(int)
     pixels = smooth + rng.integers(-9, 10, (height, width, 3))
     image = Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
@@ -54,7 +58,7 @@ def whole(data: bytes) -> np.ndarray:
     return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
 
 
-# ------------------------------------------------------------------------------------------------ pixels
+# ------------------------------------------------------------------------------------------- pixels
 
 KINDS: Final = {
     "4:4:4": {"subsampling": "4:4:4"},
@@ -67,14 +71,21 @@ KINDS: Final = {
 
 
 @settings(max_examples=examples(60))
-@given(data=st.data(), kind=st.sampled_from(sorted(KINDS)), width=st.integers(1, 150), height=st.integers(1, 150))
+@given(
+    data=st.data(),
+    kind=st.sampled_from(sorted(KINDS)),
+    width=st.integers(1, 150),
+    height=st.integers(1, 150),
+)
 def test_a_region_has_the_pixels_of_the_whole_image(decoder, data, kind, width, height):
     """To the bit, whatever the sampling, and wherever the region lies."""
     image = picture(width, height, **KINDS[kind])
     left, top = data.draw(st.integers(0, width - 1)), data.draw(st.integers(0, height - 1))
     right, bottom = data.draw(st.integers(left + 1, width)), data.draw(st.integers(top + 1, height))
     assert (width, height) == decoder.size(image)
-    assert (whole(image)[top:bottom, left:right] == decoder.region(image, (left, top, right, bottom))).all()
+    assert (
+        whole(image)[top:bottom, left:right] == decoder.region(image, (left, top, right, bottom))
+    ).all()
 
 
 @pytest.mark.parametrize("denominator", [2, 4, 8])
@@ -83,7 +94,9 @@ def test_a_smaller_region_is_that_of_the_smaller_image(decoder, denominator):
     data = picture(513, 403)
     small = Image.open(io.BytesIO(data))
     small.draft("RGB", (513 // denominator, 403 // denominator))
-    expected = np.asarray(small)[40 // denominator : -(-333 // denominator), 50 // denominator : -(-400 // denominator)]
+    expected = np.asarray(small)[
+        40 // denominator : -(-333 // denominator), 50 // denominator : -(-400 // denominator)
+    ]
     assert (expected == decoder.region(data, (50, 40, 400, 333), denominator)).all()
 
 
@@ -94,21 +107,28 @@ def test_the_reduction_leaves_enough_pixels():
 
 
 def test_real_crops_are_those_of_the_whole_image(decoder, sample):
-    """PSNR of the sample decoded in part against the whole: p5 is 60 dB or more; here every pixel is the same."""
+    """PSNR of the sample decoded in part against the whole: p5 is 60 dB or more; here every pixel
+    is the same."""
     worst = []
     for number, path in enumerate(sorted(sample.glob("*/*.JPEG"))[::10]):
         data = path.read_bytes()
         size = decoder.size(data)
         assert size is not None, path
         left, top, right, bottom = box = crop_box(*size, sample_random(7, 0, number))
-        error = np.square(whole(data)[top:bottom, left:right].astype(float) - decoder.region(data, box)).mean()
+        error = np.square(
+            whole(data)[top:bottom, left:right].astype(float) - decoder.region(data, box)
+        ).mean()
         worst.append(np.inf if error == 0 else 10 * np.log10(255**2 / error))
     assert np.percentile(worst, 5, method="lower") >= 60
 
 
 def test_every_way_to_decode_draws_alike(decoder):
-    """The same crops and flips, and so the same samples, where nothing is reduced; with a reduction nearly so."""
-    records = [Record(picture(90 + each, 140 - each, **kind), None, 0) for each, kind in enumerate(KINDS.values())]
+    """The same crops and flips, and so the same samples, where nothing is reduced; with a reduction
+    nearly so."""
+    records = [
+        Record(picture(90 + each, 140 - each, **kind), None, 0)
+        for each, kind in enumerate(KINDS.values())
+    ]
     records.append(Record(encoded(Image.new("CMYK", (80, 60), (10, 200, 30, 40)), "JPEG"), None, 0))
     records.append(Record(encoded(Image.new("RGB", (80, 60), (10, 200, 30)), "PNG"), None, 0))
     for crop, most in ((64, 0), (16, 60)):
@@ -116,14 +136,18 @@ def test_every_way_to_decode_draws_alike(decoder):
             found = []
             for decode in DECODES:
                 choice = sample_random(3, 1, number)
-                found.append(load_sample(record, choice, crop, Decoding.of(LoaderOptions(1, 1, decode=decode))).astype(int))
+                found.append(
+                    load_sample(
+                        record, choice, crop, Decoding.of(LoaderOptions(1, 1, decode=decode))
+                    ).astype(int)
+                )
                 found.append(np.array(choice.random()))
             assert found[1] == found[3] == found[5]
             assert (found[2] == found[4]).all()
             assert np.abs(found[0] - found[2]).max() <= most
 
 
-# ------------------------------------------------------------------------------------------------ damage
+# ------------------------------------------------------------------------------------------- damage
 
 Damage = Callable[[bytes, random.Random], bytes]
 
@@ -170,7 +194,10 @@ def test_real_images_are_refused_when_damaged_and_only_then(decoder, sample):
     paths = sorted(sample.glob("*/*.JPEG"))
     assert [] == [path for path in paths if refuses(decoder, path.read_bytes())]
     for damage in DAMAGES:
-        found = [damage(path.read_bytes(), random.Random(number)) for number, path in enumerate(paths[::10])]
+        found = [
+            damage(path.read_bytes(), random.Random(number))
+            for number, path in enumerate(paths[::10])
+        ]
         assert len(found) == sum(refuses(decoder, data) for data in found), damage.__name__
 
 
@@ -181,9 +208,13 @@ def damaged(tmp_path_factory: pytest.TempPathFactory, decoder: Decoder) -> Path:
     images = {"good": good}
     for damage in DAMAGES:
         tried = (damage(good, random.Random(seed)) for seed in range(200))
-        images[damage.__name__] = next(data for data in tried if refuses(decoder, data) and is_tolerated(data))
+        images[damage.__name__] = next(
+            data for data in tried if refuses(decoder, data) and is_tolerated(data)
+        )
     places = {name: f"n{place:08d}/{name}.JPEG" for place, name in enumerate(images)}
-    return tree(tmp_path_factory.mktemp("damaged"), {places[name]: data for name, data in images.items()})
+    return tree(
+        tmp_path_factory.mktemp("damaged"), {places[name]: data for name, data in images.items()}
+    )
 
 
 def is_tolerated(data: bytes) -> bool:
@@ -195,13 +226,18 @@ def is_tolerated(data: bytes) -> bool:
 
 
 def test_converters_refuse_leave_out_or_accept_damage(damaged, tmp_path):
-    """By `--on-corrupt`, and without it by `--on-error`; a dataset that holds damage does not pass `verify --deep`."""
+    """By `--on-corrupt`, and without it by `--on-error`; a dataset that holds damage does not pass
+    `verify --deep`."""
     for image in ("original", "rgb256"):
         for options in ({}, {"on_corrupt": "fail", "on_error": "quarantine"}):
-            with pytest.raises(CommandError, match=r"cannot be decoded as it was encoded .* --on-corrupt accept"):
+            with pytest.raises(
+                CommandError, match=r"cannot be decoded as it was encoded .* --on-corrupt accept"
+            ):
                 made(damaged, tmp_path / "refused", image=image, force=True, **options)
         for options in ({"on_error": "quarantine"}, {"on_corrupt": "quarantine"}):
-            assert 3 == len(made(damaged, tmp_path / "left out", image=image, force=True, **options).quarantined)
+            assert 3 == len(
+                made(damaged, tmp_path / "left out", image=image, force=True, **options).quarantined
+            )
         assert 4 == made(damaged, tmp_path / image, image=image, on_corrupt="accept").records
     assert 3 == plan_verification(tmp_path / "original", deep=True, workers=1).run().num_problems
     assert plan_verification(tmp_path / "rgb256", deep=True, workers=1).run().is_good
@@ -209,7 +245,9 @@ def test_converters_refuse_leave_out_or_accept_damage(damaged, tmp_path):
 
 
 def batches(dataset: Dataset, **options: object) -> list[Batch]:
-    chosen = LoaderOptions(**{"batch_size": 4, "num_batches": 2, "workers": 0, "crop": 16, **options})
+    chosen = LoaderOptions(
+        **{"batch_size": 4, "num_batches": 2, "workers": 0, "crop": 16, **options}
+    )
     check_loader("files", dataset, chosen)
     return list(make_loader("files", dataset, chosen))
 
@@ -218,14 +256,22 @@ def batches(dataset: Dataset, **options: object) -> list[Batch]:
 def test_loaders_refuse_leave_out_or_accept_damage(damaged, tmp_path, decode):
     """Of the batch the good image is left; with `accept` all are what Pillow makes of them."""
     dataset = made(damaged, tmp_path / "data", on_corrupt="accept")
-    with pytest.raises(DatasetError, match=r"libjpeg's warning 1\d\d\); --on-corrupt quarantine leaves such images out"):
+    with pytest.raises(
+        DatasetError,
+        match=r"libjpeg's warning 1\d\d\); --on-corrupt quarantine leaves such images out",
+    ):
         batches(dataset, decode=decode)
     for batch in batches(dataset, decode=decode, on_corrupt="quarantine", num_batches=3):
         assert ([0], (1, 3, 16, 16)) == (batch.labels.tolist(), tuple(batch.images.shape))
-        assert {damage.__name__ for damage in DAMAGES} == {Path(line.partition(":")[0]).stem for line in batch.left_out}
+        assert {damage.__name__ for damage in DAMAGES} == {
+            Path(line.partition(":")[0]).stem for line in batch.left_out
+        }
     with pytest.raises(DatasetError, match="all of its images are left out as corrupt"):
         batches(dataset, decode=decode, on_corrupt="quarantine", batch_size=1, num_batches=4)
-    accepted, by_pillow = batches(dataset, decode="full", on_corrupt="accept"), batches(dataset, decode="pillow")
+    accepted, by_pillow = (
+        batches(dataset, decode="full", on_corrupt="accept"),
+        batches(dataset, decode="pillow"),
+    )
     for ours, theirs in zip(accepted, by_pillow, strict=True):
         assert (ours.images == theirs.images).all()
         assert ours.left_out == ()
@@ -254,7 +300,9 @@ def mutated(data: bytes, source: random.Random) -> bytes:
         elif kind == 3:
             changed[place:place] = changed[place : place + count]
         else:
-            changed[source.randrange(2, 700 if len(changed) > 700 else len(changed))] = source.choice((0, 1, 255, 127, 216, 218))
+            changed[source.randrange(2, 700 if len(changed) > 700 else len(changed))] = (
+                source.choice((0, 1, 255, 127, 216, 218))
+            )
         if len(changed) < 4:
             return bytes(changed)
     return bytes(changed[: source.randrange(len(changed))] if source.random() < 0.05 else changed)
@@ -262,14 +310,21 @@ def mutated(data: bytes, source: random.Random) -> bytes:
 
 def test_hostile_data_is_an_error_or_an_image(decoder):
     """No crash, no other exception; what is accepted as good has the pixels that Pillow finds."""
-    originals = [picture(70, 50, **kind) for kind in KINDS.values()] + [picture(300, 20, exif=b"Exif\0\0abc")]
+    originals = [picture(70, 50, **kind) for kind in KINDS.values()] + [
+        picture(300, 20, exif=b"Exif\0\0abc")
+    ]
     source, num_same = random.Random(5), 0
     for number in range(FUZZED):
         data = mutated(originals[number % len(originals)], source)
         if (size := decoder.size(data)) is None:
             continue
         width, height = size
-        box = (width // 3, height // 4, max(width // 3 + 1, width * 2 // 3), max(height // 4 + 1, height * 3 // 4))
+        box = (
+            width // 3,
+            height // 4,
+            max(width // 3 + 1, width * 2 // 3),
+            max(height // 4 + 1, height * 3 // 4),
+        )
         try:
             decoder.check(data)
             pixels = decoder.region(data, box)
@@ -286,7 +341,8 @@ def test_hostile_data_is_an_error_or_an_image(decoder):
 
 
 def test_a_check_stops_at_the_first_warning(decoder):
-    """A repeated scan of a progressive image is a warning: any number of them, 33 bytes each, takes no longer than one."""
+    """A repeated scan of a progressive image is a warning: any number of them, 33 bytes each, takes
+    no longer than one."""
     data = picture(300, 200, progressive=True).removesuffix(b"\xff\xd9")
     repeated = data + data[data.rindex(b"\xff\xda") :] * 50 + b"\xff\xd9"
     assert (0, 0, "") == _jpeg.check(data + b"\xff\xd9")
@@ -294,23 +350,41 @@ def test_a_check_stops_at_the_first_warning(decoder):
 
 
 @pytest.mark.parametrize(
-    "end", [b"", b"\xff", b"\xff\xff", b"\xff\xff\xd9", b"\xff\xff\0\xff\xd9", b"\xff\0\xff\xd9", b"\xff\xd0\xff\xd9"]
+    "end",
+    [
+        b"",
+        b"\xff",
+        b"\xff\xff",
+        b"\xff\xff\xd9",
+        b"\xff\xff\0\xff\xd9",
+        b"\xff\0\xff\xd9",
+        b"\xff\xd0\xff\xd9",
+    ],
 )
 def test_what_ends_a_scan_is_decided_by_the_library(decoder, end):
-    """An end without a marker, with fill bytes before it, or with another one, whether or not it is read as far."""
+    """An end without a marker, with fill bytes before it, or with another one, whether or not it is
+    read as far."""
     for kind in KINDS.values():
         data = picture(23, 17, **kind).removesuffix(b"\xff\xd9") + end
         for to_end in (False, True):
-            assert _jpeg.decode(data, (0, 0, 23, 17), 1, to_end, True) == _jpeg.decode(data, (0, 0, 23, 17), 1, to_end)
+            assert _jpeg.decode(data, (0, 0, 23, 17), 1, to_end, True) == _jpeg.decode(
+                data, (0, 0, 23, 17), 1, to_end
+            )
         assert _jpeg.check(data, True) == _jpeg.check(data)
 
 
 def test_own_decoding_of_codes_is_the_librarys(decoder):
-    """Pixels and verdict of every image and region, damaged or not, are those with libjpeg's own decoder of codes."""
+    """Pixels and verdict of every image and region, damaged or not, are those with libjpeg's own
+    decoder of codes."""
     source, num_good, num_bad = random.Random(9), 0, 0
     for number in range(FUZZED):
         kind = list(KINDS.values())[number % len(KINDS)]
-        data = picture(source.randint(1, 90), source.randint(1, 90), quality=source.choice((10, 75, 95, 100)), **kind)
+        data = picture(
+            source.randint(1, 90),
+            source.randint(1, 90),
+            quality=source.choice((10, 75, 95, 100)),
+            **kind,
+        )
         data = mutated(data, source) if number % 2 else data
         size = _jpeg.size(data)
         if size is None or size[0] * size[1] > 100_000:
@@ -339,54 +413,103 @@ def test_huge_images_are_left_to_pillow(decoder):
         load_sample(Record(bytes(data), None, 0), None, 16, Decoding.of(LoaderOptions(1, 1)))
 
 
-# ------------------------------------------------------------------------------------------------ the library
+# -------------------------------------------------------------------------------------- the library
 
 
 @pytest.mark.job
 def test_the_binary_interface_is_that_of_the_headers(tmp_path):
-    """Places in the structures of jpeg_abi.h, and codes, against <jpeglib.h> of a libjpeg of the same version."""
+    """Places in the structures of jpeg_abi.h, and codes, against <jpeglib.h> of a libjpeg of the
+    same version."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler")
     members = {
-        "width": "image_width", "height": "image_height", "num_components": "num_components", "colours": "jpeg_color_space",
-        "out_colours": "out_color_space", "scale": "scale_num", "scale_denominator": "scale_denom", "gamma": "output_gamma",
-        "out_width": "output_width", "out_height": "output_height", "out_components": "output_components", "row": "output_scanline",
-        "precision": "data_precision", "is_progressive": "progressive_mode", "max_across": "max_h_samp_factor",
-        "max_down": "max_v_samp_factor", "least_dct_size": "min_DCT_scaled_size", "client": "client_data", "source": "src",
-        "dc_tables": "dc_huff_tbl_ptrs", "ac_tables": "ac_huff_tbl_ptrs", "is_arithmetic": "arith_code",
-        "restart_interval": "restart_interval", "scan_components": "comps_in_scan", "scan_component": "cur_comp_info",
-        "mcus_per_row": "MCUs_per_row", "mcu_rows": "MCU_rows_in_scan", "blocks_in_mcu": "blocks_in_MCU",
-        "mcu_membership": "MCU_membership", "spectrum": "Ss", "unread_marker": "unread_marker", "entropy": "entropy",
-    }  # fmt: skip
+        "width": "image_width",
+        "height": "image_height",
+        "num_components": "num_components",
+        "colours": "jpeg_color_space",
+        "out_colours": "out_color_space",
+        "scale": "scale_num",
+        "scale_denominator": "scale_denom",
+        "gamma": "output_gamma",
+        "out_width": "output_width",
+        "out_height": "output_height",
+        "out_components": "output_components",
+        "row": "output_scanline",
+        "precision": "data_precision",
+        "is_progressive": "progressive_mode",
+        "max_across": "max_h_samp_factor",
+        "max_down": "max_v_samp_factor",
+        "least_dct_size": "min_DCT_scaled_size",
+        "client": "client_data",
+        "source": "src",
+        "dc_tables": "dc_huff_tbl_ptrs",
+        "ac_tables": "ac_huff_tbl_ptrs",
+        "is_arithmetic": "arith_code",
+        "restart_interval": "restart_interval",
+        "scan_components": "comps_in_scan",
+        "scan_component": "cur_comp_info",
+        "mcus_per_row": "MCUs_per_row",
+        "mcu_rows": "MCU_rows_in_scan",
+        "blocks_in_mcu": "blocks_in_MCU",
+        "mcu_membership": "MCU_membership",
+        "spectrum": "Ss",
+        "unread_marker": "unread_marker",
+        "entropy": "entropy",
+    }
     parts = {
-        ("source", "next"): ("jpeg_source_mgr", "next_input_byte"), ("source", "left"): ("jpeg_source_mgr", "bytes_in_buffer"),
-    }  # fmt: skip
+        ("source", "next"): ("jpeg_source_mgr", "next_input_byte"),
+        ("source", "left"): ("jpeg_source_mgr", "bytes_in_buffer"),
+    }
     errors = {
-        "emit": "emit_message", "output": "output_message", "format": "format_message", "code": "msg_code",
+        "emit": "emit_message",
+        "output": "output_message",
+        "format": "format_message",
+        "code": "msg_code",
         "num_warnings": "num_warnings",
-    }  # fmt: skip
+    }
     values = {
-        "WARNS_ADOBE_TRANSFORM": "JWRN_ADOBE_XFORM", "WARNS_JFIF_VERSION": "JWRN_JFIF_MAJOR",
+        "WARNS_ADOBE_TRANSFORM": "JWRN_ADOBE_XFORM",
+        "WARNS_JFIF_VERSION": "JWRN_JFIF_MAJOR",
         "WARNS_COLOUR_PROFILE": "JWRN_BOGUS_ICC",
-        "ABI_VERSION": "JPEG_LIB_VERSION", "GRAY": "JCS_GRAYSCALE", "RGB": "JCS_RGB", "YCC": "JCS_YCbCr",
-        "DECOMPRESS_BYTES": "sizeof(struct jpeg_decompress_struct)", "ERROR_BYTES": "sizeof(struct jpeg_error_mgr)",
-    }  # fmt: skip
+        "ABI_VERSION": "JPEG_LIB_VERSION",
+        "GRAY": "JCS_GRAYSCALE",
+        "RGB": "JCS_RGB",
+        "YCC": "JCS_YCbCr",
+        "DECOMPRESS_BYTES": "sizeof(struct jpeg_decompress_struct)",
+        "ERROR_BYTES": "sizeof(struct jpeg_error_mgr)",
+    }
     place = "offsetof(struct {}, {}) == offsetof(struct {}, {})".format
-    checks = [place("decoder", ours, "jpeg_decompress_struct", theirs) for ours, theirs in members.items()]
+    checks = [
+        place("decoder", ours, "jpeg_decompress_struct", theirs) for ours, theirs in members.items()
+    ]
     checks += [place("errors", ours, "jpeg_error_mgr", theirs) for ours, theirs in errors.items()]
     checks += [place(*ours, *theirs) for ours, theirs in parts.items()]
     unnamed = "offsetof(struct {}, {}) == offsetof({}, {})".format
-    for ours, theirs in {"dc_table": "dc_tbl_no", "ac_table": "ac_tbl_no", "dct_size": "DCT_scaled_size"}.items():
+    for ours, theirs in {
+        "dc_table": "dc_tbl_no",
+        "ac_table": "ac_tbl_no",
+        "dct_size": "DCT_scaled_size",
+    }.items():
         checks.append(unnamed("component", ours, "jpeg_component_info", theirs))
     for ours, theirs in {"bits": "bits", "values": "huffval"}.items():
         checks.append(unnamed("huffman", ours, "JHUFF_TBL", theirs))
     checks += [f"(int){ours} == (int){theirs}" for ours, theirs in values.items()]
-    lines = ["#include <stdio.h>", "#include <jpeglib.h>", "#include <jerror.h>", f'#include "{ROOT}/converters/images/jpeg_abi.h"']
+    lines = [
+        "#include <stdio.h>",
+        "#include <jpeglib.h>",
+        "#include <jerror.h>",
+        f'#include "{ROOT}/converters/images/jpeg_abi.h"',
+    ]
     lines += [f'_Static_assert({check}, "");' for check in checks]
     program = tmp_path / "places.c"
     program.write_text("\n".join(lines))
-    ended = subprocess.run([compiler, "-fsyntax-only", "-std=gnu11", str(program)], capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        [compiler, "-fsyntax-only", "-std=gnu11", str(program)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if "jpeglib.h: No such file" in ended.stderr or "JPEG_LIB_VERSION" in ended.stderr:
         pytest.skip("no <jpeglib.h> of version 6.2 (libjpeg62-turbo-dev)")
     assert "" == ended.stderr
@@ -402,7 +525,8 @@ def test_a_library_that_is_none_is_refused():
 
 
 def test_simplejpeg_gives_the_same(decoder):
-    """Where there is no such library: the same sizes, pixels and refusals; it decodes whole images."""
+    """Where there is no such library: the same sizes, pixels and refusals; it decodes whole
+    images."""
     other = jpeg.simple_jpeg()
     if other is None:
         pytest.skip("simplejpeg is not installed")

@@ -1,4 +1,5 @@
-"""In which calls of the runtime a thread of the host waited for the device, and which thread it was."""
+"""In which calls of the runtime a thread of the host waited for the device, and which thread it
+was."""
 
 import random
 from itertools import pairwise
@@ -27,8 +28,12 @@ KNOWN = {"thread": IDENT, "threads": [[IDENT, LOOP]]}
 
 def call(name: str, at_ns: int, dur_ns: int, correlation: int = 0, thread: int = LOOP) -> str:
     """A call of the runtime, or of the driver by its name."""
-    category = "cuda_driver" if name.startswith("cu") and not name.startswith("cuda") else "cuda_runtime"
-    return event(category, name, at_ns, dur_ns, device=41, stream=thread, cbid=1, correlation=correlation)
+    category = (
+        "cuda_driver" if name.startswith("cu") and not name.startswith("cuda") else "cuda_runtime"
+    )
+    return event(
+        category, name, at_ns, dur_ns, device=41, stream=thread, cbid=1, correlation=correlation
+    )
 
 
 def kernel(at_ns: int, dur_ns: int, correlation: int) -> str:
@@ -47,7 +52,8 @@ def waits(window: kineto.Window, *columns: str) -> list[tuple[Any, ...]]:
 
 
 def test_a_wait_is_a_span_of_the_host(tmp_path: Path) -> None:
-    """On its thread, without a stream, in the step in which it began; its name is that of the call without its version."""
+    """On its thread, without a stream, in the step in which it began; its name is that of the call
+    without its version."""
     events = [
         call("cudaLaunchKernel", T + MS, 5 * US, 1),
         kernel(T + 2 * MS, 6 * MS, 1),
@@ -56,9 +62,16 @@ def test_a_wait_is_a_span_of_the_host(tmp_path: Path) -> None:
     window = read(tmp_path, *events)
     (span,) = window.spans.filter(kind="sync").rows(named=True)
     expected = {
-        "start_ns": T + 3 * MS, "end_ns": T + 8 * MS, "kind": "sync", "host": "node1", "rank": 3, "pid": 41, "tid": LOOP, "step": 7,
+        "start_ns": T + 3 * MS,
+        "end_ns": T + 8 * MS,
+        "kind": "sync",
+        "host": "node1",
+        "rank": 3,
+        "pid": 41,
+        "tid": LOOP,
+        "step": 7,
         "name": "cudaStreamSynchronize",
-    }  # fmt: skip
+    }
     assert expected == {name: value for name, value in span.items() if value is not None}
     assert (5 * MS, 2) == (window.facts().loop_waited_ns, window.facts().spans)
     assert window.spans["start_ns"].is_sorted()
@@ -96,14 +109,18 @@ def test_a_wait_is_a_span_of_the_host(tmp_path: Path) -> None:
         ("cudaGraphInstantiate", 5000, False),
     ],
 )
-def test_which_calls_wait_while_the_device_is_busy(tmp_path: Path, name: str, took_us: int, expected: bool) -> None:
+def test_which_calls_wait_while_the_device_is_busy(
+    tmp_path: Path, name: str, took_us: int, expected: bool
+) -> None:
     """By name, and by how long they took."""
     busy = [call("cudaLaunchKernel", T, 5 * US, 1), kernel(T + 10 * US, 9 * MS, 1)]
     found = waits(read(tmp_path, *busy, call(name, T + MS, took_us * US, 2)))
     assert ([(T + MS, T + MS + took_us * US)] if expected else []) == found
 
 
-@pytest.mark.parametrize("name", ["cudaLaunchKernel", "cudaMemsetAsync", "cudaGraphLaunch", "cudaFree"])
+@pytest.mark.parametrize(
+    "name", ["cudaLaunchKernel", "cudaMemsetAsync", "cudaGraphLaunch", "cudaFree"]
+)
 def test_a_long_call_waits_for_nothing_while_the_device_is_idle(tmp_path: Path, name: str) -> None:
     """The first launch of a kernel loads its module, and memory that is given back is unmapped."""
     done = [call("cudaLaunchKernel", T, 5 * US, 1), kernel(T + 10 * US, MS, 1)]
@@ -124,7 +141,8 @@ def test_memory_is_given_back_when_the_device_is_done(tmp_path: Path) -> None:
 
 
 def test_a_full_queue_makes_short_launches_wait(tmp_path: Path) -> None:
-    """Each kernel of 15 us is launched in 5 us, until as many are queued as fit; then each launch takes as long as a kernel."""
+    """Each kernel of 15 us is launched in 5 us, until as many are queued as fit; then each launch
+    takes as long as a kernel."""
     events, at_ns, device_ns, full = [], T, T, []
     for number in range(1, 900):
         is_full = at_ns < device_ns - FULL_QUEUE * 15 * US
@@ -143,7 +161,8 @@ def test_a_full_queue_makes_short_launches_wait(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ident", [IDENT, 0x7F2A_0C3F_E740, 0xFFFF_FFFF_8000_0001])
 def test_threads_by_what_cupti_calls_them(tmp_path: Path, ident: int) -> None:
-    """The lower half of pthread_self() as a signed number, without its sign; or the system thread id, if torch recorded that."""
+    """The lower half of pthread_self() as a signed number, without its sign; or the system thread
+    id, if torch recorded that."""
     low = ident & 0xFFFF_FFFF
     number = (1 << 32) - low if low >> 31 else low
     assert number == number_in_file(ident)
@@ -155,7 +174,8 @@ def test_threads_by_what_cupti_calls_them(tmp_path: Path, ident: int) -> None:
 
 
 def test_threads_of_the_process(tmp_path: Path) -> None:
-    """One of autograd works while the loop makes no call, and is taken as the loop; others are those that Python or Linux knows."""
+    """One of autograd works while the loop makes no call, and is taken as the loop; others are
+    those that Python or Linux knows."""
     launches = [call("cudaLaunchKernel", T + at * MS, 5 * US) for at in (1, 2, 8, 9)]
     busy = [call("cudaLaunchKernel", T, 5 * US, 1), kernel(T + 10 * US, 19 * MS, 1)]
     autograd, unknown, pinning = 1_950_000_001, 1_950_000_002, 1_950_000_003
@@ -166,16 +186,29 @@ def test_threads_of_the_process(tmp_path: Path) -> None:
         call("cudaEventSynchronize", T + 4 * MS, MS, thread=pinning),
         call("cudaEventSynchronize", T + MS - US, 3 * US, thread=OTHER),
     ]
-    window = read(tmp_path, *busy, *launches, *events, threads=[[IDENT, LOOP], [0x7F00_0000_0000 + pinning, 43]])
+    window = read(
+        tmp_path,
+        *busy,
+        *launches,
+        *events,
+        threads=[[IDENT, LOOP], [0x7F00_0000_0000 + pinning, 43]],
+    )
     assert {
-        (T + 3 * MS, LOOP), (T + 6 * MS, LOOP), (T + MS, None), (T + 4 * MS, 43), (T + MS - US, OTHER),
-    } == set(waits(window, "start_ns", "tid"))  # fmt: skip
+        (T + 3 * MS, LOOP),
+        (T + 6 * MS, LOOP),
+        (T + MS, None),
+        (T + 4 * MS, 43),
+        (T + MS - US, OTHER),
+    } == set(waits(window, "start_ns", "tid"))
     assert 3 * MS == window.loop_waited_ns
 
 
 def test_the_loop_may_not_be_known(tmp_path: Path) -> None:
-    """Of a window that says nothing of threads, or nonsense: numbers that cannot be those of the system are left out."""
-    events = [call("cudaDeviceSynchronize", T + MS, MS, thread=thread) for thread in (LOOP, 1_950_000_001)]
+    """Of a window that says nothing of threads, or nonsense: numbers that cannot be those of the
+    system are left out."""
+    events = [
+        call("cudaDeviceSynchronize", T + MS, MS, thread=thread) for thread in (LOOP, 1_950_000_001)
+    ]
     for threads in (None, [], [[0, 0]], [["a", 1]], [[IDENT]], {"a": 1}, [[IDENT, -1]]):
         window = read(tmp_path, *events, threads=threads)
         assert [(None,), (LOOP,)] == sorted(waits(window, "tid"), key=lambda row: row[0] or 0)
@@ -183,19 +216,28 @@ def test_the_loop_may_not_be_known(tmp_path: Path) -> None:
 
 
 def test_what_ioprof_waits_for_is_left_out(tmp_path: Path) -> None:
-    """It waits for the device before it ends a window, and while it starts one; the job's own waits beside that are kept."""
+    """It waits for the device before it ends a window, and while it starts one; the job's own waits
+    beside that are kept."""
     times = (T + MS, T + 5 * MS, T + 19 * MS, T + 21 * MS)
     events = [call("cudaDeviceSynchronize", at_ns, MS) for at_ns in times]
     own = {"ready_ns": T + 2 * MS, "ending_ns": T + 20 * MS + 7, "stopped_ns": T + 25 * MS}
-    assert [(T + 5 * MS, 7), (T + 19 * MS, 8)] == waits(read(tmp_path, *events, **own), "start_ns", "step")
+    assert [(T + 5 * MS, 7), (T + 19 * MS, 8)] == waits(
+        read(tmp_path, *events, **own), "start_ns", "step"
+    )
     older = read(tmp_path, *events, stopped_ns=T + 25 * MS)
     assert [T + MS, T + 5 * MS, T + 19 * MS] == [start for start, _ in waits(older)]
 
 
 def test_a_file_of_another_program_has_them_too(tmp_path: Path) -> None:
     """In the steps of torch.profiler, with the numbers that threads have there."""
-    steps = [event("user_annotation", f"ProfilerStep#{step}", T + step * MS, MS, device=41, stream=LOOP) for step in (1, 2)]
-    events = [call("cudaStreamSynchronize", T + at * US, 100 * US, thread=LOOP) for at in (1500, 2500, 3500)]
+    steps = [
+        event("user_annotation", f"ProfilerStep#{step}", T + step * MS, MS, device=41, stream=LOOP)
+        for step in (1, 2)
+    ]
+    events = [
+        call("cudaStreamSynchronize", T + at * US, 100 * US, thread=LOOP)
+        for at in (1500, 2500, 3500)
+    ]
     path, _ = write(tmp_path, document(*steps, *events), name="foreign")
     window = kineto.read_foreign(path).window
     assert [(1, LOOP), (2, LOOP)] == waits(window, "step", "tid")
@@ -213,22 +255,44 @@ def test_nothing_is_made_of_times_that_cannot_be(tmp_path: Path) -> None:
 
 
 names = st.sampled_from(
-    ["cudaLaunchKernel", "cudaMemcpyAsync", "cudaStreamSynchronize", "cudaFree", "cudaMalloc", "cuLaunchKernel"]
+    [
+        "cudaLaunchKernel",
+        "cudaMemcpyAsync",
+        "cudaStreamSynchronize",
+        "cudaFree",
+        "cudaMalloc",
+        "cuLaunchKernel",
+    ]
 )
 calls = st.lists(
     st.tuples(
-        names, st.integers(0, 18_000), st.integers(0, 3_000), st.integers(0, 9), st.sampled_from([LOOP, OTHER, 1_950_000_001])
+        names,
+        st.integers(0, 18_000),
+        st.integers(0, 3_000),
+        st.integers(0, 9),
+        st.sampled_from([LOOP, OTHER, 1_950_000_001]),
     ),
     max_size=20,
 )
-kernels = st.lists(st.tuples(st.integers(0, 19_000), st.integers(1, 2_000), st.integers(1, 9)), max_size=20)
+kernels = st.lists(
+    st.tuples(st.integers(0, 19_000), st.integers(1, 2_000), st.integers(1, 9)), max_size=20
+)
 
 
-@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(made=calls, done=kernels, seed=st.integers(0, 1000))
-def test_waits_are_parts_of_calls_that_do_not_overlap(tmp_path: Path, made: Any, done: Any, seed: int) -> None:
-    """Of each thread; whatever the order of the events in the file, and whether or not kernels are read with them."""
-    events = [call(name, T + at * US, dur * US, number, thread) for name, at, dur, number, thread in made]
+def test_waits_are_parts_of_calls_that_do_not_overlap(
+    tmp_path: Path, made: Any, done: Any, seed: int
+) -> None:
+    """Of each thread; whatever the order of the events in the file, and whether or not kernels are
+    read with them."""
+    events = [
+        call(name, T + at * US, dur * US, number, thread) for name, at, dur, number, thread in made
+    ]
     events += [kernel(T + at * US, dur * US, number) for at, dur, number in done]
     window = read(tmp_path, *events)
     found = waits(window, "tid", "start_ns", "end_ns", "name")
@@ -243,6 +307,10 @@ def test_waits_are_parts_of_calls_that_do_not_overlap(tmp_path: Path, made: Any,
     random.Random(seed).shuffle(events)
     others = {"kernel", "h2d", "d2h", "comm"}
     again = read(tmp_path, *events)
-    if len({number for *_, number, _ in made}) == len(made):  # of two launches with one number the first in the file counts
-        assert sorted(waits(again, "start_ns", "end_ns", "name")) == sorted(waits(window, "start_ns", "end_ns", "name"))
+    if len({number for *_, number, _ in made}) == len(
+        made
+    ):  # of two launches with one number the first in the file counts
+        assert sorted(waits(again, "start_ns", "end_ns", "name")) == sorted(
+            waits(window, "start_ns", "end_ns", "name")
+        )
     assert len(done) >= sum(kind in others for kind in window.spans["kind"])

@@ -1,4 +1,5 @@
-"""Waiting for kernel launches: the gaps between the activities of a device that `host` has, by their length."""
+"""Waiting for kernel launches: the gaps between the activities of a device that `host` has, by
+their length."""
 
 import itertools
 from typing import Any, Final
@@ -40,7 +41,8 @@ def waited(drawing: str, **run: Any) -> tuple[int, float] | None:
 
 @pytest.mark.usefixtures("short_gaps")
 def test_gaps_of_the_length_of_launches_count() -> None:
-    """Not what lies between kernels that were queued, nor the job's own Python; gaps go on from one step to the next."""
+    """Not what lies between kernels that were queued, nor the job's own Python; gaps go on from one
+    step to the next."""
     drawing = """
         step    000000000000000000000000 11111111
         kernel  .#..#.....#.#......#.#.. .#...#..
@@ -86,7 +88,15 @@ def test_each_rank_has_gaps_of_its_own() -> None:
 @pytest.mark.usefixtures("short_gaps")
 def test_steps_that_were_not_recorded_have_no_launches() -> None:
     """Neither waits nor kernels."""
-    windows = [{"rank": 0, "first_step": 1, "last_step": 1, "start_ns": 8 * TICK_NS, "end_ns": 16 * TICK_NS}]
+    windows = [
+        {
+            "rank": 0,
+            "first_step": 1,
+            "last_step": 1,
+            "start_ns": 8 * TICK_NS,
+            "end_ns": 16 * TICK_NS,
+        }
+    ]
     drawing = """
         step    00000000 11111111 22222222
         kernel  .#..#..# ..#..#.. ........
@@ -96,7 +106,11 @@ def test_steps_that_were_not_recorded_have_no_launches() -> None:
 
 def test_without_kernels_nothing_is_known() -> None:
     """An emulated device, a CPU, and a device whose own events were recorded."""
-    for drawing in ("step 0000\ncompute 0..0", "step 0000\ncompute main 0..0", "step 0000\nwait 0000"):
+    for drawing in (
+        "step 0000\ncompute 0..0",
+        "step 0000\ncompute main 0..0",
+        "step 0000\nwait 0000",
+    ):
         assert waited(drawing) is None
 
 
@@ -104,7 +118,11 @@ def of_kernels(trace: Trace) -> Trace:
     """The trace, with kernels instead of computations on a device."""
     kernel = pl.lit("kernel", dtype=trace.spans["kind"].dtype)
     is_kernel = (pl.col("kind") == "compute") & pl.col("stream").is_not_null()
-    return Trace(trace.run, trace.spans.with_columns(kind=pl.when(is_kernel).then(kernel).otherwise("kind")), trace.files)
+    return Trace(
+        trace.run,
+        trace.spans.with_columns(kind=pl.when(is_kernel).then(kernel).otherwise("kind")),
+        trace.files,
+    )
 
 
 def by_hand(trace: Trace) -> int:
@@ -112,9 +130,15 @@ def by_hand(trace: Trace) -> int:
     found = 0
     for rank, instants in exposed(trace, ["host"]).items():
         mine = trace.spans.filter(
-            pl.col("rank") == rank, pl.col("stream") >= 0, pl.col("kind").is_in(["kernel", "compute", "h2d", "d2h", "comm"])
+            pl.col("rank") == rank,
+            pl.col("stream") >= 0,
+            pl.col("kind").is_in(["kernel", "compute", "h2d", "d2h", "comm"]),
         )
-        busy = {at for start, end in mine.select("start_ns", "end_ns").iter_rows() for at in range(start, end)}
+        busy = {
+            at
+            for start, end in mine.select("start_ns", "end_ns").iter_rows()
+            for at in range(start, end)
+        }
         if mine.filter(pl.col("kind") == "kernel").is_empty() or not busy:
             continue
         of_host = {at for start, end in instants["host"].tolist() for at in range(start, end)}
@@ -132,46 +156,65 @@ def found_in(trace: Trace) -> tuple[Launches | None, dict[str, int], dict[str, i
     """Launches, the named part of `host`, and what has names."""
     charged = charges(trace)
     named = dict(charged.details.of_cause("host", 1, trace))
-    return charged.launches, {name: took for name, took in named.items() if name == LAUNCHES}, charged.details.explained_ns
+    return (
+        charged.launches,
+        {name: took for name, took in named.items() if name == LAUNCHES},
+        charged.details.explained_ns,
+    )
 
 
 @settings(max_examples=examples(15), deadline=None)
 @given(traces(max_ranks=2, max_workers=1, max_steps=3), st.integers(1, 9), st.data())
-def test_neither_order_nor_shift_nor_pieces_change_launches(trace: Trace, rows_at_once: int, data: st.DataObject) -> None:
+def test_neither_order_nor_shift_nor_pieces_change_launches(
+    trace: Trace, rows_at_once: int, data: st.DataObject
+) -> None:
     """And they are what counting instants one by one finds."""
     trace = of_kernels(trace)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(launches, "SHORTEST_NS", 2)
         patch.setattr(launches, "LONGEST_NS", 9)
         whole = found_in(trace)
-        assert whole == found_in(shifted(data.draw(shuffled(trace)), data.draw(st.integers(0, 10**15))))
+        assert whole == found_in(
+            shifted(data.draw(shuffled(trace)), data.draw(st.integers(0, 10**15)))
+        )
         patch.setattr(selection, "_ROWS_AT_ONCE", rows_at_once)
         assert whole == found_in(trace)
         assert whole[0] is None or by_hand(trace) == whole[0].waited_ns
 
 
-# ------------------------------------------------------------------------------------------------ what the report says
+# ----------------------------------------------------------------------------- what the report says
 
 
 def job(gaps: list[int], kernel_ns: int = 2 * US, steps: int = 20, **run: Any) -> Summary:
     """A loop whose step launches a kernel after each of these gaps, in nanoseconds."""
     drawn = timeline("step 0\nkernel 0", **run)
-    template = {kind: drawn.spans.filter(pl.col("kind") == kind).row(0, named=True) for kind in ("step", "kernel")}
+    template = {
+        kind: drawn.spans.filter(pl.col("kind") == kind).row(0, named=True)
+        for kind in ("step", "kernel")
+    }
     rows, at = [], 0
     for step in range(steps):
         began = at
         for gap in gaps:
-            rows.append(template["kernel"] | {"start_ns": at + gap, "end_ns": at + gap + kernel_ns, "step": step})
+            rows.append(
+                template["kernel"]
+                | {"start_ns": at + gap, "end_ns": at + gap + kernel_ns, "step": step}
+            )
             at += gap + kernel_ns
         rows.append(template["step"] | {"start_ns": began, "end_ns": at, "step": step})
-    return summarise(Trace(drawn.run, pl.DataFrame(rows, schema=table_schema(SPAN_COLUMNS)), drawn.files))
+    return summarise(
+        Trace(drawn.run, pl.DataFrame(rows, schema=table_schema(SPAN_COLUMNS)), drawn.files)
+    )
 
 
 def test_a_job_of_many_small_kernels_is_told_to_launch_fewer() -> None:
     """With their number and time; it is no more of `host` than the gaps."""
     found = job([40 * US] * 50)
     assert "host" == found.verdict.bound_by
-    assert "95.1% to waiting for kernel launches (50 kernels a step, median 2.0 µs)" in found.verdict.text
+    assert (
+        "95.1% to waiting for kernel launches (50 kernels a step, median 2.0 µs)"
+        in found.verdict.text
+    )
     first = found.verdict.advice[0]
     assert first.action.startswith("Launch fewer kernels (CUDA graphs")
     for words in ("larger batches", "fused=True", "50 kernels a step"):
@@ -199,13 +242,21 @@ def test_other_time_of_the_host_is_not_called_launching(gaps: list[int], kernel_
 def test_a_median_does_not_depend_on_few_long_kernels() -> None:
     """Within the 1.5 % of a class."""
     drawn = timeline("step 0\nkernel 0")
-    kernel, step = (drawn.spans.filter(pl.col("kind") == kind).row(0, named=True) for kind in ("kernel", "step"))
+    kernel, step = (
+        drawn.spans.filter(pl.col("kind") == kind).row(0, named=True) for kind in ("kernel", "step")
+    )
     lengths = np.array([2 * US] * 60 + [500 * US] * 5)
     starts = np.cumsum(lengths + 10 * US)
     rows = [
-        kernel | {"start_ns": int(at), "end_ns": int(at + took)} for at, took in zip(starts, np.append(lengths[1:], 1), strict=True)
+        kernel | {"start_ns": int(at), "end_ns": int(at + took)}
+        for at, took in zip(starts, np.append(lengths[1:], 1), strict=True)
     ]
-    trace = Trace(drawn.run, pl.DataFrame([*rows, step | {"start_ns": 0, "end_ns": 10 * MS}], schema=table_schema(SPAN_COLUMNS)))
+    trace = Trace(
+        drawn.run,
+        pl.DataFrame(
+            [*rows, step | {"start_ns": 0, "end_ns": 10 * MS}], schema=table_schema(SPAN_COLUMNS)
+        ),
+    )
     found = charges(trace).launches
     assert found is not None
     assert (65.0, pytest.approx(2e-6, rel=0.02)) == (found.per_step, found.median_s)

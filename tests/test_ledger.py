@@ -20,7 +20,8 @@ from ioprof.format.trace import Trace
 
 
 def after_the_last_step(kind: str, longer: int) -> Summary:
-    """Two ranks save or evaluate for 12 s in their steps, one of them for so many s after its last step, the other for 2 s less."""
+    """Two ranks save or evaluate for 12 s in their steps, one of them for so many s after its last
+    step, the other for 2 s less."""
     lanes = ""
     for rank, after in enumerate((longer, max(longer - 2, 0))):
         lanes += f"step r{rank} 0000000011111111.....\ncompute main r{rank} 00......11...........\n"
@@ -31,9 +32,12 @@ def after_the_last_step(kind: str, longer: int) -> Summary:
 
 
 @pytest.mark.parametrize("kind", ["checkpoint", "validate"])
-@pytest.mark.parametrize(("longer", "said"), [(0, ""), (2, ""), (5, ", and 4.0 s after the last step, in no step")])
+@pytest.mark.parametrize(
+    ("longer", "said"), [(0, ""), (2, ""), (5, ", and 4.0 s after the last step, in no step")]
+)
 def test_what_follows_the_last_step_is_told(kind: str, longer: int, said: str) -> None:
-    """It is in no share of the steps' time; less than a tenth of what is in the steps is not told."""
+    """It is in no share of the steps' time; less than a tenth of what is in the steps is not
+    told."""
     summary = after_the_last_step(kind, longer)
     assert {"validate": "validation"}.get(kind, kind) == summary.verdict.bound_by
     texts = (summary.verdict.text, summary.verdict.advice[0].action)
@@ -44,7 +48,10 @@ def test_what_follows_the_last_step_is_told(kind: str, longer: int, said: str) -
 def test_what_follows_the_last_step_is_the_rest_of_the_ledger() -> None:
     """What the whole job spent on checkpoints is what its steps spent, and that."""
     summary = after_the_last_step("checkpoint", 5)
-    in_steps_s = sum(entry.seconds or 0.0 for entry in summary.steps.causes if entry.cause == "checkpoint") / 2
+    in_steps_s = (
+        sum(entry.seconds or 0.0 for entry in summary.steps.causes if entry.cause == "checkpoint")
+        / 2
+    )
     whole_s = next(phase.seconds for phase in summary.ledger.phases if phase.name == "checkpoint")
     assert (12.0, 16.0) == pytest.approx((in_steps_s, whole_s))
 
@@ -54,17 +61,37 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> "tuple[Run, dict[str, flo
     """A job whose parts have known lengths, recorded, and these lengths by its own clock."""
     folder = tmp_path_factory.mktemp("whole")
     (folder / "slow_to_import.py").write_text("import time\ntime.sleep(0.6)\nREADY = True\n")
-    command = [sys.executable, str(PROGRAMS / "whole_job.py"), str(folder), str(folder / "model.pt")]
+    command = [
+        sys.executable,
+        str(PROGRAMS / "whole_job.py"),
+        str(folder),
+        str(folder / "model.pt"),
+    ]
     ended = subprocess.run(
-        [sys.executable, "-m", "ioprof", "record", "--quiet", "--out", str(folder / "run"), "--", *command],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "ioprof",
+            "record",
+            "--quiet",
+            "--out",
+            str(folder / "run"),
+            "--",
+            *command,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert 0 == ended.returncode, ended.stderr
     return Run.load(folder / "run"), json.loads(ended.stdout)
 
 
 @pytest.mark.job(every=4)
-def test_the_parts_are_as_long_as_the_jobs_own_clock_says(whole: "tuple[Run, dict[str, float]]") -> None:
+def test_the_parts_are_as_long_as_the_jobs_own_clock_says(
+    whole: "tuple[Run, dict[str, float]]",
+) -> None:
     """Imports, index, epochs, validation, checkpoints and end, each within 5 % or 0.1 s."""
     run, took = whole
     found = {phase.name: phase.seconds for phase in run.summary.ledger.phases}
@@ -72,9 +99,13 @@ def test_the_parts_are_as_long_as_the_jobs_own_clock_says(whole: "tuple[Run, dic
     close = {"rel": 0.05, "abs": 0.1}
     imports = {entry.name: entry.seconds for entry in run.summary.ledger.imports}
     assert took["imports"] == pytest.approx(imports["torch"] + imports["slow_to_import"], **close)
-    assert found["imports"] >= sum(imports.values()) * 0.999  # torch imports more of itself when an optimizer is made
+    assert (
+        found["imports"] >= sum(imports.values()) * 0.999
+    )  # torch imports more of itself when an optimizer is made
     assert took["index"] == pytest.approx(found["start-up"], **close)
-    assert took["epochs"] == pytest.approx(found["first batch"] + found["steps"] + found["epoch start"], rel=0.05, abs=0.2)
+    assert took["epochs"] == pytest.approx(
+        found["first batch"] + found["steps"] + found["epoch start"], rel=0.05, abs=0.2
+    )
     assert took["validation"] == pytest.approx(found["validation"], **close)
     assert took["checkpoint"] == pytest.approx(found["checkpoint"], **close)
     assert took["end"] <= found["end"] + found["exit"]
@@ -85,7 +116,9 @@ def test_the_imports_are_named(whole: "tuple[Run, dict[str, float]]") -> None:
     """The longest first; torch and the job's own slow module are among them."""
     imports = whole[0].summary.ledger.imports
     assert {"torch", "slow_to_import"} <= {entry.name for entry in imports}
-    assert sorted((entry.seconds for entry in imports), reverse=True) == [entry.seconds for entry in imports]
+    assert sorted((entry.seconds for entry in imports), reverse=True) == [
+        entry.seconds for entry in imports
+    ]
 
 
 @pytest.mark.job
@@ -94,20 +127,28 @@ def test_the_phases_sum_to_the_commands_wall_time(whole: "tuple[Run, dict[str, f
     trace, table = whole[0].trace, phases(whole[0].trace)
     assert trace.run.times is not None
     assert [trace.run.times.end_ns - trace.run.times.start_ns] == table["wall_ns"].to_list()
-    assert [0] == (table["wall_ns"] - table.select(pl.sum_horizontal(f"{phase}_ns" for phase in PHASES)).to_series()).to_list()
+    assert [0] == (
+        table["wall_ns"]
+        - table.select(pl.sum_horizontal(f"{phase}_ns" for phase in PHASES)).to_series()
+    ).to_list()
 
 
 @given(traces())
 def test_the_phases_of_any_trace_sum_to_its_wall_time(trace: Trace) -> None:
     """Whatever was recorded."""
     table = phases(trace)
-    assert table["wall_ns"].to_list() == table.select(pl.sum_horizontal(f"{phase}_ns" for phase in PHASES)).to_series().to_list()
+    assert (
+        table["wall_ns"].to_list()
+        == table.select(pl.sum_horizontal(f"{phase}_ns" for phase in PHASES)).to_series().to_list()
+    )
 
 
 @pytest.mark.job
 def test_a_failed_import_prints_the_same_traceback(tmp_path: Path) -> None:
     """With and without ioprof: no frame of it is in the output."""
-    (tmp_path / "broken.py").write_text("import time\ntime.sleep(0.02)\nraise ValueError('broken')\n")
+    (tmp_path / "broken.py").write_text(
+        "import time\ntime.sleep(0.02)\nraise ValueError('broken')\n"
+    )
     command = [sys.executable, "-c", "import broken"]
     alone = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     recorded = subprocess.run(

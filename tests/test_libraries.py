@@ -1,4 +1,5 @@
-"""Data and training libraries of others, used as their users do: what is recorded, and that they do what they do without."""
+"""Data and training libraries of others, used as their users do: what is recorded, and that they do
+what they do without."""
 
 import importlib.util
 import re
@@ -61,11 +62,37 @@ def prepared(library: str, images: Path, folder: Path) -> Path:
     return folder / "data"
 
 
-def job(library: str, data: Path, folder: Path, *how: object, workers: int = 1, launcher: tuple[str, ...] = ()) -> Job:
+def job(
+    library: str,
+    data: Path,
+    folder: Path,
+    *how: object,
+    workers: int = 1,
+    launcher: tuple[str, ...] = (),
+) -> Job:
     """Run the program of a library twice at a time, once recorded, with a transform of 30 ms."""
-    program = [*launcher, PROGRAMS / f"train_with_{library}.py", "train", data, workers, STEPS, TRANSFORM_MS, *how]
+    program = [
+        *launcher,
+        PROGRAMS / f"train_with_{library}.py",
+        "train",
+        data,
+        workers,
+        STEPS,
+        TRANSFORM_MS,
+        *how,
+    ]
     command = [sys.executable, *map(str, program)]
-    record = [sys.executable, "-m", "ioprof", "record", "--quiet", "--out", str(folder / "run"), "--", *command]
+    record = [
+        sys.executable,
+        "-m",
+        "ioprof",
+        "record",
+        "--quiet",
+        "--out",
+        str(folder / "run"),
+        "--",
+        *command,
+    ]
     texts = []
     for process in [_start(words) for words in (command, record)]:
         out, err = process.communicate(timeout=150)
@@ -77,7 +104,9 @@ def job(library: str, data: Path, folder: Path, *how: object, workers: int = 1, 
 
 
 def _start(command: list[str]) -> "subprocess.Popen[str]":
-    return subprocess.Popen(command, env=environment(None), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return subprocess.Popen(
+        command, env=environment(None), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
 
 
 def names(spans: pl.DataFrame) -> dict[str | None, int]:
@@ -87,7 +116,9 @@ def names(spans: pl.DataFrame) -> dict[str | None, int]:
 
 def assert_waits_are_tied(trace: Trace, waits: int = STEPS) -> None:
     """At least 99 % of the waits that a batch ended are for a batch whose `fetch` is known."""
-    waited = of_kind(trace, "wait").filter(~pl.col("name").cast(pl.String).is_in(["start", "end"]).fill_null(False))
+    waited = of_kind(trace, "wait").filter(
+        ~pl.col("name").cast(pl.String).is_in(["start", "end"]).fill_null(False)
+    )
     fetched = of_kind(trace, "fetch").select("rank", "batch").unique()
     assert len(waited) >= waits
     assert len(waited.join(fetched, on=["rank", "batch"], how="semi")) >= 0.99 * len(waited)
@@ -98,7 +129,8 @@ def seconds(spans: pl.DataFrame) -> float:
 
 
 def assert_transform_is_the_cause(found: Job, name: str, images: int = STEPS * 4) -> None:
-    """The transform of 30 ms is seen under that name, is what the job waited for, and what the verdict says."""
+    """The transform of 30 ms is seen under that name, is what the job waited for, and what the
+    verdict says."""
     mine = of_kind(found.trace, "transform").filter(pl.col("name").cast(pl.String) == name)
     assert images * TRANSFORM_MS / 1e3 <= seconds(mine)
     assert STEPS <= mine["batch"].n_unique()
@@ -110,7 +142,9 @@ def assert_transform_is_the_cause(found: Job, name: str, images: int = STEPS * 4
 def assert_images_are_decoded(found: Job, images: int = STEPS * 4) -> None:
     """Each image once, within the fetch of a batch."""
     name = pl.col("name").cast(pl.String)
-    other = name.str.starts_with("zlib") | name.str.starts_with("pyarrow")  # modules at their import, tables that are opened
+    other = name.str.starts_with("zlib") | name.str.starts_with(
+        "pyarrow"
+    )  # modules at their import, tables that are opened
     decodes = of_kind(found.trace, "decode").filter(~other)
     assert images <= len(decodes)
     assert [] == decodes.filter(pl.col("batch").is_null())["name"].cast(pl.String).to_list()
@@ -123,7 +157,8 @@ def assert_library_is_named(found: Job, name: str) -> None:
 
 @pytest.mark.job(every=4)
 def test_webdataset(images: Path, tmp_path: Path) -> None:
-    """A pipeline in workers: its stages are transforms, its own batches are collated, and each sample has its shard."""
+    """A pipeline in workers: its stages are transforms, its own batches are collated, and each
+    sample has its shard."""
     need("webdataset")
     data = prepared("webdataset", images, tmp_path)
     found = job("webdataset", data, tmp_path)
@@ -132,7 +167,11 @@ def test_webdataset(images: Path, tmp_path: Path) -> None:
     assert_waits_are_tied(found.trace)
     assert_images_are_decoded(found)
     assert_transform_is_the_cause(found, "prepared")
-    taken = of_kind(found.trace, "transform").filter(pl.col("name").cast(pl.String) == "tar").join(found.trace.files, on="file")
+    taken = (
+        of_kind(found.trace, "transform")
+        .filter(pl.col("name").cast(pl.String) == "tar")
+        .join(found.trace.files, on="file")
+    )
     shards = {str(path): 12 for path in data.glob("*.tar")}
     assert shards == dict(taken.group_by("path").len().rows())
     assert len(shards) == found.trace.run.config.shards
@@ -152,7 +191,8 @@ def test_webdataset(images: Path, tmp_path: Path) -> None:
     ],
 )
 def test_webdataset_shards(stages: str, ranks: int, shards: int | None, tmp_path: Path) -> None:
-    """Those that the workers of one rank divide; not known where all of them read all shards, or any at random."""
+    """Those that the workers of one rank divide; not known where all of them read all shards, or
+    any at random."""
     if not job_has("webdataset"):
         pytest.skip("webdataset is not installed")
     program = f"""
@@ -168,7 +208,8 @@ print(len(list(itertools.islice(iter(wds.DataPipeline({stages})), 2))))
 
 
 def test_datasets_rows(arrow: Path, tmp_path: Path) -> None:
-    """Arrow rows with an Image feature: the user's transform is that of its formatter, without the decoding in it."""
+    """Arrow rows with an Image feature: the user's transform is that of its formatter, without the
+    decoding in it."""
     found = job("datasets", arrow, tmp_path)
     assert found.alone == found.recorded
     assert_library_is_named(found, "datasets")
@@ -188,11 +229,14 @@ def test_datasets_stream(arrow: Path, tmp_path: Path) -> None:
 
 @on_a_quiet_machine
 def test_datasets_formatting(arrow: Path, tmp_path: Path) -> None:
-    """Columns of numbers: what the worker does for a batch is formatting, and none of it is unexplained."""
+    """Columns of numbers: what the worker does for a batch is formatting, and none of it is
+    unexplained."""
     found = job("datasets", arrow, tmp_path, "numbers")
     assert found.alone == found.recorded
     assert_waits_are_tied(found.trace)
-    steady = Trace(found.trace.run, found.trace.spans.filter(pl.col("batch") > 0), found.trace.files)  # the first one imports
+    steady = Trace(
+        found.trace.run, found.trace.spans.filter(pl.col("batch") > 0), found.trace.files
+    )  # the first one imports
     formatting = of_kind(steady, "transform")
     assert {"TorchFormatter", "query_table"} == set(names(formatting))
     covered = seconds(formatting) + seconds(of_kind(steady, "collate"))
@@ -229,7 +273,10 @@ def test_streaming(images: Path, tmp_path: Path) -> None:
     """MDS shards in a local folder; the `__getitem__` of the user's class is the transform."""
     need("streaming")
     if importlib.util.find_spec("torchvision") is None and not (EXAMPLES / "torchvision").exists():
-        pytest.skip("streaming imports torchvision, which is not installed; .ci/run puts it beside the packages")
+        pytest.skip(
+            "streaming imports torchvision, which is not installed; .ci/run puts it beside the"
+            " packages"
+        )
     found = job("streaming", prepared("streaming", images, tmp_path), tmp_path)
     assert found.alone == found.recorded
     assert_library_is_named(found, "streaming")
@@ -239,7 +286,8 @@ def test_streaming(images: Path, tmp_path: Path) -> None:
 
 
 def test_lightning(images: Path, tmp_path: Path) -> None:
-    """A loader of unknown length is fetched one batch ahead: steps have the batch that they use. Validation has its name."""
+    """A loader of unknown length is fetched one batch ahead: steps have the batch that they use.
+    Validation has its name."""
     if importlib.util.find_spec("lightning") is None:
         need("pytorch_lightning")
     found = job("lightning", images, tmp_path, "stream")
@@ -252,7 +300,10 @@ def test_lightning(images: Path, tmp_path: Path) -> None:
     assert {"sanity check": 1, "validation": 1} == names(of_kind(found.trace, "validate"))
     assert 5 <= names(of_kind(found.trace, "wait"))["validate"] <= 6
     config = found.trace.run.config
-    assert ("Stream", 1) == (config.dataset, config.workers)  # and not those of the loader of the sanity check, which has none
+    assert ("Stream", 1) == (
+        config.dataset,
+        config.workers,
+    )  # and not those of the loader of the sanity check, which has none
 
 
 def test_accelerate_waits_ahead(images: Path, tmp_path: Path) -> None:
@@ -274,15 +325,21 @@ def test_accelerate_dispatches(images: Path, tmp_path: Path) -> None:
     waited = of_kind(found.trace, "wait").drop_nulls("batch")
     assert {0} == set(waited["rank"])
     assert {0, 1} == set(of_kind(found.trace, "step")["rank"])
-    sent = of_kind(found.trace, "comm").filter(pl.col("name").cast(pl.String).str.starts_with("broadcast"))
+    sent = of_kind(found.trace, "comm").filter(
+        pl.col("name").cast(pl.String).str.starts_with("broadcast")
+    )
     assert {0, 1} == set(sent["rank"])
 
 
 def renamed(folder: Path, file: str, old: str, new: str) -> Path:
-    """A folder with another version of a package, in whose `file` a name is another one; all else is linked."""
+    """A folder with another version of a package, in whose `file` a name is another one; all else
+    is linked."""
     package, *within = Path(file).parts
     (folder / package).mkdir(parents=True)
-    source, made = Path(importlib.util.find_spec(package).submodule_search_locations[0]), folder / package
+    source, made = (
+        Path(importlib.util.find_spec(package).submodule_search_locations[0]),
+        folder / package,
+    )
     for part in within:
         for entry in source.iterdir():
             if entry.name != part:
@@ -303,19 +360,33 @@ def renamed(folder: Path, file: str, old: str, new: str) -> Path:
             "_apply_feature_types_on_example",
             "datasets.iterable_dataset._apply_feature_types_on_example",
         ),
-        ("litdata/streaming/dataset.py", "_create_cache", "litdata.streaming.dataset.StreamingDataset._create_cache"),
+        (
+            "litdata/streaming/dataset.py",
+            "_create_cache",
+            "litdata.streaming.dataset.StreamingDataset._create_cache",
+        ),
         ("tfrecord/reader.py", "extract_feature_dict", "tfrecord.reader.extract_feature_dict"),
-        ("accelerate/data_loader.py", "_fetch_batches", "accelerate.data_loader.DataLoaderDispatcher._fetch_batches"),
+        (
+            "accelerate/data_loader.py",
+            "_fetch_batches",
+            "accelerate.data_loader.DataLoaderDispatcher._fetch_batches",
+        ),
     ],
 )
 def test_an_unknown_version_is_left_alone(file: str, name: str, place: str, tmp_path: Path) -> None:
-    """A version without a function that a hook looks for: the report says so, and nothing there is replaced."""
+    """A version without a function that a hook looks for: the report says so, and nothing there is
+    replaced."""
     package, module = file.split("/")[0], file.removesuffix(".py").replace("/", ".")
     need(package)
     other = renamed(tmp_path / "site", file, name, "another_name")
-    program = f"import {module} as module, inspect; print('another_name' in inspect.getsource(module))"
+    program = (
+        f"import {module} as module, inspect; print('another_name' in inspect.getsource(module))"
+    )
     spool = tmp_path / "spool"
-    assert "True" in run(["-W", "ignore", "-c", program], spool, PYTHONPATH=f"{SITE}:{other}").splitlines()
+    assert (
+        "True"
+        in run(["-W", "ignore", "-c", program], spool, PYTHONPATH=f"{SITE}:{other}").splitlines()
+    )
     found = read_spool(spool).run.capture.unobserved
     assert [place] == [entry.unobserved.split(": ")[1] for entry in found]
 
@@ -323,7 +394,19 @@ def test_an_unknown_version_is_left_alone(file: str, name: str, place: str, tmp_
 @pytest.mark.job(every=4)
 def test_no_library_is_imported(tmp_path: Path) -> None:
     """A job that uses none of these libraries loads none of them."""
-    program = "import sys, torch.utils.data; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    program = (
+        "import sys, torch.utils.data; print(*sorted({name.partition('.')[0] for name in"
+        " sys.modules}))"
+    )
     loaded = set(run(["-c", program], tmp_path / "spool").split())
-    assert set() == loaded & {"webdataset", "datasets", "litdata", "streaming", "lightning", "accelerate", "ray", "tfrecord"}
+    assert set() == loaded & {
+        "webdataset",
+        "datasets",
+        "litdata",
+        "streaming",
+        "lightning",
+        "accelerate",
+        "ray",
+        "tfrecord",
+    }
     recorded(tmp_path / "spool")

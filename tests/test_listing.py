@@ -18,15 +18,24 @@ from ioprof.converters.sources.source_image import SourceImage
 from ioprof.converters.sources.source_kinds import open_source
 from ioprof.errors import CommandError
 
-NAMES = st.text(st.characters(blacklist_categories=["Cs", "Cc"], blacklist_characters="/"), min_size=1, max_size=20)
-PLACES = st.tuples(NAMES, st.integers(0, 2**62), st.none() | st.integers(0, 2**62), st.integers(0, 2**31))
+NAMES = st.text(
+    st.characters(blacklist_categories=["Cs", "Cc"], blacklist_characters="/"),
+    min_size=1,
+    max_size=20,
+)
+PLACES = st.tuples(
+    NAMES, st.integers(0, 2**62), st.none() | st.integers(0, 2**62), st.integers(0, 2**31)
+)
 CLASSES = st.dictionaries(NAMES, st.dictionaries(NAMES, PLACES, max_size=6), max_size=6)
 
 
-def written(classes: dict[str, dict[str, tuple[str, int, int | None, int]]], mixed: bool = False) -> ListingWriter:
+def written(
+    classes: dict[str, dict[str, tuple[str, int, int | None, int]]], mixed: bool = False
+) -> ListingWriter:
     writer = ListingWriter("parquet")
     images = {
-        wnid: [SourceImage(wnid, name, *at[:3], "parquet", at[3]) for name, at in found.items()] for wnid, found in classes.items()
+        wnid: [SourceImage(wnid, name, *at[:3], "parquet", at[3]) for name, at in found.items()]
+        for wnid, found in classes.items()
     }
     if mixed:
         writer.add(image for found in images.values() for image in found)
@@ -38,7 +47,8 @@ def written(classes: dict[str, dict[str, tuple[str, int, int | None, int]]], mix
 
 @given(classes=CLASSES, mixed=st.booleans(), block=st.integers(1, 7))
 def test_a_listing_holds_what_was_written(classes, mixed, block):
-    """By wnid and name, by index and by iteration, for any input order, and across the ends of blocks."""
+    """By wnid and name, by index and by iteration, for any input order, and across the ends of
+    blocks."""
     expected = [
         SourceImage(wnid, name, *at[:3], "parquet", at[3])
         for wnid, found in sorted(classes.items())
@@ -54,7 +64,9 @@ def test_a_listing_holds_what_was_written(classes, mixed, block):
     assert sum(image.size or 0 for image in expected) == found.num_bytes
 
 
-@given(lines=st.lists(st.binary(max_size=40), max_size=30), buffer=st.integers(1, 100), data=st.data())
+@given(
+    lines=st.lists(st.binary(max_size=40), max_size=30), buffer=st.integers(1, 100), data=st.data()
+)
 def test_lines_are_kept_as_they_are(lines, buffer, data):
     """Any content, flushed any number of times; later lines do not change earlier ones."""
     with pytest.MonkeyPatch.context() as patch:
@@ -68,7 +80,11 @@ def test_lines_are_kept_as_they_are(lines, buffer, data):
         assert lines[first:] == kept.block(first, len(lines) - first)
 
 
-@given(numbers=st.lists(st.integers(0, 2**32 - 1), max_size=30), block=st.integers(1, 7), data=st.data())
+@given(
+    numbers=st.lists(st.integers(0, 2**32 - 1), max_size=30),
+    block=st.integers(1, 7),
+    data=st.data(),
+)
 def test_numbers_are_kept_as_they_are(numbers, block, data):
     """Any of them, from any place on, across the ends of blocks."""
     with pytest.MonkeyPatch.context() as patch:
@@ -85,7 +101,9 @@ def test_numbers_are_kept_as_they_are(numbers, block, data):
 def test_the_fingerprint_is_that_of_names_and_places_in_archives(classes, others):
     """The same for the same source elsewhere; another as soon as a name, an offset or a size is."""
 
-    def elsewhere(found: dict[str, tuple[str, int, int | None, int]]) -> dict[str, tuple[str, int, int | None, int]]:
+    def elsewhere(
+        found: dict[str, tuple[str, int, int | None, int]],
+    ) -> dict[str, tuple[str, int, int | None, int]]:
         return {name: (f"/moved/{at[0]}", *at[1:]) for name, at in found.items()}
 
     moved = {wnid: elsewhere(found) for wnid, found in classes.items()}
@@ -93,7 +111,11 @@ def test_the_fingerprint_is_that_of_names_and_places_in_archives(classes, others
     assert print_of == written(moved).finish().fingerprint()
 
     def facts(of: dict[str, dict[str, tuple[str, int, int | None, int]]]) -> object:
-        return {wnid: {name: at[1:] for name, at in found.items()} for wnid, found in of.items() if found}
+        return {
+            wnid: {name: at[1:] for name, at in found.items()}
+            for wnid, found in of.items()
+            if found
+        }
 
     if facts(classes) != facts(others):
         assert print_of != written(others).finish().fingerprint()
@@ -115,16 +137,26 @@ def test_images_take_no_memory():
 @pytest.mark.system
 def test_a_full_folder_for_temporary_files_is_one_line(tmp_path, small_disk, monkeypatch):
     """What to set, and exit code 1; the same where there is no such folder."""
-    source = tree(tmp_path / "source", {f"n01/{'x' * 200}{number}.JPEG": jpeg() for number in range(50)})
+    source = tree(
+        tmp_path / "source", {f"n01/{'x' * 200}{number}.JPEG": jpeg() for number in range(50)}
+    )
     for folder in (small_disk(4096), tmp_path / "missing"):
         monkeypatch.setattr(tempfile, "tempdir", str(folder))
-        with pytest.raises(CommandError, match=r"the list of images cannot be written.*TMPDIR=") as refusal:
+        with pytest.raises(
+            CommandError, match=r"the list of images cannot be written.*TMPDIR="
+        ) as refusal:
             len([image.name for image in open_source(source, "train").images])
         assert 1 == refusal.value.exit_code
 
 
 def test_the_order_is_the_same_for_ever():
-    """A dataset that is made again must be the same: the first of 2,000 images in the order of seed 0, as ioprof 0.1 had them."""
+    """A dataset that is made again must be the same: the first of 2,000 images in the order of seed
+    0, as ioprof 0.1 had them."""
     source = open_source(Path("synthetic:2000"), "train")
     names = [source.images[number].name for number in source.order(0).between(0, 4)]
-    assert ["n00000003_405.JPEG", "n00000006_1190.JPEG", "n00000006_1132.JPEG", "n00000004_731.JPEG"] == names
+    assert [
+        "n00000003_405.JPEG",
+        "n00000006_1190.JPEG",
+        "n00000006_1132.JPEG",
+        "n00000004_731.JPEG",
+    ] == names

@@ -1,4 +1,5 @@
-"""LMDB values by reads of the file: the same bytes as LMDB's own, each in one read, and from a hostile file nothing but errors."""
+"""LMDB values by reads of the file: the same bytes as LMDB's own, each in one read, and from a
+hostile file nothing but errors."""
 
 import random
 from pathlib import Path
@@ -23,12 +24,19 @@ from ioprof.loaders.lmdb_records import MappedValues
 KEY = "{:08d}_{}"
 
 
-def environment(folder: Path, values: list[bytes], first: int = 0, order: list[int] | None = None) -> Path:
-    """Records with names of several lengths, appended, or put in another order; returns the file."""
+def environment(
+    folder: Path, values: list[bytes], first: int = 0, order: list[int] | None = None
+) -> Path:
+    """Records with names of several lengths, appended, or put in another order; returns the
+    file."""
     with lmdb.open(str(folder), map_size=1 << 28, lock=False, sync=False) as opened:
-        for number in order or range(len(values)):  # a transaction each, so that pages are used again
+        for number in order or range(
+            len(values)
+        ):  # a transaction each, so that pages are used again
             with opened.begin(write=True) as transaction:
-                transaction.put(KEY.format(first + number, "n" * (number % 40)).encode(), values[number])
+                transaction.put(
+                    KEY.format(first + number, "n" * (number % 40)).encode(), values[number]
+                )
     return folder / "data.mdb"
 
 
@@ -38,12 +46,19 @@ def all_values(path: Path, entries: int, first: int = 0) -> list[bytes]:
 
 
 @settings(max_examples=examples(30))
-@given(st.lists(st.integers(0, 9000), min_size=1, max_size=150), st.integers(0, 10**7), st.randoms(use_true_random=False))
+@given(
+    st.lists(st.integers(0, 9000), min_size=1, max_size=150),
+    st.integers(0, 10**7),
+    st.randoms(use_true_random=False),
+)
 def test_values_are_those_that_lmdb_returns(tmp_path_factory, sizes, first, chosen):
-    """Within a leaf or on pages of their own, appended or put in any order, from whatever number on."""
+    """Within a leaf or on pages of their own, appended or put in any order, from whatever number
+    on."""
     values = [random.Random(number).randbytes(size) for number, size in enumerate(sizes)]
     order = chosen.sample(range(len(sizes)), len(sizes))
-    assert values == all_values(environment(tmp_path_factory.mktemp("data"), values, first, order), len(sizes), first)
+    assert values == all_values(
+        environment(tmp_path_factory.mktemp("data"), values, first, order), len(sizes), first
+    )
 
 
 def test_a_tree_of_several_levels_is_walked(tmp_path):
@@ -66,7 +81,9 @@ def test_what_is_not_there_is_said(tmp_path):
         pass
     with pytest.raises(DatasetError, match=r"data\.mdb: its records are not a plain tree"):
         LmdbPages(str(tmp_path / "none" / "data.mdb"), 0, 1)
-    with pytest.raises(DatasetError, match=r"data\.mdb: cannot be read \(No such file or directory\)"):
+    with pytest.raises(
+        DatasetError, match=r"data\.mdb: cannot be read \(No such file or directory\)"
+    ):
         LmdbPages(str(tmp_path / "missing" / "data.mdb"), 0, 1)
 
 
@@ -80,7 +97,8 @@ def sound(tmp_path_factory) -> bytes:
 @settings(max_examples=examples(300), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_a_hostile_file_gives_values_or_errors(sound, tmp_path, data):
-    """Whatever bytes are changed, and wherever it is cut: what is read is within the file, and errors are ours, of one line."""
+    """Whatever bytes are changed, and wherever it is cut: what is read is within the file, and
+    errors are ours, of one line."""
     content = bytearray(sound)
     for _ in range(data.draw(st.integers(1, 8))):
         page = data.draw(st.integers(0, len(content) // 4096 - 1)) * 4096
@@ -89,7 +107,9 @@ def test_a_hostile_file_gives_values_or_errors(sound, tmp_path, data):
             content[place % len(content)] = byte
             place += 1
     path = tmp_path / "data.mdb"
-    path.write_bytes(content[: data.draw(st.integers(0, len(content)))] if data.draw(st.booleans()) else content)
+    path.write_bytes(
+        content[: data.draw(st.integers(0, len(content)))] if data.draw(st.booleans()) else content
+    )
     for said in refusals(path):
         assert len(said.splitlines()) == 1
 
@@ -114,18 +134,21 @@ def test_a_tree_that_leads_to_itself_ends(sound, tmp_path):
     root = int.from_bytes(sound[4096 + 16 + 24 + 48 + 40 :][:8], "little")
     content = bytearray(sound)
     for page in range(2, len(content) // 4096):
-        content[page * 4096 : (page + 1) * 4096] = page.to_bytes(8, "little") + sound[root * 4096 + 8 : (root + 1) * 4096]
+        content[page * 4096 : (page + 1) * 4096] = (
+            page.to_bytes(8, "little") + sound[root * 4096 + 8 : (root + 1) * 4096]
+        )
     (tmp_path / "data.mdb").write_bytes(content)
     with pytest.raises(DatasetError):
         LmdbPages(str(tmp_path / "data.mdb"), 0, 120).value(60)
 
 
-# ------------------------------------------------------------------------------------------------ as a loader
+# -------------------------------------------------------------------------------------- as a loader
 
 
 @pytest.fixture(scope="module")
 def dataset(small_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    """The small tree as LMDB of raw pixels, whose values lie on pages of their own; for reading only."""
+    """The small tree as LMDB of raw pixels, whose values lie on pages of their own; for reading
+    only."""
     folder = tmp_path_factory.mktemp("lmdb") / "data"
     return made(small_tree, folder, layout="lmdb", image="rgb256", encoding="raw", size=64)
 
@@ -178,13 +201,17 @@ def test_readahead_is_what_the_kernel_was_told(dataset, readahead):
 
 
 def test_readahead_depends_on_size_memory_and_device(dataset, tmp_path):
-    """What was asked for; else on where windows are larger than a record, and the data fits in memory."""
+    """What was asked for; else on where windows are larger than a record, and the data fits in
+    memory."""
     path = dataset.data_path / "data.mdb"
     assert (True, "asked") == choose("on", path, 1, 1 << 60)
     assert (False, "asked") == choose("off", path, 1, 1)
     found = choose("auto", path, 1, 1 << 60)
     if found.reason == "shared" or choose("auto", path, 1 << 40, 1 << 60).reason != "small window":
-        pytest.skip(f"what is read ahead here is not to be found in /sys, or the file system is shared: {found}")
+        pytest.skip(
+            "what is read ahead here is not to be found in /sys, or the file system is shared:"
+            f" {found}"
+        )
     assert (False, "larger than memory") == found
     assert (False, "small window") == choose("auto", path, 1 << 40, 1 << 60)
     assert (True, "fits in memory") == choose("auto", path, 1, 74, memory_bytes=100)
@@ -192,7 +219,8 @@ def test_readahead_depends_on_size_memory_and_device(dataset, tmp_path):
 
 
 def test_the_limit_of_a_control_group_is_memory_that_data_can_take(tmp_path):
-    """The least of what is available and of the limits of the group and of those above it, of both versions."""
+    """The least of what is available and of the limits of the group and of those above it, of both
+    versions."""
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/meminfo").write_text("MemTotal: 9000 kB\nMemAvailable: 8000 kB\n")
     (tmp_path / "proc/self/cgroup").write_text("7:cpu,memory:/job/step\n0::/job/step\n")

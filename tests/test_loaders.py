@@ -1,4 +1,5 @@
-"""The loaders: what goes wrong in a worker reaches the rank as one line that names what it was about."""
+"""The loaders: what goes wrong in a worker reaches the rank as one line that names what it was
+about."""
 
 import os
 import resource
@@ -40,7 +41,11 @@ def files(datasets: dict[str, Dataset], tmp_path: Path) -> Dataset:
 
 def loader_of(dataset: Dataset, **options: Any) -> Loader:
     """A loader of one epoch in one batch."""
-    return make_loader(dataset.layout, dataset, LoaderOptions(**{"batch_size": dataset.records, "num_batches": 1, **options}))
+    return make_loader(
+        dataset.layout,
+        dataset,
+        LoaderOptions(**{"batch_size": dataset.records, "num_batches": 1, **options}),
+    )
 
 
 def failure(loader: Loader) -> tuple[type[IoprofError], str]:
@@ -66,7 +71,9 @@ def images_of(dataset: Dataset) -> list[Path]:
 def test_workers_change_no_batch(datasets: dict[str, Dataset], layout: str) -> None:
     """The same images and labels, however many processes make them, and a batch for each number."""
     options = {"batch_size": 5, "num_batches": 10}
-    alone, together = (list(loader_of(datasets[layout], workers=workers, **options)) for workers in (0, 2))
+    alone, together = (
+        list(loader_of(datasets[layout], workers=workers, **options)) for workers in (0, 2)
+    )
     assert list(range(10)) == [batch.number for batch in together]
     assert all((one.images == two.images).all() for one, two in zip(alone, together, strict=True))
     assert all((one.labels == two.labels).all() for one, two in zip(alone, together, strict=True))
@@ -90,11 +97,16 @@ def test_a_fifo_among_the_images_is_named(files: Dataset, workers: int) -> None:
     victim = images_of(files)[3]
     victim.unlink()
     os.mkfifo(victim)
-    assert f"{victim}: cannot be read (not a regular file)" == failure(loader_of(files, workers=workers))[1]
+    assert (
+        f"{victim}: cannot be read (not a regular file)"
+        == failure(loader_of(files, workers=workers))[1]
+    )
 
 
 @pytest.mark.timeout(60)
-def test_a_fifo_in_place_of_an_environment_is_named(datasets: dict[str, Dataset], tmp_path: Path) -> None:
+def test_a_fifo_in_place_of_an_environment_is_named(
+    datasets: dict[str, Dataset], tmp_path: Path
+) -> None:
     """The same for the file of an LMDB dataset, before a job is started."""
     dataset = Dataset.load(shutil.copytree(datasets["lmdb"].path, tmp_path / "lmdb"))
     victim = dataset.data_path / "data.mdb"
@@ -173,7 +185,8 @@ def program(dataset: Dataset, num_batches: int) -> list[str]:
 
 @pytest.fixture(params=["1M", "4k"], ids=["room for workers only", "room for nothing"])
 def small_shared_memory(request: pytest.FixtureRequest) -> list[str]:
-    """The beginning of a command line whose program finds a small /dev/shm, one page of it taken; needs root."""
+    """The beginning of a command line whose program finds a small /dev/shm, one page of it taken;
+    needs root."""
     taken = f"mount -t tmpfs -o size={request.param} none /dev/shm && echo > /dev/shm/taken"
     command = ["unshare", "--mount", "sh", "-c", f'{taken} && exec "$@"', "sh"]
     if os.geteuid() != 0 or subprocess.run([*command, "true"], capture_output=True).returncode != 0:
@@ -182,20 +195,38 @@ def small_shared_memory(request: pytest.FixtureRequest) -> list[str]:
 
 
 @pytest.mark.system(every=4)
-def test_shared_memory_that_is_full_says_what_to_do(datasets: dict[str, Dataset], small_shared_memory: list[str]) -> None:
-    """Whether a batch finds no room on its way to the rank, or not even the workers' locks do: what it was, and what to type."""
-    ended = subprocess.run([*small_shared_memory, *program(datasets["files"], 1)], capture_output=True, text=True, timeout=120)
+def test_shared_memory_that_is_full_says_what_to_do(
+    datasets: dict[str, Dataset], small_shared_memory: list[str]
+) -> None:
+    """Whether a batch finds no room on its way to the rank, or not even the workers' locks do: what
+    it was, and what to type."""
+    ended = subprocess.run(
+        [*small_shared_memory, *program(datasets["files"], 1)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     [said] = ended.stdout.splitlines()
-    assert said.startswith(("LoaderError: /dev/shm: 0.0 MB free, no loader worker", "LoaderError: /dev/shm: 1.0 MB free, a batch"))
+    assert said.startswith(
+        (
+            "LoaderError: /dev/shm: 0.0 MB free, no loader worker",
+            "LoaderError: /dev/shm: 1.0 MB free, a batch",
+        )
+    )
     assert "No space left on device" in said
     assert {"--workers", "--batch-size", "--shm-size=16g)"} <= set(said.replace(",", " ").split())
 
 
 @pytest.mark.job(every=4)
-def test_a_file_cut_short_under_a_worker_is_a_bus_error_with_its_causes(datasets: dict[str, Dataset], tmp_path: Path) -> None:
-    """A page that is no longer there kills the worker, and nobody can say which mapping it was: both are named."""
+def test_a_file_cut_short_under_a_worker_is_a_bus_error_with_its_causes(
+    datasets: dict[str, Dataset], tmp_path: Path
+) -> None:
+    """A page that is no longer there kills the worker, and nobody can say which mapping it was:
+    both are named."""
     dataset = Dataset.load(shutil.copytree(datasets["lmdb"].path, tmp_path / "lmdb"))
-    with subprocess.Popen(program(dataset, 5000), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        program(dataset, 5000), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         assert "36 samples\n" == process.stdout.readline()
         os.truncate(dataset.data_path / "data.mdb", 0)

@@ -18,7 +18,10 @@ from ioprof.report.page.answer import headline
 from ioprof.report.texts.markdown import escape, markdown
 
 MOST_LINES = 60
-HOSTILE = "<script>alert(1)</script> [a](http://x.test) ![b](c) `d` **e** | f @octocat #12 \x1b[31m\r\n# g\n- h" + "y" * 4000
+HOSTILE = (
+    "<script>alert(1)</script> [a](http://x.test) ![b](c) `d` **e** | f @octocat #12 \x1b[31m\r\n#"
+    " g\n- h" + "y" * 4000
+)
 
 
 @cache
@@ -29,10 +32,16 @@ def sample() -> SampleRun:
 def with_name(name: str) -> Summary:
     base = sample().summary
     slow = tuple(replace(read, path=name) for read in base.storage.slowest)
-    verdict = replace(base.verdict, text=name, advice=tuple(Advice(name, 1.3, 0.1) for _ in range(30)))
-    run = base.run.replace(name=name, loader=name, status=name, failures=tuple(Failure(what=name) for _ in range(30)))
+    verdict = replace(
+        base.verdict, text=name, advice=tuple(Advice(name, 1.3, 0.1) for _ in range(30))
+    )
+    run = base.run.replace(
+        name=name, loader=name, status=name, failures=tuple(Failure(what=name) for _ in range(30))
+    )
     capture = replace(base.capture, not_seen=(name,) * 30)
-    return replace(base, run=run, verdict=verdict, storage=base.storage.replace(slowest=slow), capture=capture)
+    return replace(
+        base, run=run, verdict=verdict, storage=base.storage.replace(slowest=slow), capture=capture
+    )
 
 
 def kinds(text: str) -> Counter[str]:
@@ -44,7 +53,10 @@ def kinds(text: str) -> Counter[str]:
 def test_the_answer_comes_first_then_evidence_advice_and_caveats() -> None:
     text = markdown(sample().summary, sample().steps)
     assert text.startswith(f"## {escape(headline(sample().summary))}\n")
-    places = [text.index(heading) for heading in ("### Evidence", "### What to change", "### Before you rely on this")]
+    places = [
+        text.index(heading)
+        for heading in ("### Evidence", "### What to change", "### Before you rely on this")
+    ]
     assert places == sorted(places)
     assert "| storage |" in text
     assert "1.31 × as fast" in text
@@ -59,7 +71,8 @@ def test_the_answer_comes_first_then_evidence_advice_and_caveats() -> None:
     | st.text("<>[]()!`*_|#-+=.1~@\\ \n&;", min_size=1, max_size=30)
 )
 def test_no_name_is_markup(name: str) -> None:
-    """Whatever a name holds, the document has the structure that it has with plain names, at most 60 lines, no HTML and no link."""
+    """Whatever a name holds, the document has the structure that it has with plain names, at most
+    60 lines, no HTML and no link."""
     text = markdown(with_name(name), sample().steps)
     found, plain = kinds(text), kinds(markdown(with_name("plain"), sample().steps))
     assert len(text.splitlines()) <= MOST_LINES
@@ -77,18 +90,29 @@ def test_no_name_is_markup(name: str) -> None:
     )
     expected = {"strong_open": plain["strong_open"]}
     assert {kind: found[kind] for kind in forbidden if found[kind]} == expected
-    for kind in ("heading_open", "list_item_open", "table_open", "tr_open", "td_open", "blockquote_open"):
+    for kind in (
+        "heading_open",
+        "list_item_open",
+        "table_open",
+        "tr_open",
+        "td_open",
+        "blockquote_open",
+    ):
         assert found[kind] == plain[kind], kind
     assert "@octocat" not in text
 
 
 def test_a_run_without_steps_has_an_answer() -> None:
     run = sample_run(steps=0)
-    text = markdown(replace(run.summary, verdict=replace(run.summary.verdict, bound_by=None)), run.steps)
+    text = markdown(
+        replace(run.summary, verdict=replace(run.summary.verdict, bound_by=None)), run.steps
+    )
     assert text.startswith("## No step was completed")
 
 
-def test_the_command_prints_markdown_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_markdown_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     sample().trace.save(tmp_path / "run")
     assert main(["report", str(tmp_path / "run"), "--markdown"]) == 0
     printed = capsys.readouterr()

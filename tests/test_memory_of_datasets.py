@@ -1,4 +1,5 @@
-"""What the main process holds of a dataset grows by some bytes per record, whatever the number of records."""
+"""What the main process holds of a dataset grows by some bytes per record, whatever the number of
+records."""
 
 import gc
 import tracemalloc
@@ -26,7 +27,8 @@ from ioprof.reporter import SILENT
 
 RECORDS: Final = (3600, 6600)
 LARGEST_BYTES_PER_RECORD: Final = 12
-"""Of a number in an array it is 4 or 8, of an object 50 or more. Peaks of two runs differ by 6 kB, which is 2 per record."""
+"""Of a number in an array it is 4 or 8, of an object 50 or more. Peaks of two runs differ by 6 kB,
+which is 2 per record."""
 
 
 @pytest.fixture(scope="module")
@@ -59,15 +61,23 @@ def scale(dataset: Dataset, _: Path) -> Any:
 
 @pytest.mark.parametrize("work", [relayout, verify, scale])
 def test_memory_per_record_is_that_of_a_number_in_an_array(
-    datasets: list[Dataset], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: Callable[[Dataset, Path], Any]
+    datasets: list[Dataset],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    work: Callable[[Dataset, Path], Any],
 ) -> None:
-    """By the peak of what Python and NumPy allocate, of two sizes; workers=1 does all in this process."""
-    monkeypatch.setattr("ioprof.format.record_index._BLOCK_BYTES", 1024)  # less than the names of the smaller one
+    """By the peak of what Python and NumPy allocate, of two sizes; workers=1 does all in this
+    process."""
+    monkeypatch.setattr(
+        "ioprof.format.record_index._BLOCK_BYTES", 1024
+    )  # less than the names of the smaller one
     monkeypatch.setattr("ioprof.converters.job.journal._BLOCK_ENTRIES", 16)
     threshold = gc.get_threshold()
     gc.set_threshold(10)  # otherwise the peak has garbage that the next collection frees
     peaks = []
-    for number, dataset in enumerate([datasets[0], *datasets, datasets[1]]):  # the first one loads modules
+    for number, dataset in enumerate(
+        [datasets[0], *datasets, datasets[1]]
+    ):  # the first one loads modules
         tracemalloc.start()
         work(dataset, tmp_path / str(number))
         peaks.append(tracemalloc.get_traced_memory()[1])
@@ -101,8 +111,11 @@ def test_pieces_are_those_of_a_list(ranges: list[tuple[int, int]], skipped: int)
 
 @pytest.mark.parametrize("records", [1, 63, 64, 65, 500])
 @pytest.mark.parametrize("block", [1, 7, 1 << 18])
-def test_names_are_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, records: int, block: int) -> None:
-    """Any range of them, whatever the blocks in which the file is looked through; a name too few or too many is an error."""
+def test_names_are_read_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, records: int, block: int
+) -> None:
+    """Any range of them, whatever the blocks in which the file is looked through; a name too few or
+    too many is an error."""
     monkeypatch.setattr("ioprof.format.record_index._BLOCK_BYTES", block)
     images = tmp_path / "tree" / "n00000000"
     images.mkdir(parents=True)
@@ -117,7 +130,11 @@ def test_names_are_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         start, stop = sorted(chance.choice(records + 1, 2, replace=False).tolist())
         assert names[start:stop] == index.names(start, stop)
         assert index.entries[start:stop].tobytes() == index.part(start, stop).tobytes()
-    for text in ("\n".join(names), "".join(f"{name}\n" for name in [*names, "y"]), "".join(f"{name}\n" for name in names[1:])):
+    for text in (
+        "\n".join(names),
+        "".join(f"{name}\n" for name in [*names, "y"]),
+        "".join(f"{name}\n" for name in names[1:]),
+    ):
         dataset.names_path.write_text(text)
         with pytest.raises(DatasetError, match=f"not the names of {records} records"):
             RecordIndex(dataset).names(0, 1)
@@ -130,9 +147,16 @@ def test_quantiles_of_an_array_are_those_of_a_list(lengths: list[int]) -> None:
 
 
 @given(
-    st.lists(st.integers(1, 2**32 - 1) | st.integers(1, 9) | st.integers(5000, 9000), min_size=1, max_size=60), st.integers(1, 7)
+    st.lists(
+        st.integers(1, 2**32 - 1) | st.integers(1, 9) | st.integers(5000, 9000),
+        min_size=1,
+        max_size=60,
+    ),
+    st.integers(1, 7),
 )
-def test_quantiles_of_lengths_that_are_read_in_parts_are_those_of_a_list(lengths: list[int], size: int) -> None:
+def test_quantiles_of_lengths_that_are_read_in_parts_are_those_of_a_list(
+    lengths: list[int], size: int
+) -> None:
     """To the last bit, also where two lengths are interpolated, of any lengths and any parts."""
 
     def parts() -> Iterator[Any]:

@@ -1,4 +1,5 @@
-"""Merging the parts of a run restores the run: times, spans, samples and facts, for any clocks and any part contents."""
+"""Merging the parts of a run restores the run: times, spans, samples and facts, for any clocks and
+any part contents."""
 
 import json
 from dataclasses import replace
@@ -28,16 +29,33 @@ DRAWING: Final = """
     step r1         0000000000 1111111111
     comm r1         .......0.. .......1..
 """
-ANCHOR: Final = {"before_ns": 100, "wall_ns": 10**18, "after_ns": 100, "offset_ns": 10**18 - 100, "uncertainty_ns": 0}
+ANCHOR: Final = {
+    "before_ns": 100,
+    "wall_ns": 10**18,
+    "after_ns": 100,
+    "offset_ns": 10**18 - 100,
+    "uncertainty_ns": 0,
+}
 
 
 def drawn(host: str, rank: int, ahead_ns: int = 0, drawing: str = DRAWING, **clocks: Any) -> Trace:
     """The part of one rank, on a host whose clock is ahead."""
     whole = timeline(drawing)
-    spans = whole.spans.filter(rank=rank).with_columns(host=pl.lit(host).cast(whole.spans.schema["host"]))
+    spans = whole.spans.filter(rank=rank).with_columns(
+        host=pl.lit(host).cast(whole.spans.schema["host"])
+    )
     zero = int(spans["start_ns"].min())  # type: ignore[arg-type]
     anchor = {**ANCHOR, "host": host, "before_ns": 100 + ahead_ns, "after_ns": 100 + ahead_ns}
-    processes = [{"host": host, "pid": pid(rank), "role": "rank", "rank": rank, "first_ns": 0, "last_ns": 200}]
+    processes = [
+        {
+            "host": host,
+            "pid": pid(rank),
+            "role": "rank",
+            "rank": rank,
+            "first_ns": 0,
+            "last_ns": 200,
+        }
+    ]
     run = {
         "name": host,
         "status": "complete",
@@ -46,10 +64,18 @@ def drawn(host: str, rank: int, ahead_ns: int = 0, drawing: str = DRAWING, **clo
         "exit_code": 0,
         "failures": [],
         "config": {"ranks": 2, "batch_size": 4},
-        "hosts": [{"name": host, "cpus": 8, "memory_bytes": 1 << 34, "others_cpu_ratio": 0.1 * rank}],
+        "hosts": [
+            {"name": host, "cpus": 8, "memory_bytes": 1 << 34, "others_cpu_ratio": 0.1 * rank}
+        ],
         "processes": processes,
         "part": {"number": rank, "of": 2, "job": "SLURM_JOB_ID=1 step 0"},
-        "clocks": {"uncertainty_ns": 0, "zero_monotonic_ns": zero + ahead_ns, "anchors": [anchor], "kernel": "one", **clocks},
+        "clocks": {
+            "uncertainty_ns": 0,
+            "zero_monotonic_ns": zero + ahead_ns,
+            "anchors": [anchor],
+            "kernel": "one",
+            **clocks,
+        },
         "capture": {
             "reads": True,
             "ns_per_span": 100.0 + rank,
@@ -58,24 +84,37 @@ def drawn(host: str, rank: int, ahead_ns: int = 0, drawing: str = DRAWING, **clo
             "faults": {"by": "perf events", "reason": None},
             "samplers": {"period_s": 1.0},
             "sampled": {"notes": ["no GPU"], "damaged": rank, "lost": 0},
-            "gpu": {"windows": [{"host": host, "rank": rank, "start_ns": 10, "end_ns": None}], "notes": []},
+            "gpu": {
+                "windows": [{"host": host, "rank": rank, "start_ns": 10, "end_ns": None}],
+                "notes": [],
+            },
         },
     }
-    counters = [{"time_ns": 50, "host": host, "pid": number, "name": "x", "value": 1.0} for number in (None, pid(rank))]
+    counters = [
+        {"time_ns": 50, "host": host, "pid": number, "name": "x", "value": 1.0}
+        for number in (None, pid(rank))
+    ]
     table = pl.DataFrame(counters, schema=table_schema(COUNTER_COLUMNS))
-    return Trace(RunRecord.of(run), spans.with_columns(pl.col("start_ns", "end_ns") - zero), counters=table)
+    return Trace(
+        RunRecord.of(run), spans.with_columns(pl.col("start_ns", "end_ns") - zero), counters=table
+    )
 
 
 @settings(max_examples=examples(20))  # of two numbers, which are added and subtracted
 @given(st.integers(0, 10**15), st.integers(0, 10**15), st.booleans())
 def test_what_two_hosts_recorded_of_a_job_is_the_job(one: int, two: int, swapped: bool) -> None:
-    """For any clocks: if the clocks are known to be the same, every time equals that of the whole job exactly."""
+    """For any clocks: if the clocks are known to be the same, every time equals that of the whole
+    job exactly."""
     parts = [drawn("a", 0, one, monotonic_shift_ns=one), drawn("b", 1, two, monotonic_shift_ns=two)]
     merged = merge_parts(parts[::-1] if swapped else parts, "both")
     columns = ["kind", "rank", "step", "start_ns", "end_ns"]
-    assert_frame_equal(timeline(DRAWING).spans.select(columns), merged.spans.select(columns), check_row_order=False)
+    assert_frame_equal(
+        timeline(DRAWING).spans.select(columns), merged.spans.select(columns), check_row_order=False
+    )
     assert [10, 10] == [window.start_ns for window in merged.run.capture.gpu.windows]
-    assert [(0, 200), (0, 200)] == [(process.first_ns, process.last_ns) for process in merged.run.processes]
+    assert [(0, 200), (0, 200)] == [
+        (process.first_ns, process.last_ns) for process in merged.run.processes
+    ]
     assert {50} == set(merged.counters["time_ns"])
     whole = timeline(DRAWING, config={"batch_size": 4})
     assert summarise(whole).to_json() == summarise(Trace(whole.run, merged.spans)).to_json()
@@ -87,7 +126,8 @@ def with_facts(trace: Trace, **fields: Any) -> Trace:
 
 
 def test_facts_are_those_of_all_parts() -> None:
-    """The first rank's part takes precedence; lists are joined, worst status and greatest cost count, differences are kept."""
+    """The first rank's part takes precedence; lists are joined, worst status and greatest cost
+    count, differences are kept."""
     late, early = drawn("b", 1), drawn("a", 0)
     late = with_facts(
         late,
@@ -99,12 +139,26 @@ def test_facts_are_those_of_all_parts() -> None:
     )
     early = with_facts(early, config=early.run.config.replace(workers=4))
     run = merge_parts([late, early], "both").run
-    assert ("both", "failed", 3, early.run.command) == (run.name, run.status, run.exit_code, run.command)
+    assert ("both", "failed", 3, early.run.command) == (
+        run.name,
+        run.status,
+        run.exit_code,
+        run.command,
+    )
     assert "2026-11-21T10:00:00Z" == run.started
-    assert [(None, "torchrun exited with 3 (on b)")] == [(failure.rank, failure.what) for failure in run.failures]
-    assert ["a", "b"] == [host.name for host in run.hosts] == [damage.file for damage in run.capture.damaged]
+    assert [(None, "torchrun exited with 3 (on b)")] == [
+        (failure.rank, failure.what) for failure in run.failures
+    ]
+    assert (
+        ["a", "b"]
+        == [host.name for host in run.hosts]
+        == [damage.file for damage in run.capture.damaged]
+    )
     assert ["a", "b"] == [process.host for process in run.capture.unseen_processes]
-    assert (101.0, "forbidden (on b)") == (run.capture.ns_per_span, run.capture.faults and run.capture.faults.reason)
+    assert (101.0, "forbidden (on b)") == (
+        run.capture.ns_per_span,
+        run.capture.faults and run.capture.faults.reason,
+    )
     assert SampledSeries(notes=("no GPU",), damaged=1, lost=0) == run.capture.sampled
     assert (4, 2) == (run.config.workers, run.config.ranks)
     assert [{}, {"workers": 8}] == [part.config for part in run.parts]
@@ -115,14 +169,19 @@ def test_two_tasks_of_one_host_count_it_once() -> None:
     """Its cores, its memory and its own series; processes belong to their task."""
     merged = merge_parts([drawn("a", 0), drawn("a", 1)], "both")
     assert [("a", 8, 1 << 34, 0.1)] == [
-        (host.name, host.cpus, host.memory_bytes, host.others_cpu_ratio) for host in merged.run.hosts
+        (host.name, host.cpus, host.memory_bytes, host.others_cpu_ratio)
+        for host in merged.run.hosts
     ]
     assert [None, pid(0), pid(1)] == merged.counters.sort("pid")["pid"].to_list()
-    assert (0, ["a", "a, task 1"]) == (merged.run.clocks.uncertainty_ns, [part.name for part in merged.run.parts])
+    assert (0, ["a", "a, task 1"]) == (
+        merged.run.clocks.uncertainty_ns,
+        [part.name for part in merged.run.parts],
+    )
 
 
 def test_machines_of_one_name_stay_two() -> None:
-    """Containers may share the name localhost; a different boot id means another machine, which gets another name."""
+    """Containers may share the name localhost; a different boot id means another machine, which
+    gets another name."""
     parts = [drawn("localhost", 0), drawn("localhost", 1, kernel="two")]
     merged = merge_parts(parts, "both")
     assert ["localhost", "localhost (2)"] == [host.name for host in merged.run.hosts]
@@ -134,15 +193,22 @@ def test_machines_of_one_name_stay_two() -> None:
 
 
 def test_uncertainties_of_parts_count_for_the_whole() -> None:
-    """Uncertainties add up: a part of several hosts with one spool has its own; an unknown one makes the sum unknown."""
-    exact, vague, blind = drawn("a", 0), drawn("b", 1, uncertainty_ns=700), drawn("b", 1, uncertainty_ns=None)
+    """Uncertainties add up: a part of several hosts with one spool has its own; an unknown one
+    makes the sum unknown."""
+    exact, vague, blind = (
+        drawn("a", 0),
+        drawn("b", 1, uncertainty_ns=700),
+        drawn("b", 1, uncertainty_ns=None),
+    )
     assert 700 == merge_parts([exact, vague], "both").run.clocks.uncertainty_ns
     assert merge_parts([exact, blind], "both").run.clocks.uncertainty_ns is None
 
 
 def of_another_job() -> Trace:
     """A part of another run of the command."""
-    return with_facts(drawn("b", 1), part=PartNumber(number=1, num_parts=2, job="SLURM_JOB_ID=2 step 0"))
+    return with_facts(
+        drawn("b", 1), part=PartNumber(number=1, num_parts=2, job="SLURM_JOB_ID=2 step 0")
+    )
 
 
 @pytest.mark.parametrize(
@@ -151,7 +217,7 @@ def of_another_job() -> Trace:
         ([], "nothing to gather"),
         ([drawn("a", 0), drawn("b", 0)], "rank 0 is in both a and b"),
         ([drawn("a", 0), drawn("a", 0)], "rank 0 is in both"),
-        ([drawn("a", 0), of_another_job()], "a is of SLURM_JOB_ID=1 step 0, b is of SLURM_JOB_ID=2 step 0"),
+        ([drawn("a", 0), of_another_job()], "a is of SLURM_JOB_ID=1 step 0, b is of SLURM_JOB_ID=2 step 0"),  # noqa: E501
     ],
 )  # fmt: skip
 def test_parts_of_different_runs_are_refused(parts: list[Trace], said: str) -> None:
@@ -172,14 +238,21 @@ def test_missing_parts_are_known_by_their_numbers() -> None:
 
 def places(value: Any, above: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """The path to every value within a value."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    inner = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     return [way for key, entry in inner for way in ((*above, key), *places(entry, (*above, key)))]
 
 
 ANY: Final = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=5),
     lambda inner: (
-        st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["host", "rank", "start_ns", "x"]), inner, max_size=2)
+        st.lists(inner, max_size=2)
+        | st.dictionaries(st.sampled_from(["host", "rank", "start_ns", "x"]), inner, max_size=2)
     ),
     max_leaves=5,
 )
@@ -195,7 +268,8 @@ ANY: Final = st.recursive(
 def test_any_value_anywhere_in_a_part_works_or_is_refused(
     tmp_path_factory: pytest.TempPathFactory, way: tuple[Any, ...], value: Any
 ) -> None:
-    """A run.json that was edited: it is merged, or refused in one line, and the merged run can be saved."""
+    """A run.json that was edited: it is merged, or refused in one line, and the merged run can be
+    saved."""
     part = drawn("b", 1)
     run = json.loads(part.run.to_json())
     inner = run
@@ -218,9 +292,18 @@ def test_hosts_that_shared_a_spool_are_aligned_by_their_collectives(tmp_path: Pa
     """If TMPDIR is a folder of all hosts, the facts no longer say that the clocks are one."""
     comm = KINDS.index("comm") + 1
     for rank, (host, ahead) in enumerate(((b"a", 0), (b"b", 5000))):
-        spans = [record(kind=comm, start_ns=at + ahead, end_ns=at + ahead + 9, step=at, name=0) for at in (1000, 2000)]
+        spans = [
+            record(kind=comm, start_ns=at + ahead, end_ns=at + ahead + 9, step=at, name=0)
+            for at in (1000, 2000)
+        ]
         header = header_bytes(
-            host=host, pid=7, rank=rank, rank_source=1, anchor_before_ns=ahead, anchor_wall_ns=10**18, anchor_after_ns=ahead
+            host=host,
+            pid=7,
+            rank=rank,
+            rank_source=1,
+            anchor_before_ns=ahead,
+            anchor_wall_ns=10**18,
+            anchor_after_ns=ahead,
         )
         (tmp_path / f"{rank}.ring").write_bytes(header + chunk(string(0, b"all_reduce"), *spans))
     clocks = {"method": "one host, one monotonic clock", "uncertainty_ns": 0}

@@ -1,4 +1,5 @@
-"""Jobs whose ranks divide the model: what they compute is the same, and what they send and wait for is in the run."""
+"""Jobs whose ranks divide the model: what they compute is the same, and what they send and wait for
+is in the run."""
 
 import json
 import os
@@ -37,13 +38,31 @@ from ioprof.train.models import MODELS, make_model
 from ioprof.train.stages import divide
 
 STEPS, BATCH = 6, 24
-BOTH_RANKS = 'for rank in 0 1; do RANK=$rank "$@" & pids="$pids $!"; done; for pid in $pids; do wait $pid || exit 1; done'
+BOTH_RANKS = (
+    'for rank in 0 1; do RANK=$rank "$@" & pids="$pids $!"; done; for pid in $pids; do wait $pid ||'
+    " exit 1; done"
+)
 
 
 def recorded(folder: Path, what: str, ranks: int) -> "ioprof.Run":
     """A run of the built-in job with a perceptron on constant batches."""
-    words = ("--loader", "null", "--device", "cpu", "--model", "mlp", "--ranks", ranks, "--batch-size", BATCH, "--steps", STEPS)
-    finished = jobs.ioprof("run", *words, "--parallel", what, "--no-stacks", "--out", what, cwd=folder)
+    words = (
+        "--loader",
+        "null",
+        "--device",
+        "cpu",
+        "--model",
+        "mlp",
+        "--ranks",
+        ranks,
+        "--batch-size",
+        BATCH,
+        "--steps",
+        STEPS,
+    )
+    finished = jobs.ioprof(
+        "run", *words, "--parallel", what, "--no-stacks", "--out", what, cwd=folder
+    )
     assert 0 == finished.code, finished.err
     return ioprof.Run.load(folder / what)
 
@@ -55,31 +74,48 @@ def staged(tmp_path_factory):
 
 
 def expected_losses(num_batches: int) -> list[float]:
-    """Of the first of so many constant batches of as many ranks, where one process trains on all of them."""
+    """Of the first of so many constant batches of as many ranks, where one process trains on all of
+    them."""
     torch.set_num_threads(1)
-    config = JobConfig(loader="null", device="cpu", batch_size=BATCH, workers=0, steps=STEPS, model="mlp")
+    config = JobConfig(
+        loader="null", device="cpu", batch_size=BATCH, workers=0, steps=STEPS, model="mlp"
+    )
     learner = Learner(config, 1000, torch.device("cpu"), lambda model: model, 0)
-    ranks = JobConfig(loader="null", device="cpu", ranks=9, batch_size=BATCH, workers=0, steps=1, model="mlp")
-    each = [next(iter(make_loader("null", None, ranks.loader_options(rank)))) for rank in range(num_batches)]
-    images, labels = torch.cat([batch.images for batch in each]), torch.cat([batch.labels for batch in each])
+    ranks = JobConfig(
+        loader="null", device="cpu", ranks=9, batch_size=BATCH, workers=0, steps=1, model="mlp"
+    )
+    each = [
+        next(iter(make_loader("null", None, ranks.loader_options(rank))))
+        for rank in range(num_batches)
+    ]
+    images, labels = (
+        torch.cat([batch.images for batch in each]),
+        torch.cat([batch.labels for batch in each]),
+    )
     losses = []
     for _ in range(STEPS):
         with torch.no_grad():
-            losses.append(float(nn.functional.cross_entropy(learner.model(each[0].images), each[0].labels)))
+            losses.append(
+                float(nn.functional.cross_entropy(learner.model(each[0].images), each[0].labels))
+            )
         learner.train_step(images, labels)
     return losses
 
 
 @pytest.mark.system(every=3)
 def test_a_pipeline_learns_what_one_process_learns(staged):
-    """The means over microbatches are those over the batch: the same loss in each step, but for the order of additions."""
+    """The means over microbatches are those over the batch: the same loss in each step, but for the
+    order of additions."""
     assert pytest.approx(expected_losses(1), rel=1e-5) == list(staged.trace.run.learning.losses)
 
 
 @pytest.mark.job(every=4)
 def test_each_message_has_one_name_on_both_ranks(staged):
-    """Activations forward and gradients back, one of each per microbatch and border, and the labels."""
-    messages = staged.trace.spans.filter(kind="comm", step=STEPS - 1).with_columns(pl.col("name").cast(pl.String))
+    """Activations forward and gradients back, one of each per microbatch and border, and the
+    labels."""
+    messages = staged.trace.spans.filter(kind="comm", step=STEPS - 1).with_columns(
+        pl.col("name").cast(pl.String)
+    )
     names = messages.group_by("name").agg(pl.col("rank").unique().sort(), pl.col("offset").unique())
     expected = dict.fromkeys(((0, 1), (1, 2), (1, 0), (2, 1)), 6) | {(0, 2): 1}
     found: dict[tuple[int, int], int] = {}
@@ -88,7 +124,9 @@ def test_each_message_has_one_name_on_both_ranks(staged):
         assert ([source], sorted((source, target))) == (senders, ranks)
         found[source, target] = found.get((source, target), 0) + 1
     assert expected == found
-    sizes = messages.filter(pl.col("name").str.starts_with("message 0>1"))["bytes"].unique().to_list()
+    sizes = (
+        messages.filter(pl.col("name").str.starts_with("message 0>1"))["bytes"].unique().to_list()
+    )
     assert [BATCH // 6 * 512 * 4] == sizes
 
 
@@ -96,15 +134,22 @@ def test_each_message_has_one_name_on_both_ranks(staged):
 def test_stages_wait_in_bubbles_and_the_time_is_charged_whole(staged):
     """Causes sum to the steps; a stage waits for others, by name; each sample counts once."""
     found = charges(staged.trace)
-    assert found.steps.select(pl.sum_horizontal(f"{cause}_ns" for cause in CAUSES).alias("sum"))["sum"].to_list() == (
-        (found.steps["end_ns"] - found.steps["start_ns"]).to_list()
-    )
+    assert found.steps.select(pl.sum_horizontal(f"{cause}_ns" for cause in CAUSES).alias("sum"))[
+        "sum"
+    ].to_list() == ((found.steps["end_ns"] - found.steps["start_ns"]).to_list())
     assert (found.steps.group_by("rank").agg(pl.col("compute_ns").sum())["compute_ns"] > 0).all()
     summary = staged.summary
     straggler = next(entry for entry in summary.steps.causes if entry.cause == "straggler")
     assert straggler.seconds > 0
-    assert all(part.name.startswith("bubble, rank ") and "straggler" not in part.name for part in straggler.details)
-    assert ("pipeline", 3, 6) == (summary.run.parallel, summary.run.stages, summary.run.microbatches)
+    assert all(
+        part.name.startswith("bubble, rank ") and "straggler" not in part.name
+        for part in straggler.details
+    )
+    assert ("pipeline", 3, 6) == (
+        summary.run.parallel,
+        summary.run.stages,
+        summary.run.microbatches,
+    )
     wall_s = (found.steps["end_ns"].max() - found.steps["start_ns"].min()) / 1e9
     assert pytest.approx(STEPS * BATCH / wall_s) == summary.throughput.samples_per_s
     report = jobs.report_of(staged.folder)
@@ -114,30 +159,55 @@ def test_stages_wait_in_bubbles_and_the_time_is_charged_whole(staged):
 
 @pytest.mark.system(every=3)
 def test_sharded_parameters_learn_what_one_process_learns(tmp_path):
-    """Gradients are means over the ranks; gathering and reducing them are spans of the step, and no part of its computation."""
+    """Gradients are means over the ranks; gathering and reducing them are spans of the step, and no
+    part of its computation."""
     run = recorded(tmp_path, "fsdp", 2)
     assert pytest.approx(expected_losses(2), rel=1e-4) == list(run.trace.run.learning.losses)
-    spans = run.trace.spans.filter(pl.col("rank") == 0, pl.col("step") == STEPS - 1).with_columns(pl.col("name").cast(pl.String))
+    spans = run.trace.spans.filter(pl.col("rank") == 0, pl.col("step") == STEPS - 1).with_columns(
+        pl.col("name").cast(pl.String)
+    )
     collectives = spans.filter(kind="comm")
-    assert {"all", "reduce"} == {name.partition("_")[0] for name in collectives["name"]}  # all_gather..., reduce_scatter...
+    assert {"all", "reduce"} == {
+        name.partition("_")[0] for name in collectives["name"]
+    }  # all_gather..., reduce_scatter...
     computed = spans.filter(kind="compute")
     both = collectives.join(computed, how="cross", suffix="_computed")
-    assert both.filter(pl.col("start_ns") < pl.col("end_ns_computed"), pl.col("end_ns") > pl.col("start_ns_computed")).is_empty()
+    assert both.filter(
+        pl.col("start_ns") < pl.col("end_ns_computed"),
+        pl.col("end_ns") > pl.col("start_ns_computed"),
+    ).is_empty()
 
 
-# ------------------------------------------------------------------------------------------------ scripts of others
+# -------------------------------------------------------------------------------- scripts of others
 
 
 def foreign(folder: Path, what: str, *before: object) -> list[dict]:
     """What both ranks of the program printed."""
     folder.mkdir(exist_ok=True)
-    line = ["bash", "-c", BOTH_RANKS, "ranks", sys.executable, PROGRAMS / "train_divided.py", what, folder / "store"]
+    line = [
+        "bash",
+        "-c",
+        BOTH_RANKS,
+        "ranks",
+        sys.executable,
+        PROGRAMS / "train_divided.py",
+        what,
+        folder / "store",
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        list(map(str, [*before, *line])), capture_output=True, text=True, timeout=200, env=environment, cwd=folder
+        list(map(str, [*before, *line])),
+        capture_output=True,
+        text=True,
+        timeout=200,
+        env=environment,
+        cwd=folder,
     )
     assert 0 == done.returncode, done.stderr
-    return sorted((json.loads(text) for text in done.stdout.splitlines() if text.startswith("{")), key=lambda each: each["rank"])
+    return sorted(
+        (json.loads(text) for text in done.stdout.splitlines() if text.startswith("{")),
+        key=lambda each: each["rank"],
+    )
 
 
 def record(folder: Path) -> tuple[object, ...]:
@@ -147,17 +217,25 @@ def record(folder: Path) -> tuple[object, ...]:
 @pytest.mark.system(every=3)
 @on_a_quiet_machine
 def test_a_stage_of_a_foreign_script_waits_for_the_slow_one_before_it(tmp_path):
-    """The bubble is as long as the program's own stopwatch says, and its cause is what the first stage computed meanwhile."""
+    """The bubble is as long as the program's own stopwatch says, and its cause is what the first
+    stage computed meanwhile."""
     printed = foreign(tmp_path / "a", "pipeline", *record(tmp_path / "run"))
     assert printed[1]["losses"] == foreign(tmp_path / "b", "pipeline")[1]["losses"]
     trace = ioprof.load(tmp_path / "run").trace
-    assert ("pipeline", 2, 4) == (trace.run.config.parallel, trace.run.config.stages, trace.run.config.microbatches)
+    assert ("pipeline", 2, 4) == (
+        trace.run.config.parallel,
+        trace.run.config.stages,
+        trace.run.config.microbatches,
+    )
     found = charges(trace)
     steps = found.steps.filter(pl.col("rank") == 1).sort("step")["straggler_ns"].to_list()[2:]
     waited = printed[1]["waits"][2:]
     with comparing_times():
-        assert 0.8 * sum(waited) <= sum(steps) <= 1.3 * sum(waited), (steps, waited)  # backward passes wait a little, too
-        (largest, *_) = found.details.of_cause("straggler", sum(steps), trace)
+        assert 0.8 * sum(waited) <= sum(steps) <= 1.3 * sum(waited), (
+            steps,
+            waited,
+        )  # backward passes wait a little, too
+        largest, *_ = found.details.of_cause("straggler", sum(steps), trace)
         assert "bubble, rank 0: compute" == largest[0]
 
 
@@ -176,7 +254,7 @@ def test_a_slow_rank_with_sharded_parameters_is_named(tmp_path):
         assert sum(found.straggler_wait_ns.get(0, {}).values()) < 0.5 * sum(waits.values())
 
 
-# ------------------------------------------------------------------------------------------------ what is refused
+# ---------------------------------------------------------------------------------- what is refused
 
 
 @pytest.mark.parametrize(
@@ -187,15 +265,28 @@ def test_a_slow_rank_with_sharded_parameters_is_named(tmp_path):
         ({"parallel": "pipeline", "device": "emulated:p100"}, "runs on --device cpu alone"),
         ({"parallel": "fsdp", "device": "emulated:p100"}, "runs on --device cpu alone"),
         ({"parallel": "pipeline", "model": "transformer"}, "it is no row of layers"),
-        ({"parallel": "pipeline", "ranks": 11, "batch_size": 22}, "it can be divided into 10 stages"),
+        (
+            {"parallel": "pipeline", "ranks": 11, "batch_size": 22},
+            "it can be divided into 10 stages",
+        ),
         ({"parallel": "pipeline", "microbatches": 3}, "does not divide a batch of 64"),
         ({"parallel": "pipeline", "microbatches": 1}, "fewer than the 2 stages"),
-        ({"parallel": "pipeline", "checkpoints": Path("kept")}, "--checkpoints kept: not with --parallel pipeline"),
+        (
+            {"parallel": "pipeline", "checkpoints": Path("kept")},
+            "--checkpoints kept: not with --parallel pipeline",
+        ),
     ],
 )
 def test_what_does_not_combine_is_refused_before_the_job(options, message, tmp_path):
     """Nothing is started, and nothing is ignored."""
-    usual = {"loader": "null", "device": "cpu", "model": "mlp", "ranks": 2, "steps": 2, "out": tmp_path / "run"}
+    usual = {
+        "loader": "null",
+        "device": "cpu",
+        "model": "mlp",
+        "ranks": 2,
+        "steps": 2,
+        "out": tmp_path / "run",
+    }
     with pytest.raises(CommandError, match=message):
         plan_job(given_options(RunOptions, {**usual, **options}), {}, SILENT)
 
@@ -222,14 +313,25 @@ def test_a_model_has_as_many_stages_as_its_facts_say(name):
 def test_a_sender_waits_only_where_it_waits_for_the_receiver():
     """It hands the message over and goes on; the receiver has waited since its call."""
     times = {"rank": [0, 0, 1], "start_ns": [10, 30, 4], "end_ns": [11, 31, 14]}
-    spans = pl.DataFrame(times).with_columns(kind=pl.lit("comm"), step=0, offset=0, name=pl.lit("message 0>1"))
-    found = arrivals(Trace(RunRecord(), whole(spans))).sort("rank").select("own_ns", "complete_ns", "late_rank", "is_message")
+    spans = pl.DataFrame(times).with_columns(
+        kind=pl.lit("comm"), step=0, offset=0, name=pl.lit("message 0>1")
+    )
+    found = (
+        arrivals(Trace(RunRecord(), whole(spans)))
+        .sort("rank")
+        .select("own_ns", "complete_ns", "late_rank", "is_message")
+    )
     assert [(30, 30, 0, True), (4, 10, 0, True)] == found.rows()
 
 
 def test_the_rate_of_an_exchange_that_waits_for_gradients_is_a_bound():
-    """DistributedDataParallel on the CPU has one span for all buckets: the transfer took at most that, and at least its end."""
-    times = {"rank": [0, 1, 0, 1, 0], "start_ns": [20, 30, 0, 0, 90], "end_ns": [90, 90, 70, 60, 95]}
+    """DistributedDataParallel on the CPU has one span for all buckets: the transfer took at most
+    that, and at least its end."""
+    times = {
+        "rank": [0, 1, 0, 1, 0],
+        "start_ns": [20, 30, 0, 0, 90],
+        "end_ns": [90, 90, 70, 60, 95],
+    }
     kinds = {"kind": ["comm"] * 2 + ["compute"] * 3, "name": ["gradients"] * 2 + ["backward"] * 3}
     spans = pl.DataFrame({**times, **kinds}).with_columns(step=0)
     config = ConfigRecord(ranks=2, gradient_bytes=1000)
@@ -237,21 +339,34 @@ def test_the_rate_of_an_exchange_that_waits_for_gradients_is_a_bound():
     assert (found.seconds, found.alone_s) == (pytest.approx(60e-9), pytest.approx(20e-9))
     assert pytest.approx(1000 / 60e-9) == found.bytes_per_s
     (said,) = network_statements(RunRecord(config=config), found)
-    assert "in 60.0 ns of a median step, 20.0 ns of it after all gradients were computed: 2L(p-1)/p / t is at least" in said.text
+    assert (
+        "in 60.0 ns of a median step, 20.0 ns of it after all gradients were computed: 2L(p-1)/p /"
+        " t is at least" in said.text
+    )
 
 
-@pytest.mark.parametrize(("number", "size", "is_told"), [(MANY_SUMS, 1000, True), (MANY_SUMS - 1, 1000, False), (60, 2**21, False)])
+@pytest.mark.parametrize(
+    ("number", "size", "is_told"),
+    [(MANY_SUMS, 1000, True), (MANY_SUMS - 1, 1000, False), (60, 2**21, False)],
+)
 def test_many_small_sums_in_a_step_are_told(number, size, is_told):
     """As of a loop over parameters; neither few nor large ones, nor those of a library."""
     names = [f"all_reduce {place}" if place else "all_reduce" for place in range(number)]
     steps = [
-        pl.DataFrame({"name": [*names, "gradients"]}).with_columns(step=step, rank=rank) for step in range(3) for rank in range(2)
+        pl.DataFrame({"name": [*names, "gradients"]}).with_columns(step=step, rank=rank)
+        for step in range(3)
+        for rank in range(2)
     ]
     spans = pl.concat(steps).with_columns(kind=pl.lit("comm"), bytes=size, start_ns=0, end_ns=1)
-    assert (SmallSums(number, size) if is_told else None) == small_sums(Trace(RunRecord(), whole(spans)))
+    assert (SmallSums(number, size) if is_told else None) == small_sums(
+        Trace(RunRecord(), whole(spans))
+    )
 
 
 def whole(spans: pl.DataFrame) -> pl.DataFrame:
     """Spans with all columns."""
     types = table_schema(SPAN_COLUMNS).items()
-    return spans.select((pl.col(name) if name in spans.columns else pl.lit(None)).cast(of).alias(name) for name, of in types)
+    return spans.select(
+        (pl.col(name) if name in spans.columns else pl.lit(None)).cast(of).alias(name)
+        for name, of in types
+    )

@@ -1,4 +1,5 @@
-"""The models of the built-in job: parameters and operations are the published ones, and results those of torchvision."""
+"""The models of the built-in job: parameters and operations are the published ones, and results
+those of torchvision."""
 
 import importlib
 import sys
@@ -13,7 +14,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from ioprof.errors import CommandError
 from ioprof.train.models import MODELS, default_model, make_model, model_facts
 
-PUBLISHED = {"alexnet": 61_100_840, "vgg16": 138_357_544, "resnet50": 25_557_032, "inception3": 27_161_264}
+PUBLISHED = {
+    "alexnet": 61_100_840,
+    "vgg16": 138_357_544,
+    "resnet50": 25_557_032,
+    "inception3": 27_161_264,
+}
 """Parameters with 1,000 classes, that of Inception-v3 with its auxiliary head."""
 
 
@@ -23,7 +29,9 @@ def parameters(model: nn.Module) -> int:
 
 def on_meta(name: str, samples: int = 2) -> tuple[nn.Module, torch.Tensor]:
     with torch.device("meta"):
-        return make_model(name, 1000), torch.zeros((samples, *model_facts(name).sample_shape), dtype=torch.uint8)
+        return make_model(name, 1000), torch.zeros(
+            (samples, *model_facts(name).sample_shape), dtype=torch.uint8
+        )
 
 
 def test_the_published_models_have_the_published_parameters():
@@ -33,19 +41,24 @@ def test_the_published_models_have_the_published_parameters():
 
 @pytest.mark.parametrize("name", MODELS)
 def test_what_the_table_says_of_a_model_is_so(name):
-    """Parameters and operations of the forward pass, as torch counts them, and the bytes of gradients that follow from them."""
+    """Parameters and operations of the forward pass, as torch counts them, and the bytes of
+    gradients that follow from them."""
     model, samples = on_meta(name)
     with FlopCounterMode(display=False) as counter, torch.device("meta"):
         model(samples)
 
     facts = model_facts(name)
-    assert (facts.parameters, facts.forward_flops) == (parameters(model), counter.get_total_flops() // 2)
+    assert (facts.parameters, facts.forward_flops) == (
+        parameters(model),
+        counter.get_total_flops() // 2,
+    )
     assert facts.gradient_bytes == 4 * parameters(model)
 
 
 @pytest.mark.parametrize("name", [name for name, facts in MODELS.items() if facts.takes_images])
 def test_a_model_of_images_gives_a_number_for_each_class(name):
-    """The number of classes is that of the dataset; Inception-v3 has a second result in training."""
+    """The number of classes is that of the dataset; Inception-v3 has a second result in
+    training."""
     with torch.device("meta"):
         model = make_model(name, 7)
         images = torch.zeros((2, *model_facts(name).sample_shape), dtype=torch.uint8)
@@ -60,9 +73,11 @@ def test_a_model_of_images_gives_a_number_for_each_class(name):
 
 @pytest.fixture(scope="module")
 def torchvision():
-    """torchvision's definitions, which are no dependency: from where CI installs them for an example of another library.
+    """torchvision's definitions, which are no dependency: from where CI installs them for an
+    example of another library.
 
-    Where its library of operators does not fit this torch, the operators that its Python part names on import are declared.
+    Where its library of operators does not fit this torch, the operators that its Python part names
+    on import are declared.
     """
     before, operators = set(sys.modules), torch.library.Library("torchvision", "FRAGMENT")
     for name in ("nms", "qnms"):
@@ -82,7 +97,12 @@ def torchvision():
                 del sys.modules[module]
 
 
-NAMES = {"alexnet": "alexnet", "vgg16": "vgg16", "resnet50": "resnet50", "inception3": "inception_v3"}
+NAMES = {
+    "alexnet": "alexnet",
+    "vgg16": "vgg16",
+    "resnet50": "resnet50",
+    "inception3": "inception_v3",
+}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -101,7 +121,13 @@ def test_a_model_computes_what_torchvisions_does(torchvision, name):
         for own, other in zip(ours.parameters(), theirs.parameters(), strict=True):
             assert own.shape == other.shape
             other.copy_(own)
-    images = torch.randint(0, 256, (2, *facts.sample_shape), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    images = torch.randint(
+        0,
+        256,
+        (2, *facts.sample_shape),
+        dtype=torch.uint8,
+        generator=torch.Generator().manual_seed(0),
+    )
     with torch.no_grad():
         expected = theirs.eval()(images.float() / 127.5 - 1)
         torch.testing.assert_close(ours.eval()(images), expected, rtol=1e-4, atol=1e-5)
@@ -126,4 +152,6 @@ def test_an_unknown_model_is_refused():
     """The message names those that there are."""
     with pytest.raises(CommandError, match="--model vgg: unknown; choose one of alexnet, vgg16"):
         model_facts("vgg")
-    assert ["small_cnn", "resnet50", "resnet50"] == [default_model(device) for device in ("cpu", "cuda", "emulated:p100")]
+    assert ["small_cnn", "resnet50", "resnet50"] == [
+        default_model(device) for device in ("cpu", "cuda", "emulated:p100")
+    ]

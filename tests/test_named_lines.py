@@ -1,4 +1,5 @@
-"""Advice that names a line of code promises no more than what its function takes; what else is said of code, and of who does it."""
+"""Advice that names a line of code promises no more than what its function takes; what else is said
+of code, and of who does it."""
 
 from dataclasses import replace
 
@@ -40,40 +41,61 @@ from ioprof.model.recorded import pipeline
 MS = 1_000_000
 
 
-def evidence(*code: CodeShare, causes: tuple[CauseShare, ...] = (CauseShare("host", 10.0, 0.5, "derived"),)) -> Evidence:
+def evidence(
+    *code: CodeShare, causes: tuple[CauseShare, ...] = (CauseShare("host", 10.0, 0.5, "derived"),)
+) -> Evidence:
     """Of a job with these lines, half of whose time is `host`."""
     summary = summarise(timeline("step 00001111\ncompute 00..11.."))
     steps = summary.steps.replace(causes=causes)
-    return Evidence(RunRecord(), steps, summary.storage, summary.demand, {}, Fetched(), 20.0, {}, {}, code=code)
+    return Evidence(
+        RunRecord(), steps, summary.storage, summary.demand, {}, Fetched(), 20.0, {}, {}, code=code
+    )
 
 
-def line(number: int, seconds: float, function: str = "main", cause: str = "host", library: str | None = None) -> CodeShare:
+def line(
+    number: int,
+    seconds: float,
+    function: str = "main",
+    cause: str = "host",
+    library: str | None = None,
+) -> CodeShare:
     """A line of train.py."""
     return CodeShare(cause, "train.py", number, function, 10, seconds, seconds / 20, 0.1, library)
 
 
 @given(st.floats(0.0, 1.0), st.integers(1, 50), st.integers(1, 50))
-def test_a_part_of_a_cause_brings_no_more_than_that_part(part: float, host: int, compute: int) -> None:
+def test_a_part_of_a_cause_brings_no_more_than_that_part(
+    part: float, host: int, compute: int
+) -> None:
     """In a loop that never waits, exactly that."""
     own = tuple({"host": host * MS, "compute": compute * MS} for _ in range(30))
-    recorded = pipeline(simulate(Job(2, 2, tuple({"decode": MS // 100} for _ in range(30)), own)).trace)
+    recorded = pipeline(
+        simulate(Job(2, 2, tuple({"decode": MS // 100} for _ in range(30)), own)).trace
+    )
     found = (Advice("whole", cause="host"), Advice("line", cause="host", part=part))
     told = ranked(found, recorded, 0.0, JobKind.TORCH, options_of(JobKind.TORCH), proposes=False)
     speedups = {each.action: each.predicted_speedup for each in told}
     assert None not in speedups.values()
-    assert speedups["line"] == pytest.approx((host + compute) / ((1 - part) * host + compute), rel=0.05)
+    assert speedups["line"] == pytest.approx(
+        (host + compute) / ((1 - part) * host + compute), rel=0.05
+    )
     assert speedups["line"] <= speedups["whole"] * (1 + 1e-9)
     assert all(each.is_bound for each in told)
 
 
 def test_the_range_has_the_error_of_the_samples() -> None:
-    """Exactly what the part may be, where nothing else varies; it is never beyond the whole cause."""
+    """Exactly what the part may be, where nothing else varies; it is never beyond the whole
+    cause."""
     own = tuple({"host": 8 * MS, "compute": 2 * MS} for _ in range(30))
-    recorded = pipeline(simulate(Job(2, 2, tuple({"decode": MS // 100} for _ in range(30)), own)).trace)
+    recorded = pipeline(
+        simulate(Job(2, 2, tuple({"decode": MS // 100} for _ in range(30)), own)).trace
+    )
 
     def told(part_error: float | None) -> Advice:
         found = (Advice("line", cause="host", part=0.5, part_error=part_error),)
-        return ranked(found, recorded, 0.0, JobKind.TORCH, options_of(JobKind.TORCH), proposes=False)[0]
+        return ranked(
+            found, recorded, 0.0, JobKind.TORCH, options_of(JobKind.TORCH), proposes=False
+        )[0]
 
     exact, sampled, unknown = told(None), told(0.25), told(0.9)
     assert exact.predicted_speedup == sampled.predicted_speedup == pytest.approx(10 / 6, rel=0.05)
@@ -83,8 +105,13 @@ def test_the_range_has_the_error_of_the_samples() -> None:
 
 
 def test_the_part_is_that_of_the_function() -> None:
-    """With all its lines and comprehensions, and two standard errors of a proportion of the cause's samples."""
-    first, second, other = line(3, 3.0), line(5, 2.0, "main.<locals>.<listcomp>"), line(9, 1.0, "other")
+    """With all its lines and comprehensions, and two standard errors of a proportion of the cause's
+    samples."""
+    first, second, other = (
+        line(3, 3.0),
+        line(5, 2.0, "main.<locals>.<listcomp>"),
+        line(9, 1.0, "other"),
+    )
     known = evidence(first, second, other)
     part, error = known.part_of_cause("host", first)  # 20 samples are 5 s of 10, so there were 40
     assert (part, error) == pytest.approx((0.5, 2 * (0.25 / 40 + 0.25 / 40**2) ** 0.5))
@@ -94,16 +121,29 @@ def test_the_part_is_that_of_the_function() -> None:
 
 
 def test_functions_that_take_as_much_are_named_together() -> None:
-    """Besides the largest; none of a tenth of the steps' time or less, and the largest ones where none is large by itself."""
+    """Besides the largest; none of a tenth of the steps' time or less, and the largest ones where
+    none is large by itself."""
     functions = [line(3, 4.0), line(5, 3.0, "other"), line(7, 2.5, "third"), line(9, 0.2, "least")]
-    named = ", 20.0% at train.py:3 in main, 15.0% at train.py:5 in other, 12.5% at train.py:7 in third"
+    named = (
+        ", 20.0% at train.py:3 in main, 15.0% at train.py:5 in other, 12.5% at train.py:7 in third"
+    )
     assert named == evidence(*functions).largest_part("host")
-    assert ", 40.0% at train.py:3 in main" == evidence(line(3, 8.0), line(5, 2.1, "other")).largest_part("host")
+    assert ", 40.0% at train.py:3 in main" == evidence(
+        line(3, 8.0), line(5, 2.1, "other")
+    ).largest_part("host")
     small = [line(number, 2.2, name) for number, name in enumerate("abcd", 1)]
-    assert [line(number, 2.2, name) for number, name in enumerate("abc", 1)] == evidence(*small).further_functions("host", None)
-    told = [getattr(entry, "action", entry) for entry in advice_for(evidence(*functions), "host", is_own=False)]
+    assert [line(number, 2.2, name) for number, name in enumerate("abc", 1)] == evidence(
+        *small
+    ).further_functions("host", None)
+    told = [
+        getattr(entry, "action", entry)
+        for entry in advice_for(evidence(*functions), "host", is_own=False)
+    ]
     assert ["train.py:3", "train.py:5", "train.py:7"] == [str(text).split()[3] for text in told]
-    told = [getattr(entry, "action", entry) for entry in advice_for(evidence(*small), "host", is_own=False)]
+    told = [
+        getattr(entry, "action", entry)
+        for entry in advice_for(evidence(*small), "host", is_own=False)
+    ]
     assert ["train.py:1", "train.py:2", "train.py:3"] == [str(text).split()[3] for text in told]
 
 
@@ -117,18 +157,24 @@ def test_what_a_line_names_is_explained() -> None:
     """So it is no time of which nothing says what it was."""
     found = charges(timeline("step 0000000000\ncompute 00000....."))  # 50 ns of `host` in 100
     assert 0.5 == pytest.approx(_unexplained_ratio(found, []))
-    assert 0.2 == pytest.approx(_unexplained_ratio(found, [line(3, 3e-8), line(4, 1e-8, cause="transform")]))
+    assert 0.2 == pytest.approx(
+        _unexplained_ratio(found, [line(3, 3e-8), line(4, 1e-8, cause="transform")])
+    )
     assert 0.0 == pytest.approx(_unexplained_ratio(found, [line(3, 9e-8)]))
 
 
 @pytest.mark.parametrize(("waiting", "is_advised"), [(0.0, True), (0.1, True), (0.5, False)])
-def test_workers_that_wait_for_a_core_get_no_more_beside_them(waiting: float, is_advised: bool) -> None:
+def test_workers_that_wait_for_a_core_get_no_more_beside_them(
+    waiting: float, is_advised: bool
+) -> None:
     """They use 0.3 cores each: what they wait for otherwise decides."""
     known = replace(
         evidence(causes=(CauseShare("loader", 10.0, 0.5, "measured"),)),
         run=RunRecord(config=ConfigRecord(workers=2, ranks=1)),
         cpu=CpuEvidence(cores=8, worker_running_threads=0.3, worker_waiting_threads=waiting),
-        ceilings=Ceilings(0.1, 0.1, 0.02, workers=2, is_serial=False, predicted_s=0.1, residual_s=0.0),
+        ceilings=Ceilings(
+            0.1, 0.1, 0.02, workers=2, is_serial=False, predicted_s=0.1, residual_s=0.0
+        ),
     )
     assert is_advised == (waiting_workers(known, "") is not None)
 
@@ -138,11 +184,19 @@ def test_batches_that_the_rank_makes_itself_are_no_workers_of_the_loader() -> No
     trace = Pipeline([20 * MS] * 60, [15 * MS] * 60, 2).trace()
     steps = trace.spans.filter(pl.col("kind") == "step").sort("start_ns")[20:40:2]
     own = steps.with_columns(
-        start_ns=pl.col("end_ns") - 3 * MS, end_ns=pl.col("end_ns") - 2 * MS, batch=pl.col("batch") + 1000, kind=pl.lit("fetch")
+        start_ns=pl.col("end_ns") - 3 * MS,
+        end_ns=pl.col("end_ns") - 2 * MS,
+        batch=pl.col("batch") + 1000,
+        kind=pl.lit("fetch"),
     )
     kinds = trace.spans.schema["kind"]
     more = [own.with_columns(kind=pl.lit(kind, dtype=kinds)) for kind in ("fetch", "wait")]
-    found = ceilings(Trace(trace.run, pl.concat([trace.spans, *(each.select(trace.spans.columns) for each in more)])))
+    found = ceilings(
+        Trace(
+            trace.run,
+            pl.concat([trace.spans, *(each.select(trace.spans.columns) for each in more)]),
+        )
+    )
     plain = ceilings(trace)
     assert found is not None
     assert plain is not None
@@ -152,23 +206,43 @@ def test_batches_that_the_rank_makes_itself_are_no_workers_of_the_loader() -> No
 def test_a_loader_change_that_brings_nothing_is_no_advice() -> None:
     """The replay says so; what cannot be replayed stays."""
     stages = tuple({"decode": 40 * MS} for _ in range(60))
-    recorded = pipeline(simulate(Job(1, 2, stages, tuple({"compute": 10 * MS} for _ in range(60)))).trace)
+    recorded = pipeline(
+        simulate(Job(1, 2, stages, tuple({"compute": 10 * MS} for _ in range(60)))).trace
+    )
     found = (Advice("deeper", change=JobChange(prefetch=8)), Advice("decode", cause="decode"))
     told = ranked(found, recorded, 0.0, JobKind.TORCH, options_of(JobKind.TORCH), proposes=False)
     assert ["decode"] == [each.action for each in told]
 
 
 def test_what_a_loop_spends_on_choosing_samples_is_time_of_its_loader() -> None:
-    """And no delivery: of a wait in which the loop chooses for 4 ms, fetches for 2 and takes 2 ms more."""
+    """And no delivery: of a wait in which the loop chooses for 4 ms, fetches for 2 and takes 2 ms
+    more."""
     rows = []
     for batch in range(24):
         begin = batch * 10 * MS
         times = {"wait": (0, 8), "sampler": (1, 5), "fetch": (5, 7), "compute": (8, 10)}
         for kind, (first, last) in times.items():
-            rows.append({"kind": kind, "start_ns": begin + first * MS, "end_ns": begin + last * MS, "batch": batch})
-        rows.append({"kind": "step", "start_ns": begin, "end_ns": begin + 10 * MS, "batch": None, "step": batch})
+            rows.append(
+                {
+                    "kind": kind,
+                    "start_ns": begin + first * MS,
+                    "end_ns": begin + last * MS,
+                    "batch": batch,
+                }
+            )
+        rows.append(
+            {
+                "kind": "step",
+                "start_ns": begin,
+                "end_ns": begin + 10 * MS,
+                "batch": None,
+                "step": batch,
+            }
+        )
     spans = [{"rank": 0, "pid": 1, "tid": 1, "host": "node1", **row} for row in rows]
-    trace = Trace(RunRecord.of({"status": "complete"}), pl.DataFrame(spans, schema=table_schema(SPAN_COLUMNS)))
+    trace = Trace(
+        RunRecord.of({"status": "complete"}), pl.DataFrame(spans, schema=table_schema(SPAN_COLUMNS))
+    )
     (rank,) = pipeline(trace).ranks
     (each,) = rank.iterations
     made_s = each.tasks.stages_s[:, STAGES.index("loader")]
@@ -176,9 +250,15 @@ def test_what_a_loop_spends_on_choosing_samples_is_time_of_its_loader() -> None:
 
 
 def test_choosing_an_epoch_stays_if_workers_are_kept() -> None:
-    """A start of 3 s, in which the sampler is asked twice for a second: kept workers ask it once."""
+    """A start of 3 s, in which the sampler is asked twice for a second: kept workers ask it
+    once."""
     begin, second = 5 * 10**9, 10**9
-    waits = pl.DataFrame({"start_ns": [begin, begin + 3 * second], "end_ns": [begin + 3 * second, begin + 4 * second]})
+    waits = pl.DataFrame(
+        {
+            "start_ns": [begin, begin + 3 * second],
+            "end_ns": [begin + 3 * second, begin + 4 * second],
+        }
+    )
     spans = pl.DataFrame(
         {
             "kind": ["sampler", "sampler", "sampler"],
@@ -189,7 +269,17 @@ def test_choosing_an_epoch_stays_if_workers_are_kept() -> None:
     )
     none = np.zeros(2)
     program = Program(
-        (Op.START, Op.TAKE), (0, 0), np.array([3.0, 0.0]), np.zeros((2, len(OWN))), none, none, none, none, none, none, none
+        (Op.START, Op.TAKE),
+        (0, 0),
+        np.array([3.0, 0.0]),
+        np.zeros((2, len(OWN))),
+        none,
+        none,
+        none,
+        none,
+        none,
+        none,
+        none,
     )
     found = with_choices(program, waits, spans)
     assert [2.0, 0.0] == found.spent_s.tolist()

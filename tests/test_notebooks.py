@@ -18,16 +18,21 @@ DEMO = ROOT / "tests" / "data" / "demo"
 @pytest.mark.filterwarnings("default")  # libraries of the Jupyter kernel emit warnings
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_within_a_minute(path, tmp_path, monkeypatch):
-    """Every cell runs, every cell that ends in a value displays it, the run is a card, and figures are drawn."""
+    """Every cell runs, every cell that ends in a value displays it, the run is a card, and figures
+    are drawn."""
     monkeypatch.setenv("IOPROF_RUN", str(DEMO / "files"))
     monkeypatch.setenv("IOPROF_RUNS", str(DEMO))
     notebook = nbformat.read(path, as_version=4)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
 
-    nbclient.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    nbclient.NotebookClient(
+        notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}
+    ).execute()
 
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 60  # a busy machine makes no difference
+    assert (
+        after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 60
+    )  # a busy machine makes no difference
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert all(cell.outputs for cell in code)
     data = [output.get("data", {}) for cell in code for output in cell.outputs]
@@ -37,13 +42,17 @@ def test_a_notebook_runs_within_a_minute(path, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_computes_nothing_that_the_package_lacks(path):
-    """Cells define no functions or classes, are short, import nothing from inside of ioprof, and are committed without outputs."""
+    """Cells define no functions or classes, are short, import nothing from inside of ioprof, and
+    are committed without outputs."""
     cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
     sources = [re.sub(r'""".*?"""', "", cell.source, flags=re.DOTALL) for cell in cells]
 
     assert not [source for source in sources if "def " in source or "class " in source]
     assert all(len(source.splitlines()) <= 17 for source in sources)
     assert {"import ioprof"} == {
-        line for source in sources for line in source.splitlines() if "import" in line and "ioprof" in line
+        line
+        for source in sources
+        for line in source.splitlines()
+        if "import" in line and "ioprof" in line
     }
     assert not [cell for cell in cells if cell.outputs or cell.execution_count]

@@ -1,6 +1,8 @@
-"""What stands in the place of a library's function: it looks on, and cannot be told from what it observes.
+"""What stands in the place of a library's function: it looks on, and cannot be told from what it
+observes.
 
-All of it holds for the extension's observers and for those in Python, but where only the extension's go further.
+All of it holds for the extension's observers and for those in Python, but where only the
+extension's go further.
 """
 
 import copy
@@ -53,8 +55,11 @@ def native() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("writer", WRITERS)
-def test_transforms_and_decoding_are_told_apart(tmp_path: Path, observers: Any, writer: str) -> None:
-    """Decoding within a transform cuts it in two; what has nothing to decode is no span; a batch is that of its thread."""
+def test_transforms_and_decoding_are_told_apart(
+    tmp_path: Path, observers: Any, writer: str
+) -> None:
+    """Decoding within a transform cuts it in two; what has nothing to decode is no span; a batch is
+    that of its thread."""
     with recorded(tmp_path, native=WRITERS[writer]):
         Picture().resize()
         observers.makes(7)
@@ -69,11 +74,16 @@ def test_transforms_and_decoding_are_told_apart(tmp_path: Path, observers: Any, 
         observers.decoded(10**18, 10**18 + 5, "imread")
     decode = ("decode", "ABC", None)
     cut = [("transform", None, 7), ("decode", "ABC", 7), ("transform", None, 7)]
-    assert [("transform", None, None), *cut, decode, decode, ("decode", "imread", None)] == spans(tmp_path)
+    assert [("transform", None, None), *cut, decode, decode, ("decode", "imread", None)] == spans(
+        tmp_path
+    )
 
 
-def test_a_transform_has_a_name_and_excludes_what_interrupts_it(tmp_path: Path, observers: Any) -> None:
-    """Both parts of an interrupted transform have the name; an interruption outside of any is nothing."""
+def test_a_transform_has_a_name_and_excludes_what_interrupts_it(
+    tmp_path: Path, observers: Any
+) -> None:
+    """Both parts of an interrupted transform have the name; an interruption outside of any is
+    nothing."""
 
     def wait() -> None:
         start_ns = monotonic_ns()
@@ -102,9 +112,11 @@ def test_only_the_outermost_transform_counts(tmp_path: Path, observers: Any) -> 
     assert [("transform", None, None)] * 3 == spans(tmp_path)
 
 
-def test_operations_of_a_pipeline_have_the_names_of_their_classes(tmp_path: Path, observers: Any) -> None:
-    """One within another is part of it, a decode within one is none; an error ends it. Outside of a pipeline only those that may be
-    alone count."""
+def test_operations_of_a_pipeline_have_the_names_of_their_classes(
+    tmp_path: Path, observers: Any
+) -> None:
+    """One within another is part of it, a decode within one is none; an error ends it. Outside of a
+    pipeline only those that may be alone count."""
 
     class Crop:
         def __call__(self, *works: Any) -> None:
@@ -126,14 +138,27 @@ def test_operations_of_a_pipeline_have_the_names_of_their_classes(tmp_path: Path
         with pytest.raises(ZeroDivisionError):
             pipeline(lambda: crop(lambda: 1 // 0))
         pipeline(spin)
-    outer, inner, crops = ("transform", "Compose", None), ("transform", "Blur", None), ("transform", "Crop", None)
+    outer, inner, crops = (
+        ("transform", "Compose", None),
+        ("transform", "Blur", None),
+        ("transform", "Crop", None),
+    )
     told = [span for span in spans(tmp_path) if span != outer]
-    assert [inner, crops, crops, ("decode", "ABC", None), crops, inner, crops] == told  # blur alone calls the method of crops
+    assert [
+        inner,
+        crops,
+        crops,
+        ("decode", "ABC", None),
+        crops,
+        inner,
+        crops,
+    ] == told  # blur alone calls the method of crops
     assert outer == spans(tmp_path)[0] == spans(tmp_path)[-1]
 
 
 def test_a_formats_own_load_is_one_decode(tmp_path: Path, observers: Any) -> None:
-    """It calls the common one; which of the two finds something to decode does not matter, nor whether it fails."""
+    """It calls the common one; which of the two finds something to decode does not matter, nor
+    whether it fails."""
     with recorded(tmp_path):
         late = Picture()
         late.load(Picture("all of it").load)
@@ -144,7 +169,11 @@ def test_a_formats_own_load_is_one_decode(tmp_path: Path, observers: Any) -> Non
     assert [("decode", "ABC", None)] * 3 == spans(tmp_path)
 
 
-@given(size=st.integers(), tile=st.one_of(st.none(), st.lists(st.integers()), st.floats()), is_on=st.booleans())
+@given(
+    size=st.integers(),
+    tile=st.one_of(st.none(), st.lists(st.integers()), st.floats()),
+    is_on=st.booleans(),
+)
 def test_results_and_exceptions_are_the_originals(size: int, tile: Any, is_on: bool) -> None:
     """Whatever goes in and comes out, recorded or not."""
     for module in KINDS.values():
@@ -179,7 +208,8 @@ class Hostile(Picture):
 
 
 def test_attributes_that_fail_are_not_the_jobs_concern(tmp_path: Path, observers: Any) -> None:
-    """Neither a name that cannot be had nor a truth that cannot be told raises anything in the job, or hides what was raised."""
+    """Neither a name that cannot be had nor a truth that cannot be told raises anything in the job,
+    or hides what was raised."""
 
     class Vague:
         def __bool__(self) -> bool:
@@ -201,12 +231,23 @@ def test_it_is_taken_for_what_it_observes(observers: Any) -> None:
     assert function is vars(Picture.resize).get("__wrapped__", function) is not Picture.resize
     for name in ("__name__", "__qualname__", "__module__", "__doc__", "__annotations__"):
         assert getattr(function, name) == getattr(Picture.resize, name)
-    for ask in (inspect.signature, inspect.getsource, inspect.isfunction, inspect.isroutine, inspect.unwrap):
+    for ask in (
+        inspect.signature,
+        inspect.getsource,
+        inspect.isfunction,
+        inspect.isroutine,
+        inspect.unwrap,
+    ):
         assert ask(function) == ask(Picture.resize)
     assert isinstance(Picture.resize, types.FunctionType)
     assert Picture.resize is getattr(Picture().resize, "__func__")  # noqa: B009
     assert Picture.resize is pickle.loads(pickle.dumps(Picture.resize)) is copy.copy(Picture.resize)
-    assert Picture.resize is weakref.ref(Picture.resize)() is vars(Picture)["resize"] is copy.deepcopy(Picture.resize)
+    assert (
+        Picture.resize
+        is weakref.ref(Picture.resize)()
+        is vars(Picture)["resize"]
+        is copy.deepcopy(Picture.resize)
+    )
     bound = Picture("one").resize
     assert (5, None) == pickle.loads(pickle.dumps(bound))(5)
     Picture.resize.flavour = "sweet"
@@ -221,9 +262,18 @@ def test_no_traceback_shows_it(native: Any) -> None:
         Picture().resize(then=lambda: 1 // 0)
     with pytest.raises(ZeroDivisionError) as expected:
         original(Picture.resize)(Picture(), then=lambda: 1 // 0)
-    names = [[frame.name for frame in traceback.extract_tb(raised.tb)] for raised in (observed, expected)]
+    names = [
+        [frame.name for frame in traceback.extract_tb(raised.tb)] for raised in (observed, expected)
+    ]
     assert names[0] == names[1]
-    for attribute in ("__defaults__", "__kwdefaults__", "__code__", "__globals__", "__dict__", "__closure__"):
+    for attribute in (
+        "__defaults__",
+        "__kwdefaults__",
+        "__code__",
+        "__globals__",
+        "__dict__",
+        "__closure__",
+    ):
         assert getattr(original(Picture.resize), attribute) is getattr(Picture.resize, attribute)
     assert repr(original(Picture.resize)) == repr(Picture.resize)
 
@@ -238,7 +288,8 @@ def test_what_was_begun_before_is_forgotten(tmp_path: Path, observers: Any) -> N
 
 @pytest.mark.job
 def test_a_child_tells_nothing_of_what_its_parent_was_at(tmp_path: Path, observers: Any) -> None:
-    """One that is forked within a call records what it does itself; its parent's call goes on as if there were no child."""
+    """One that is forked within a call records what it does itself; its parent's call goes on as if
+    there were no child."""
     children = []
 
     def fork() -> None:
@@ -285,7 +336,8 @@ def test_an_alarm_that_fails_leaves_the_job_alone(native: Any) -> None:
 
 
 def test_an_interrupt_that_comes_meanwhile_is_the_jobs(native: Any) -> None:
-    """Ctrl-C while ioprof wakes up, or asks an image for something, ends the job as it would have."""
+    """Ctrl-C while ioprof wakes up, or asks an image for something, ends the job as it would
+    have."""
 
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -302,7 +354,8 @@ def test_an_interrupt_that_comes_meanwhile_is_the_jobs(native: Any) -> None:
 
 
 def test_nothing_is_left_behind(tmp_path: Path, native: Any) -> None:
-    """Calls keep no references, and an observer that nobody holds goes, a cycle through its function included."""
+    """Calls keep no references, and an observer that nobody holds goes, a cycle through its
+    function included."""
     picture, result = Picture(), object()
     with recorded(tmp_path):
         before = sys.getrefcount(picture), sys.getrefcount(result), sys.getrefcount(None)
@@ -330,7 +383,9 @@ def test_any_callable_can_be_observed(native: Any) -> None:
         longest = native.transforming(max)
         shortest = native.transforming(lambda _, *words: min(words))
 
-    assert 3 == native.transforming(max)(1, 3, 2) == Words().longest(1, 3, 2) == Words.longest(1, 3, 2)
+    assert (
+        3 == native.transforming(max)(1, 3, 2) == Words().longest(1, 3, 2) == Words.longest(1, 3, 2)
+    )
     assert 1 == Words().shortest(1, 3, 2)
     assert "max" == Words.longest.__name__
     for observer in (Words.longest, Words.shortest):
@@ -349,11 +404,14 @@ def work_for(duration_ns: int) -> int:
 def decoding_spans(spool: Path) -> pl.DataFrame:
     """Name, start and end of the decodes and transforms, in order."""
     found = trace_of(spool).spans.with_columns(pl.col("name").cast(str), pl.col("kind").cast(str))
-    return found.select("kind", "name", "batch", "start_ns", "end_ns", ns=pl.col("end_ns") - pl.col("start_ns")).sort("start_ns")
+    return found.select(
+        "kind", "name", "batch", "start_ns", "end_ns", ns=pl.col("end_ns") - pl.col("start_ns")
+    ).sort("start_ns")
 
 
 def test_only_the_outermost_decoder_counts(tmp_path: Path, observers: Any) -> None:
-    """One that calls another, Pillow's or a transform is one span, also if it fails; the next one is another."""
+    """One that calls another, Pillow's or a transform is one span, also if it fails; the next one
+    is another."""
     inner = observers.decoding(lambda: work_for(20_000), "a.inner")
 
     def outer_function(*then: Callable[[], Any]) -> None:
@@ -375,8 +433,9 @@ def test_only_the_outermost_decoder_counts(tmp_path: Path, observers: Any) -> No
 
 @pytest.mark.parametrize("writer", WRITERS)
 def test_short_decodes_are_added_up(tmp_path: Path, observers: Any, writer: str) -> None:
-    """Calls that take less than 5 us lose no time: the sum of the spans is that of the calls. There is at most one per ms and name,
-    in the batch of its calls; a transform around them is cut, and no span overlaps another."""
+    """Calls that take less than 5 us lose no time: the sum of the spans is that of the calls. There
+    is at most one per ms and name, in the batch of its calls; a transform around them is cut, and
+    no span overlaps another."""
     short = [observers.decoding(lambda: work_for(500), name) for name in ("a.short", "b.short")]
     long = observers.decoding(lambda: work_for(50_000), "c.long")
     calls = 3000
@@ -404,11 +463,15 @@ def test_short_decodes_are_added_up(tmp_path: Path, observers: Any, writer: str)
     assert 1 == len(found.filter(pl.col("name") == "c.long"))
     transforms = found.filter(pl.col("kind") == "transform")
     assert len(transforms) > 1
-    assert transforms["ns"].sum() + decodes.filter(pl.col("batch") == 2)["ns"].sum() <= 1.01 * most_more_ns + 100_000
+    assert (
+        transforms["ns"].sum() + decodes.filter(pl.col("batch") == 2)["ns"].sum()
+        <= 1.01 * most_more_ns + 100_000
+    )
 
 
 def test_an_iterator_is_decoded_in_its_next(tmp_path: Path, observers: Any) -> None:
-    """What the consumer does between two items is no part of it; the iterator has all that the original has."""
+    """What the consumer does between two items is no part of it; the iterator has all that the
+    original has."""
 
     def frames(count: int) -> Iterator[int]:
         for number in range(count):
@@ -445,18 +508,30 @@ def test_an_iterator_is_decoded_in_its_next(tmp_path: Path, observers: Any) -> N
 
 
 def test_a_method_of_a_static_type_is_replaced_and_put_back(native: Any) -> None:
-    """Of an extension module's; subclasses and instances that are there get it, and Python's own types are left alone."""
+    """Of an extension module's; subclasses and instances that are there get it, and Python's own
+    types are left alone."""
     pa = pytest.importorskip("pyarrow")
     table = pa.table({"a": [1, 2]})
     if pa.lib.Table.__flags__ & 1 << 9:
         pytest.skip("this pyarrow has no static types")
     patches, before = Patches(), vars(pa.lib._Tabular)["to_pylist"]
-    patches.wrap(pa.lib._Tabular, "to_pylist", lambda original: native.decoding(original, "pyarrow._Tabular.to_pylist"))
-    patches.wrap(pa.lib._Tabular, "__len__", lambda original: native.decoding(original, "not observed"))
+    patches.wrap(
+        pa.lib._Tabular,
+        "to_pylist",
+        lambda original: native.decoding(original, "pyarrow._Tabular.to_pylist"),
+    )
+    patches.wrap(
+        pa.lib._Tabular, "__len__", lambda original: native.decoding(original, "not observed")
+    )
     patches.wrap(str, "upper", lambda original: native.decoding(original, "not observed"))
     try:
         assert before is table.to_pylist.__func__._ioprof_observes
-        assert [{"a": 1}, {"a": 2}] == table.to_pylist() == pa.table({"a": [1, 2]}).to_pylist() == pa.lib.Table.to_pylist(table)
+        assert (
+            [{"a": 1}, {"a": 2}]
+            == table.to_pylist()
+            == pa.table({"a": [1, 2]}).to_pylist()
+            == pa.lib.Table.to_pylist(table)
+        )
         assert not hasattr(vars(str)["upper"], "_ioprof_observes")
         assert 2 == len(table)
     finally:

@@ -1,4 +1,5 @@
-"""An option is declared once: command line, Python and the job's configuration have it from there."""
+"""An option is declared once: command line, Python and the job's configuration have it from
+there."""
 
 import inspect
 from dataclasses import dataclass, make_dataclass
@@ -26,7 +27,9 @@ ADDED = ("depth", Annotated[int, Option("Depth of the queue.", "Loader", least=1
 
 def added_to(options: type, **settings: Any) -> type:
     """The class with one more option, and nothing else."""
-    return make_dataclass(f"More{options.__name__}", [ADDED], bases=(options,), frozen=True, kw_only=True, **settings)
+    return make_dataclass(
+        f"More{options.__name__}", [ADDED], bases=(options,), frozen=True, kw_only=True, **settings
+    )
 
 
 def typed(options: type, *words: str) -> tuple[int, str, dict[str, Any]]:
@@ -43,7 +46,10 @@ def test_an_added_option_reaches_the_command_line() -> None:
     more = added_to(RunOptions)
     code, help_text, _ = typed(more, "--help")
     (line,) = [line for line in help_text.splitlines() if "--depth" in line]
-    assert (0, True) == (code, all(part in line for part in ("<int>", "Depth of the queue.", "[default: 3]"))), line
+    assert (0, True) == (
+        code,
+        all(part in line for part in ("<int>", "Depth of the queue.", "[default: 3]")),
+    ), line
     assert {"depth": 5, "dataset": Path("data")} == typed(more, "data", "--depth", "5")[2]
     assert {"depth": 3} == typed(more, "--depth", "3")[2]
     assert {} == typed(more)[2]
@@ -51,7 +57,8 @@ def test_an_added_option_reaches_the_command_line() -> None:
 
 
 def test_an_added_option_reaches_python() -> None:
-    """Name, type and default in the signature; the value in the options, with the name among those that were given."""
+    """Name, type and default in the signature; the value in the options, with the name among those
+    that were given."""
     more = added_to(RunOptions)
 
     @takes_options(more)
@@ -72,16 +79,26 @@ def test_an_added_option_reaches_python() -> None:
 def test_an_added_option_reaches_the_ranks(tmp_path: Path) -> None:
     """The configuration takes it from the options, and what the ranks read has it."""
     job, run = added_to(JobOptions), added_to(RunOptions)
-    config = dataclass(frozen=True, kw_only=True)(type("MoreConfig", (JobConfig, job), {}))(**values_of(job, run(depth=7)))
+    config = dataclass(frozen=True, kw_only=True)(type("MoreConfig", (JobConfig, job), {}))(
+        **values_of(job, run(depth=7))
+    )
     config.save(tmp_path / "job.json")
     assert 7 == type(config).load(tmp_path / "job.json").depth
 
 
 def test_the_job_is_told_every_option(tmp_path: Path) -> None:
-    """Each option of the training job has the same name and type in its configuration, and each of a loader in the loader's."""
+    """Each option of the training job has the same name and type in its configuration, and each of
+    a loader in the loader's."""
     shared = {each.name: each.kind for each in declarations(JobOptions)}
     assert shared.keys() <= {each.name for each in declarations(RunOptions)}
-    given = {"loader": "null", "seed": 7, "steps": 3, "threads": 2, "copy": "pinned", "out": tmp_path / "run"}
+    given = {
+        "loader": "null",
+        "seed": 7,
+        "steps": 3,
+        "threads": 2,
+        "copy": "pinned",
+        "out": tmp_path / "run",
+    }
     config = plan_job(given_options(RunOptions, given), {}, SILENT).config
     assert {**given, "out": None} == {name: getattr(config, name, None) for name in given}
     assert values_of(LoadingOptions, config) == values_of(LoadingOptions, config.loader_options(0))
@@ -89,10 +106,16 @@ def test_the_job_is_told_every_option(tmp_path: Path) -> None:
 
 def test_command_and_function_have_the_same_options() -> None:
     """Names, order, and defaults, but for those that the help has in words."""
-    typed_ones = {name: each.default for name, each in inspect.signature(run_command).parameters.items()}
+    typed_ones = {
+        name: each.default for name, each in inspect.signature(run_command).parameters.items()
+    }
     given = {name: each.default for name, each in inspect.signature(ioprof.run).parameters.items()}
     names = [each.name for each in declarations(RunOptions)]
-    assert names == [name for name in given if name in names] == [name for name in typed_ones if name in names]
+    assert (
+        names
+        == [name for name in given if name in names]
+        == [name for name in typed_ones if name in names]
+    )
     in_words = {each.name for each in declarations(RunOptions) if each.option and each.option.unset}
     assert {name: given[name] for name in names if name not in in_words} == {
         name: typed_ones[name] for name in names if name not in in_words

@@ -46,22 +46,36 @@ def test_recorded_runs_predict_each_other(before: str, after: str) -> None:
 @settings(max_examples=15)
 @given(loader_jobs(lag=0, transit=0, take=0), st.data())
 def test_other_batches_are_what_the_simulator_says(job: Job, data: st.DataObject) -> None:
-    """The job with the batches and the Python of another job, recorded with other workers, where there are cores for all."""
+    """The job with the batches and the Python of another job, recorded with other workers, where
+    there are cores for all."""
     times = st.integers(1, 20).map(lambda ms: ms * MS)
     row = {stage: data.draw(times) for stage in job.stages[0]}
     others = tuple(row for _ in range(24))
     host = data.draw(times)
     like = replace(
-        job, stages=others, own=tuple({"compute": MS, "host": host} for _ in others), workers=data.draw(st.integers(0, 3))
+        job,
+        stages=others,
+        own=tuple({"compute": MS, "host": host} for _ in others),
+        workers=data.draw(st.integers(0, 3)),
     )
-    truth = simulate(replace(job, stages=others[: len(job.stages)], own=tuple(each | {"host": host} for each in job.own)))
-    found = changed(pipeline(simulate(job).trace), Change(), Grounds(like=pipeline(simulate(like).trace)))
+    truth = simulate(
+        replace(
+            job,
+            stages=others[: len(job.stages)],
+            own=tuple(each | {"host": host} for each in job.own),
+        )
+    )
+    found = changed(
+        pipeline(simulate(job).trace), Change(), Grounds(like=pipeline(simulate(like).trace))
+    )
     assert replay_of(found) == pytest.approx(seconds(truth.got), abs=1e-7)
 
 
 def of_equal_batches(decode_ms: int, batch_size: int = 8, number: int = 40) -> Trace:
     """One worker, and a loop that needs 5 ms."""
-    trace = simulate(Job(1, 2, ({"decode": decode_ms * MS},) * number, ({"compute": 5 * MS},) * number)).trace
+    trace = simulate(
+        Job(1, 2, ({"decode": decode_ms * MS},) * number, ({"compute": 5 * MS},) * number)
+    ).trace
     run = trace.run.replace(config=trace.run.config.replace(batch_size=batch_size))
     return Trace(run, trace.spans)
 
@@ -88,7 +102,9 @@ def test_what_no_run_shows_is_refused() -> None:
     run = of_equal_batches(40)
     assert "--layout lmdb: this run does not show" in refused(run, Change(layout="lmdb"))
     assert "--like LIKE" in refused(run, Change(image="rgb256"))
-    assert "--layout lmdb: the run of --like read something" in refused(run, Change(layout="lmdb"), of_equal_batches(10))
+    assert "--layout lmdb: the run of --like read something" in refused(
+        run, Change(layout="lmdb"), of_equal_batches(10)
+    )
     assert "record more steps" in refused(run, Change(), of_equal_batches(10, number=6))
     assert "--compute 2x" in refused(run, Change(device="emulated:h100"))
     assert "no copy to the device was recorded" in refused(run, Change(copy="pinned"))
@@ -99,7 +115,9 @@ def test_what_no_run_shows_is_refused() -> None:
 
 def test_another_device_bounds_the_step() -> None:
     """The P100 computes 194 samples/s each; the H100 leaves the workers as the bound."""
-    slow, fast = (ioprof.whatif(DEMO / "lmdb-rgb256", device=f"emulated:{name}") for name in ("p100", "h100"))
+    slow, fast = (
+        ioprof.whatif(DEMO / "lmdb-rgb256", device=f"emulated:{name}") for name in ("p100", "h100")
+    )
     assert slow.samples_per_s == pytest.approx(2 * 194.0, rel=0.03)
     assert 1.0 <= fast.speedup < 1.1
     assert slow.assumptions[0].text.startswith("emulated: p100 computes 194 samples/s (published: ")
@@ -113,7 +131,11 @@ def test_a_slower_device_shows_computation_that_waits_had_hidden() -> None:
     """Of one rank, whose own time alone would reproduce the run."""
     trace = Trace.load(DEMO / "lmdb-rgb256")
     run = trace.run.replace(config=trace.run.config.replace(ranks=1))
-    alone = Trace(run, trace.spans.filter((pl.col("rank") == 0) & (pl.col("kind").cast(pl.String) != "comm")), trace.files)
+    alone = Trace(
+        run,
+        trace.spans.filter((pl.col("rank") == 0) & (pl.col("kind").cast(pl.String) != "comm")),
+        trace.files,
+    )
     found = whatif(alone, Change(device="emulated:p100"))
     assert found.samples_per_s == pytest.approx(194.0, rel=0.03)
     twice = whatif(alone, Change(speeds={"compute": 0.5}))
@@ -122,9 +144,17 @@ def test_a_slower_device_shows_computation_that_waits_had_hidden() -> None:
 
 @pytest.mark.parametrize(
     ("mode", "copy_ms", "expected_ms"),
-    [("overlapped", 4, 20), ("overlapped", 30, 30), ("pinned", 4, 24), ("pageable", 4, 24), ("pageable", 30, 50)],
+    [
+        ("overlapped", 4, 20),
+        ("overlapped", 30, 30),
+        ("pinned", 4, 24),
+        ("pageable", 4, 24),
+        ("pageable", 30, 50),
+    ],
 )
-def test_copies_on_the_stream_of_the_computation_are_added(mode: str, copy_ms: float, expected_ms: float) -> None:
+def test_copies_on_the_stream_of_the_computation_are_added(
+    mode: str, copy_ms: float, expected_ms: float
+) -> None:
     """A step of 20 ms on the device whose batches are always there."""
     recorded = pipeline(Trace.load(DEMO / "lmdb-rgb256"))
     stages = ("decode", "transform", "collate", "storage", "page_cache", "loader")
@@ -132,7 +162,14 @@ def test_copies_on_the_stream_of_the_computation_are_added(mode: str, copy_ms: f
     ranks = []
     for rank in free.ranks:
         device_s = rank.program.device_s
-        ranks.append(replace(rank, program=replace(rank.program, device_s=0.020 * (device_s != 0), transfer_s=0 * device_s)))
+        ranks.append(
+            replace(
+                rank,
+                program=replace(
+                    rank.program, device_s=0.020 * (device_s != 0), transfer_s=0 * device_s
+                ),
+            )
+        )
     assert {1} == {rank.depth for rank in ranks}
     with_copies = replace(free, ranks=tuple(ranks), copy_s=copy_ms / 1e3)
     found = changed(with_copies, Change(), Grounds(device=DeviceCosts(mode=mode)))
@@ -143,10 +180,17 @@ def test_copies_on_the_stream_of_the_computation_are_added(mode: str, copy_ms: f
 def test_the_command_takes_them(tmp_path: Path) -> None:
     """Layout and image are checked against what the other run read."""
     run, like = DEMO / "files", DEMO / "lmdb-rgb256"
-    printed = jobs.ioprof("whatif", run, "--layout", "lmdb", "--image", "rgb256", "--like", like, cwd=tmp_path)
-    assert (0, True) == (printed.code, "with the layout lmdb, images as rgb256: " in printed.out), printed.err
+    printed = jobs.ioprof(
+        "whatif", run, "--layout", "lmdb", "--image", "rgb256", "--like", like, cwd=tmp_path
+    )
+    assert (0, True) == (printed.code, "with the layout lmdb, images as rgb256: " in printed.out), (
+        printed.err
+    )
     assert "Assumes: batches cost what the " in printed.out
     wrong = jobs.ioprof("whatif", run, "--layout", "webdataset", "--like", like, cwd=tmp_path)
-    assert (2, True) == (wrong.code, "--layout webdataset: the run of --like read lmdb" in wrong.err)
+    assert (2, True) == (
+        wrong.code,
+        "--layout webdataset: the run of --like read lmdb" in wrong.err,
+    )
     alone = jobs.ioprof("whatif", run, "--image", "rgb256", cwd=tmp_path)
     assert (2, True) == (alone.code, "--image rgb256: this run does not show" in alone.err)

@@ -1,4 +1,5 @@
-"""Jobs under other versions of Python than ioprof's own: newer ones are recorded by the same extension, older ones are named."""
+"""Jobs under other versions of Python than ioprof's own: newer ones are recorded by the same
+extension, older ones are named."""
 
 import subprocess
 import sys
@@ -28,9 +29,15 @@ with open(sys.argv[1]) as file:
 """
 
 
-def others(is_asked_for: Callable[[tuple[int, int]], bool], which: str) -> dict[tuple[int, int], Path]:
+def others(
+    is_asked_for: Callable[[tuple[int, int]], bool], which: str
+) -> dict[tuple[int, int], Path]:
     """The other interpreters of such a version; skips where there is none."""
-    found = {version: python for version, python in interpreters().items() if version != sys.version_info[:2]}
+    found = {
+        version: python
+        for version, python in interpreters().items()
+        if version != sys.version_info[:2]
+    }
     found = {version: python for version, python in found.items() if is_asked_for(version)}
     if not found:
         pytest.skip(f"no {which}")
@@ -42,9 +49,24 @@ def recorded(python: Path, folder: Path) -> Run:
     (folder / "program.py").write_text(PROGRAM)
     (folder / "data.txt").write_text("data")
     ended = subprocess.run(
-        [sys.executable, "-m", "ioprof", "record", "--quiet", "--out", "run", "--", python, "program.py", "data.txt"],
-        cwd=folder, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "ioprof",
+            "record",
+            "--quiet",
+            "--out",
+            "run",
+            "--",
+            python,
+            "program.py",
+            "data.txt",
+        ],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert 0 == ended.returncode, ended.stderr
     return Run.load(folder / "run")
 
@@ -55,7 +77,9 @@ def test_newer_versions_are_recorded_by_the_same_extension(tmp_path: Path) -> No
     """Spans and reads; `_native` is one library for all versions."""
     native = next(Path(ioprof.__file__).parent.glob("_native.*.so"))
     assert "_native.abi3.so" == native.name
-    for version, python in others(lambda version: version >= (3, 11), "other Python from 3.11 on").items():
+    for version, python in others(
+        lambda version: version >= (3, 11), "other Python from 3.11 on"
+    ).items():
         folder = tmp_path / python.name
         folder.mkdir()
         run = recorded(python, folder)
@@ -67,7 +91,8 @@ def test_newer_versions_are_recorded_by_the_same_extension(tmp_path: Path) -> No
 
 @needs_library
 def test_older_versions_are_named(tmp_path: Path) -> None:
-    """Their reads are recorded, and the report says that nothing else is, and why: the oldest and the newest of them."""
+    """Their reads are recorded, and the report says that nothing else is, and why: the oldest and
+    the newest of them."""
     old = others(lambda version: version < (3, 11), "Python before 3.11")
     for version in {min(old), max(old)}:
         folder = tmp_path / str(version[1])

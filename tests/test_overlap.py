@@ -25,8 +25,11 @@ DRAWING = """
 
 
 def test_hidden_is_what_lies_under_compute() -> None:
-    """An instant counts once per rank, however many workers read; reads from the page cache are not storage, unknown ones are."""
-    found = {name: (entry.total_s, entry.hidden_s) for name, entry in overlap(timeline(DRAWING)).items()}
+    """An instant counts once per rank, however many workers read; reads from the page cache are not
+    storage, unknown ones are."""
+    found = {
+        name: (entry.total_s, entry.hidden_s) for name, entry in overlap(timeline(DRAWING)).items()
+    }
     ns = 1e-9
     assert found == {
         "h2d": pytest.approx((50 * ns, 30 * ns)),
@@ -40,13 +43,22 @@ def test_hidden_is_what_lies_under_compute() -> None:
 def test_ranks_add_up() -> None:
     """Compute of another rank does not hide it."""
     two = overlap(timeline("compute 00..\nh2d r1 0000\nh2d 0.0."))["h2d"]
-    assert (pytest.approx(60e-9), pytest.approx(10e-9), pytest.approx(1 / 6)) == (two.total_s, two.hidden_s, two.hidden_ratio)
+    assert (pytest.approx(60e-9), pytest.approx(10e-9), pytest.approx(1 / 6)) == (
+        two.total_s,
+        two.hidden_s,
+        two.hidden_ratio,
+    )
 
 
 def test_what_was_not_recorded_is_null_with_a_reason() -> None:
     """It is null, not 0."""
     for entry in overlap(timeline("step 00\ncompute 00")).values():
-        assert (None, None, None, "unknown") == (entry.total_s, entry.hidden_s, entry.hidden_ratio, entry.basis)
+        assert (None, None, None, "unknown") == (
+            entry.total_s,
+            entry.hidden_s,
+            entry.hidden_ratio,
+            entry.basis,
+        )
         assert entry.reason
 
 
@@ -63,7 +75,11 @@ def test_overlap_with_an_emulated_device_is_emulated() -> None:
     assert {"emulated"} == {entry.basis for entry in found.values()}
 
 
-@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=examples(30),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
 @given(traces(), st.data())
 def test_order_shift_and_splits_change_nothing(trace: Trace, data: st.DataObject) -> None:
     """Law 6."""

@@ -1,4 +1,5 @@
-"""The bins of the page's overview: those of a span at a time in Python, and nothing is written outside of their buffers."""
+"""The bins of the page's overview: those of a span at a time in Python, and nothing is written
+outside of their buffers."""
 
 import subprocess
 import sys
@@ -25,13 +26,33 @@ DATA = Path(__file__).parent / "data"
 
 
 def add_spans(
-    starts: Any, ends: Any, moved: Any, processes: Any, kinds: Any, sources: Any, known: Any, pairs: Any, least_ns: Any,
-    classes: Any, sources_of_class: Any, busy_ns: Any, longest: Any, durations: Any, source_bytes: Any,
-    num_kinds: int, num_sources: int, bin_ns: float, end_ns: int, /,
-) -> None:  # fmt: skip
+    starts: Any,
+    ends: Any,
+    moved: Any,
+    processes: Any,
+    kinds: Any,
+    sources: Any,
+    known: Any,
+    pairs: Any,
+    least_ns: Any,
+    classes: Any,
+    sources_of_class: Any,
+    busy_ns: Any,
+    longest: Any,
+    durations: Any,
+    source_bytes: Any,
+    num_kinds: int,
+    num_sources: int,
+    bin_ns: float,
+    end_ns: int,
+    /,
+) -> None:
     """As `ioprof._bins.add_spans`, a span at a time."""
     place_of = {process: place for place, process in enumerate(known.tolist())}
-    rows = zip(*(column.tolist() for column in (starts, ends, moved, processes, kinds, sources)), strict=True)
+    rows = zip(
+        *(column.tolist() for column in (starts, ends, moved, processes, kinds, sources)),
+        strict=True,
+    )
     for start, end, size, process, kind, source in rows:
         pair = pairs[place_of.get(process, -1), kind, source]
         if pair < 0:
@@ -53,12 +74,16 @@ def add_spans(
 def overview_of(run: Run, is_fine: bool) -> Overview:
     """The overview of the first three quarters of a run, so that some spans reach beyond it."""
     table = tracks_of(run.trace, run.steps).table
-    return overview(run.trace, table[: len(table) - 2], int((run.trace.last_ns or 1) * 3 // 4), is_fine)
+    return overview(
+        run.trace, table[: len(table) - 2], int((run.trace.last_ns or 1) * 3 // 4), is_fine
+    )
 
 
 @pytest.mark.parametrize("is_fine", [True, False])
 @pytest.mark.parametrize("folder", ["demo/files", "demo/lmdb", "runs/torch-script"])
-def test_bins_are_those_of_a_span_at_a_time(folder: str, is_fine: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bins_are_those_of_a_span_at_a_time(
+    folder: str, is_fine: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Some spans have no lane, lie beyond the end, or reach over several bins."""
     run = Run.load(DATA / folder)
     by_library = overview_of(run, is_fine)
@@ -88,18 +113,37 @@ def test_waits_for_the_device_are_in_the_lane_of_the_loop() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "source", "pair", "end_ns"), [(1, 0, 0, 10), (0, 1, 0, 10), (0, 0, 1, 10), (0, 0, 0, -1)], ids=str
+    ("kind", "source", "pair", "end_ns"),
+    [(1, 0, 0, 10), (0, 1, 0, 10), (0, 0, 1, 10), (0, 0, 0, -1)],
+    ids=str,
 )
-def test_numbers_that_have_no_place_are_refused(kind: int, source: int, pair: int, end_ns: int) -> None:
+def test_numbers_that_have_no_place_are_refused(
+    kind: int, source: int, pair: int, end_ns: int
+) -> None:
     """One process, kind, source and pair; two sources of bytes and four bins."""
-    start, moved, process, classes, sources = (np.array([value], np.int64) for value in (0, 5, 7, 0, 0))
+    start, moved, process, classes, sources = (
+        np.array([value], np.int64) for value in (0, 5, 7, 0, 0)
+    )
     codes = [np.array([value], np.uint8) for value in (kind, source)]
     busy, longest = np.zeros((1, 4)), np.zeros((1, 4), np.uint8)
     durations, source_bytes = np.zeros((1, 512)), np.zeros((2, 4))
     tables = process, np.array([pair, -1]), np.array([100]), classes, sources
     with pytest.raises(ValueError, match="do not fit"):
         _bins.add_spans(
-            start, start + 10, moved, process, *codes, *tables, busy, longest, durations, source_bytes, 1, 1, 2.5, end_ns
+            start,
+            start + 10,
+            moved,
+            process,
+            *codes,
+            *tables,
+            busy,
+            longest,
+            durations,
+            source_bytes,
+            1,
+            1,
+            2.5,
+            end_ns,
         )
     assert not any(buffer.any() for buffer in (busy, longest, durations, source_bytes))
 
@@ -113,7 +157,8 @@ def test_the_code_of_a_duration_is_its_logarithm(duration_ns: int) -> None:
 
 @pytest.mark.job(every=4)
 def test_sanitizers_find_nothing(tmp_path: Path) -> None:
-    """No access outside of a buffer and no undefined behaviour, also of numbers that have no place."""
+    """No access outside of a buffer and no undefined behaviour, also of numbers that have no
+    place."""
     built, variables = sanitized("_bins", [str(NATIVE / "bins.c")], tmp_path)
     command = [sys.executable, str(PROGRAMS / "sanitized_bins.py"), str(built), "2000"]
     ended = subprocess.run(command, capture_output=True, text=True, env=variables, check=False)

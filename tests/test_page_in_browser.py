@@ -1,4 +1,5 @@
-"""The page of a run in a real browser, offline: what it shows, where its keys and links lead, and hostile names."""
+"""The page of a run in a real browser, offline: what it shows, where its keys and links lead, and
+hostile names."""
 
 import base64
 import io
@@ -22,19 +23,28 @@ import ioprof
 from ioprof.report.page import payload as payloads
 from ioprof.report.page.html import write_html
 
-# ------------------------------------------------------------------------------------------------ in a browser
+# ------------------------------------------------------------------------------------- in a browser
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    program = next(
+        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+    )
     if program is None:
         pytest.skip("no chromium on this machine")
-    quiet = ("no-first-run", "disable-background-networking", "disable-component-update", "disable-sync", "disable-quic")
+    quiet = (
+        "no-first-run",
+        "disable-background-networking",
+        "disable-component-update",
+        "disable-sync",
+        "disable-quic",
+    )
     with sync_api.sync_playwright() as playwright:
         running = playwright.chromium.launch(
-            executable_path=program, args=["--no-sandbox", "--disable-gpu", *(f"--{flag}" for flag in quiet)]
+            executable_path=program,
+            args=["--no-sandbox", "--disable-gpu", *(f"--{flag}" for flag in quiet)],
         )
         yield running
         running.close()
@@ -50,14 +60,18 @@ class Visit:
         self.incidents: list[str] = []
         self.page.on("console", lambda message: self.incidents.append(f"console: {message.text}"))
         self.page.on("pageerror", lambda error: self.incidents.append(f"error: {error}"))
-        self.page.on("dialog", lambda dialog: (self.incidents.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        self.page.on(
+            "dialog",
+            lambda dialog: (self.incidents.append(f"dialog: {dialog.message}"), dialog.dismiss()),
+        )
         self.page.on("request", self._request)
         self.address = path.as_uri()
         self.page.goto(self.address)
         self.page.wait_for_selector("html[data-ready]", timeout=60_000)
 
     def until(self, expression: str) -> None:
-        """Wait until it holds; polled from here, because the page's policy forbids evaluating strings inside."""
+        """Wait until it holds; polled from here, because the page's policy forbids evaluating
+        strings inside."""
         deadline = time.monotonic() + 20
         while not self.page.evaluate(expression):
             assert time.monotonic() < deadline, expression
@@ -97,11 +111,21 @@ def visit(browser: Any, tmp_path: Path) -> Iterator[Any]:
 def test_the_page_opens_offline_with_title_lanes_and_numbers(opened: Visit) -> None:
     assert (
         opened.page.title()
-        == "resnet50-files-cold: Storage-bound: the emulated accelerators were idle for 42.3% of the steps' time. – ioprof"
+        == "resnet50-files-cold: Storage-bound: the emulated accelerators were idle for 42.3% of"
+        " the steps' time. – ioprof"
     )
     assert opened.page.locator("#labels .heading").all_inner_texts() == ["rank 0", "rank 1"]
     lanes = opened.page.locator("#labels .label").all_inner_texts()
-    assert lanes[:8] == ["steps", "compute", "copies", "exchange", "wait", "batches ready", "reads", "3 workers"]
+    assert lanes[:8] == [
+        "steps",
+        "compute",
+        "copies",
+        "exchange",
+        "wait",
+        "batches ready",
+        "reads",
+        "3 workers",
+    ]
     assert "100.0" in opened.page.locator("#causes table").first.inner_text()
     assert len(np.unique(_picture(opened))) > 8
     assert opened.incidents == []
@@ -118,8 +142,14 @@ def test_hostile_names_do_nothing_in_a_browser(visit: Any) -> None:
         opened.page.fill("#search", payload)
         opened.page.keyboard.press("Enter")
         opened.until("!document.querySelector('#details').textContent.startsWith('Click')")
-        shown += opened.page.locator("#details").inner_text() + opened.page.locator("#summary").inner_text()
-        assert opened.page.locator("#details img, #details b, #details a, #details script").count() == 0
+        shown += (
+            opened.page.locator("#details").inner_text()
+            + opened.page.locator("#summary").inner_text()
+        )
+        assert (
+            opened.page.locator("#details img, #details b, #details a, #details script").count()
+            == 0
+        )
     for payload in (
         *PAYLOADS[:4],
         "%{x}%{customdata}<extra>",
@@ -139,7 +169,9 @@ def test_a_run_with_something_missing_opens_without_an_error(visit: Any, name: s
 def shown_seconds(opened: Visit) -> tuple[float, float]:
     """The part of the run that the timeline shows, from the URL's hash."""
     opened.page.wait_for_timeout(700)  # the hash is written when the view rests
-    if found := re.search(r"#t=([\d.]+),([\d.]+)", opened.page.url + opened.page.evaluate("location.hash")):
+    if found := re.search(
+        r"#t=([\d.]+),([\d.]+)", opened.page.url + opened.page.evaluate("location.hash")
+    ):
         return float(found[1]), float(found[2])
     return 0.0, max(sample().steps["end_ns"]) / 1e9
 
@@ -187,8 +219,16 @@ def test_the_stall_is_found_by_one_key_and_its_read_is_named(opened: Visit) -> N
 
 
 def _slowest_read() -> dict[str, Any]:
-    spans = sample().trace.spans.filter(pl.col("kind") == "read").sort(pl.col("end_ns") - pl.col("start_ns"), descending=True)
-    return spans.head(1).join(sample().trace.files.select("file", "path"), on="file").row(0, named=True)
+    spans = (
+        sample()
+        .trace.spans.filter(pl.col("kind") == "read")
+        .sort(pl.col("end_ns") - pl.col("start_ns"), descending=True)
+    )
+    return (
+        spans.head(1)
+        .join(sample().trace.files.select("file", "path"), on="file")
+        .row(0, named=True)
+    )
 
 
 @pytest.mark.system
@@ -235,7 +275,9 @@ def test_a_stretch_that_is_selected_says_causes_bytes_reads_and_files(opened: Vi
         _ = call(axis["x"] + share * axis["width"], axis["y"] + 8) if action == "move" else call()
     opened.until("document.getElementById('summary').textContent.startsWith('Selection')")
     end = max(sample().trace.spans["end_ns"])
-    inside = sample().trace.spans.filter(pl.col("kind") == "read", pl.col("start_ns") < 0.5 * end, pl.col("end_ns") > 0.3 * end)
+    inside = sample().trace.spans.filter(
+        pl.col("kind") == "read", pl.col("start_ns") < 0.5 * end, pl.col("end_ns") > 0.3 * end
+    )
     said = opened.page.locator("#summary").inner_text()
     number = int(re.search(r"([\d,]+) reads for batches", said)[1].replace(",", ""))
     assert number == pytest.approx(len(inside), abs=0.02 * len(inside))
@@ -246,9 +288,15 @@ def test_a_stretch_that_is_selected_says_causes_bytes_reads_and_files(opened: Vi
 
 
 @pytest.mark.system(every=4)
-def test_a_page_of_a_comparison_is_accessible_and_fits_a_phone(browser: Any, tmp_path: Path) -> None:
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed").Axe()
-    ioprof.compare(*(ROOT / "tests" / "data" / "demo" / name for name in ("files", "lmdb"))).write_html(tmp_path / "compare.html")
+def test_a_page_of_a_comparison_is_accessible_and_fits_a_phone(
+    browser: Any, tmp_path: Path
+) -> None:
+    axe = pytest.importorskip(
+        "axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed"
+    ).Axe()
+    ioprof.compare(
+        *(ROOT / "tests" / "data" / "demo" / name for name in ("files", "lmdb"))
+    ).write_html(tmp_path / "compare.html")
     page = browser.new_page(viewport={"width": 390, "height": 800}, bypass_csp=True)
     page.goto((tmp_path / "compare.html").as_uri())
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
@@ -270,10 +318,18 @@ def test_the_picture_of_the_readme_is_made_by_a_command(browser: Any, tmp_path: 
 @pytest.mark.system
 def test_a_click_names_the_span_under_it_and_lanes_unfold(opened: Visit) -> None:
     opened.page.locator("#labels button").first.click()
-    assert opened.page.locator("#labels .label.inner").all_inner_texts() == ["worker 0", "worker 1", "worker 2"]
+    assert opened.page.locator("#labels .label.inner").all_inner_texts() == [
+        "worker 0",
+        "worker 1",
+        "worker 2",
+    ]
     box = opened.page.locator("#canvas").bounding_box()
     row = opened.page.locator("#labels .label", has_text="compute").first.bounding_box()
-    spans = sample().trace.spans.filter(pl.col("kind") == "compute", pl.col("rank") == 0).sort("start_ns")
+    spans = (
+        sample()
+        .trace.spans.filter(pl.col("kind") == "compute", pl.col("rank") == 0)
+        .sort("start_ns")
+    )
     middle = (spans["start_ns"][30] + spans["end_ns"][30]) / 2 / max(sample().trace.spans["end_ns"])
     opened.page.mouse.click(box["x"] + middle * box["width"], row["y"] + row["height"] / 2)
     details = opened.page.locator("#details").inner_text()
@@ -285,8 +341,11 @@ def test_a_click_names_the_span_under_it_and_lanes_unfold(opened: Visit) -> None
 
 @pytest.mark.system(every=4)
 def test_the_page_is_accessible(visit: Any) -> None:
-    """axe-core finds nothing serious in either theme: contrast of texts, names of what can be pressed, tables, landmarks, ..."""
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed").Axe()
+    """axe-core finds nothing serious in either theme: contrast of texts, names of what can be
+    pressed, tables, landmarks, ..."""
+    axe = pytest.importorskip(
+        "axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed"
+    ).Axe()
     opened = visit(sample(), color_scheme="light", bypass_csp=True)
     opened.page.focus("#timeline-view")
     opened.page.keyboard.press("n")
@@ -300,7 +359,9 @@ def test_the_page_is_accessible(visit: Any) -> None:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize(("scheme", "ink"), [("light", "rgb(26, 32, 39)"), ("dark", "rgb(227, 232, 237)")])
+@pytest.mark.parametrize(
+    ("scheme", "ink"), [("light", "rgb(26, 32, 39)"), ("dark", "rgb(227, 232, 237)")]
+)
 def test_the_page_follows_the_colour_scheme(visit: Any, scheme: str, ink: str) -> None:
     opened = visit(sample(), color_scheme=scheme, reduced_motion="reduce")
     assert opened.page.evaluate("getComputedStyle(document.body).color") == ink
@@ -317,10 +378,14 @@ def test_without_a_wide_screen_nothing_sticks_out(opened: Visit) -> None:
     opened.page.set_viewport_size({"width": 390, "height": 800})
     opened.until("document.getElementById('canvas').getBoundingClientRect().width < 320")
     assert opened.page.evaluate("document.documentElement.scrollWidth") <= 390
-    rows = opened.page.evaluate("[...document.querySelectorAll('.causes tbody tr')].map((row) => row.offsetHeight)")
+    rows = opened.page.evaluate(
+        "[...document.querySelectorAll('.causes tbody tr')].map((row) => row.offsetHeight)"
+    )
     assert max(rows) <= 4 * min(rows)  # notes do not become columns of single words
     labels = "[...document.querySelectorAll('#strip-labels .label *')]"
-    assert opened.page.evaluate(f"{labels}.every((label) => label.offsetWidth <= label.parentNode.clientWidth)")
+    assert opened.page.evaluate(
+        f"{labels}.every((label) => label.offsetWidth <= label.parentNode.clientWidth)"
+    )
     opened.page.set_viewport_size({"width": 1400, "height": 900})
     opened.until("document.getElementById('canvas').getBoundingClientRect().width > 900")
 
@@ -328,11 +393,16 @@ def test_without_a_wide_screen_nothing_sticks_out(opened: Visit) -> None:
 @pytest.mark.system(every=4)
 def test_the_page_prints_on_white_with_everything_open(visit: Any) -> None:
     opened = visit(sample(), color_scheme="dark")
-    printed = opened.context.new_cdp_session(opened.page).send("Page.printToPDF", {"printBackground": True})
+    printed = opened.context.new_cdp_session(opened.page).send(
+        "Page.printToPDF", {"printBackground": True}
+    )
     assert opened.page.evaluate("document.querySelectorAll('details:not([open])').length") == 0
     assert base64.b64decode(printed["data"]).startswith(b"%PDF")
     assert opened.page.evaluate("document.documentElement.dataset.printing") == "false"
-    colours = "[...document.querySelectorAll('#summary .stack > i')].map((part) => part.style.background).join()"
+    colours = (
+        "[...document.querySelectorAll('#summary .stack > i')].map((part) =>"
+        " part.style.background).join()"
+    )
     of_screen = opened.page.evaluate(colours)
     opened.page.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert opened.page.evaluate(colours) != of_screen
@@ -340,15 +410,21 @@ def test_the_page_prints_on_white_with_everything_open(visit: Any) -> None:
 
 
 @pytest.mark.system(every=4)
-def test_the_thinned_picture_is_like_that_of_all_spans(visit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Structural similarity (Wang et al. 2004) of the timeline drawn from all spans and from bins of the run."""
+def test_the_thinned_picture_is_like_that_of_all_spans(
+    visit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Structural similarity (Wang et al. 2004) of the timeline drawn from all spans and from bins
+    of the run."""
     ndimage = pytest.importorskip("scipy.ndimage", reason="scipy is not installed")
     run = sample_run(steps=1200, ranks=1)
     exact = _picture(visit(run))
     monkeypatch.setattr(payloads, "MOST_SPANS", 1000)
     thinned = _picture(visit(run))
     mean = [ndimage.uniform_filter(each, 7) for each in (exact, thinned)]
-    variance = [ndimage.uniform_filter(each**2, 7) - average**2 for each, average in zip((exact, thinned), mean, strict=True)]
+    variance = [
+        ndimage.uniform_filter(each**2, 7) - average**2
+        for each, average in zip((exact, thinned), mean, strict=True)
+    ]
     joint = ndimage.uniform_filter(exact * thinned, 7) - mean[0] * mean[1]
     small, large = (0.01 * 255) ** 2, (0.03 * 255) ** 2
     similarity = (2 * mean[0] * mean[1] + small) * (2 * joint + large)
@@ -358,19 +434,27 @@ def test_the_thinned_picture_is_like_that_of_all_spans(visit: Any, monkeypatch: 
 
 def _picture(opened: Visit) -> Any:
     """The canvas as lightness."""
-    data = base64.b64decode(opened.page.evaluate("document.getElementById('canvas').toDataURL('image/png')").split(",")[1])
+    data = base64.b64decode(
+        opened.page.evaluate("document.getElementById('canvas').toDataURL('image/png')").split(",")[
+            1
+        ]
+    )
     with Image.open(io.BytesIO(data)) as picture:
         return np.asarray(picture.convert("L"), dtype=np.float64)
 
 
 @pytest.mark.system(every=4)
-def test_one_stall_in_100_000_steps_is_seen_at_once_found_by_one_key_and_its_read_named_by_one_click(visit: Any) -> None:
+def test_one_stall_in_100_000_steps_is_seen_at_once_found_by_one_key_and_its_read_named_by_one_click(  # noqa: E501
+    visit: Any,
+) -> None:
     run = stalled_run()
     assert run.trace.num_spans > payloads.MOST_SPANS
     opened = visit(run)
     row = opened.page.locator("#labels .label", has_text="wait").bounding_box()
     canvas = opened.page.locator("#canvas").bounding_box()
-    line = _picture(opened)[round(row["y"] - canvas["y"]) + 2]  # near the top of the row, which a share of 3 % does not reach
+    line = _picture(opened)[
+        round(row["y"] - canvas["y"]) + 2
+    ]  # near the top of the row, which a share of 3 % does not reach
     step = run.steps.filter(step=61_803).row(0, named=True)
     expected = step["start_ns"] / run.steps["end_ns"].max() * len(line)
     dark = np.flatnonzero(np.abs(line - np.median(line)) > 60)
@@ -379,7 +463,9 @@ def test_one_stall_in_100_000_steps_is_seen_at_once_found_by_one_key_and_its_rea
     opened.page.keyboard.press("n")
     opened.until("document.getElementById('summary').textContent.startsWith('Selection')")
     assert "step 61803 of rank 0" in opened.page.locator("#said").inner_text()
-    assert "300 ms /data/1607.jpg" in " ".join(opened.page.locator("#summary .reads").inner_text().split())
+    assert "300 ms /data/1607.jpg" in " ".join(
+        opened.page.locator("#summary .reads").inner_text().split()
+    )
     opened.page.locator("#summary .reads button").first.click()
     assert "/data/1607.jpg" in opened.page.locator("#details").inner_text()
     opened.page.focus("#timeline-view")
@@ -389,6 +475,8 @@ def test_one_stall_in_100_000_steps_is_seen_at_once_found_by_one_key_and_its_rea
     for _ in range(30):
         opened.page.mouse.wheel(0, -80)
         opened.page.wait_for_timeout(10)
-    frames = opened.page.evaluate("performance.getEntriesByName('frame').map((entry) => entry.duration)")
+    frames = opened.page.evaluate(
+        "performance.getEntriesByName('frame').map((entry) => entry.duration)"
+    )
     assert np.median(frames) <= 50  # 3 ms on an idle machine
     assert opened.incidents == []

@@ -19,7 +19,14 @@ from images import jpeg
 from made_datasets import folder_bytes, made, records, tree
 
 from ioprof.cli import main
-from ioprof.converters import ConvertOptions, Part, engine_for, plan_conversion, plan_merge, read_part
+from ioprof.converters import (
+    ConvertOptions,
+    Part,
+    engine_for,
+    plan_conversion,
+    plan_merge,
+    read_part,
+)
 from ioprof.converters.job import dataset_writer
 from ioprof.converters.job import parts as parts_module
 from ioprof.converters.job.partial_output import PartialOutput
@@ -37,7 +44,9 @@ PROGRAM = Path(__file__).parent / "programs" / "convert_on_cluster.py"
 
 def make_parts(source: Path, destination: Path, parts: int, **options: Any) -> None:
     for number in range(1, parts + 1):
-        plan_conversion(source, destination, ConvertOptions(**{"workers": 1, **options}), Part(number, parts)).run()
+        plan_conversion(
+            source, destination, ConvertOptions(**{"workers": 1, **options}), Part(number, parts)
+        ).run()
 
 
 @pytest.fixture
@@ -63,7 +72,8 @@ def test_the_parts_are_all_images_once_and_in_order(parts, total):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_merged_parts_are_what_one_machine_makes(source_with_bad_images, tmp_path, layout):
-    """To the byte, with bad images in them, with one part and with more parts than some have good images."""
+    """To the byte, with bad images in them, with one part and with more parts than some have good
+    images."""
     options = {**LAYOUTS[layout], "on_error": "quarantine"}
     one = made(source_with_bad_images, tmp_path / "one" / "dataset", **options)
     for parts in (1, 2, 13):
@@ -81,7 +91,9 @@ def test_seven_workers_make_what_one_makes(small_tree, tmp_path):
     """To the byte, in parts and as a whole."""
     options = LAYOUTS["lmdb"]
     one = made(small_tree, tmp_path / "one" / "dataset", **options)
-    assert folder_bytes(one.path) == folder_bytes(made(small_tree, tmp_path / "seven" / "dataset", workers=7, **options).path)
+    assert folder_bytes(one.path) == folder_bytes(
+        made(small_tree, tmp_path / "seven" / "dataset", workers=7, **options).path
+    )
 
 
 @pytest.mark.job(every=4)
@@ -90,7 +102,13 @@ def test_a_cluster_makes_what_one_machine_makes(small_tree, tmp_path):
     if importlib.util.find_spec("distributed") is None:
         pytest.skip("Dask is not installed: pip install 'ioprof[dask]'")
     one = made(small_tree, tmp_path / "one" / "dataset", **LAYOUTS["lmdb"])
-    words = [sys.executable, str(PROGRAM), str(small_tree), str(tmp_path / "cluster" / "dataset"), json.dumps(LAYOUTS["lmdb"])]
+    words = [
+        sys.executable,
+        str(PROGRAM),
+        str(small_tree),
+        str(tmp_path / "cluster" / "dataset"),
+        json.dumps(LAYOUTS["lmdb"]),
+    ]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
     assert 0 == done.returncode, done.stderr
@@ -99,7 +117,11 @@ def test_a_cluster_makes_what_one_machine_makes(small_tree, tmp_path):
 
 def test_engines_that_make_no_sense_are_refused():
     """A name, an address without Dask, Dask without an address."""
-    for arguments in (("spark", None, None), ("local", 1, "tcp://localhost:1"), ("dask", None, None)):
+    for arguments in (
+        ("spark", None, None),
+        ("local", 1, "tcp://localhost:1"),
+        ("dask", None, None),
+    ):
         with pytest.raises(CommandError, match="--engine"):
             engine_for(*arguments)
 
@@ -118,7 +140,10 @@ def test_an_interrupted_part_and_an_interrupted_merge_go_on(small_tree, tmp_path
         with pytest.raises(KeyboardInterrupt):
             job.run(stop)
         assert 0 < job.done() < 18
-        with pytest.raises(CommandError, match=r"no parts next to it|part 2/2 \(started, but not finished\) is missing"):
+        with pytest.raises(
+            CommandError,
+            match=r"no parts next to it|part 2/2 \(started, but not finished\) is missing",
+        ):
             plan_merge(destination)
         plan_conversion(small_tree, destination, options, Part(number, 2)).run()
     with pytest.raises(KeyboardInterrupt):
@@ -138,7 +163,9 @@ def test_parts_that_do_not_belong_together_are_refused(small_tree, tmp_path):
     shutil.rmtree(tmp_path / "dataset.part-1-of-2")
     with pytest.raises(CommandError, match="part 1/2 is missing; make it with: --part 1/2"):
         plan_merge(destination)
-    plan_conversion(small_tree, destination, ConvertOptions(workers=1, shuffle_seed=1), Part(1, 2)).run()
+    plan_conversion(
+        small_tree, destination, ConvertOptions(workers=1, shuffle_seed=1), Part(1, 2)
+    ).run()
     with pytest.raises(CommandError, match="differs from part 1/2 in shuffle_seed"):
         plan_merge(destination)
     shutil.copytree(tmp_path / "kept", tmp_path / "dataset.part-1-of-3")
@@ -157,15 +184,23 @@ def test_a_damaged_part_is_found(small_tree, tmp_path):
     make_parts(small_tree, destination, 2)
     path = tmp_path / "dataset.part-2-of-2" / "train" / "data.mdb"
     content = bytearray(path.read_bytes())
-    image = next(data for image in small_tree.glob("*/*") if (data := image.read_bytes()) in content)
+    image = next(
+        data for image in small_tree.glob("*/*") if (data := image.read_bytes()) in content
+    )
     content[content.index(image) + len(image) // 2] ^= 1
     path.write_bytes(content)
-    with pytest.raises(DatasetError, match=r"part-2-of-2: .*; remove it and convert this part again"):
+    with pytest.raises(
+        DatasetError, match=r"part-2-of-2: .*; remove it and convert this part again"
+    ):
         plan_merge(destination, workers=1).run()
     assert not destination.exists()
 
 
-JSON = st.recursive(st.none() | st.integers() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=2), max_leaves=4)
+JSON = st.recursive(
+    st.none() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=2),
+    max_leaves=4,
+)
 
 
 @settings(max_examples=int(os.environ.get("IOPROF_FUZZED", "100")))
@@ -174,12 +209,21 @@ def test_a_part_with_any_other_value_is_used_or_refused(tmp_path_factory, data):
     """Any value at any key of its manifest: an error of ioprof."""
     folder = tmp_path_factory.mktemp("part")
     options = {"layout": "lmdb", "split": "train"}
-    keys: dict[str, Any] = {"schema": "ioprof.part/1", "part": 1, "parts": 2, "total": 3, "source": "", "options": options}
+    keys: dict[str, Any] = {
+        "schema": "ioprof.part/1",
+        "part": 1,
+        "parts": 2,
+        "total": 3,
+        "source": "",
+        "options": options,
+    }
     keys |= {"classes": [{"wnid": "n01", "name": "a"}], "identity": {}, "records": 1, "bytes": 10}
     keys |= {"quarantined": [{"name": "n01/b", "reason": "empty file"}]}
     place = data.draw(st.sampled_from([None, *keys]))
     value = data.draw(JSON)
-    (folder / "part.json").write_text(json.dumps(value if place is None else {**keys, place: value}))
+    (folder / "part.json").write_text(
+        json.dumps(value if place is None else {**keys, place: value})
+    )
     try:
         part = read_part(folder)
     except IoprofError:
@@ -189,12 +233,21 @@ def test_a_part_with_any_other_value_is_used_or_refused(tmp_path_factory, data):
 
 
 def test_a_part_may_be_empty(tmp_path):
-    """All its images are bad: it is a part like any other, with the list of them, and the merged dataset has them too."""
-    source = tree(tmp_path / "source", {f"n01/{number}.JPEG": b"" if number else jpeg() for number in range(4)})
+    """All its images are bad: it is a part like any other, with the list of them, and the merged
+    dataset has them too."""
+    source = tree(
+        tmp_path / "source",
+        {f"n01/{number}.JPEG": b"" if number else jpeg() for number in range(4)},
+    )
     one = made(source, tmp_path / "one" / "dataset", on_error="quarantine")
     options = ConvertOptions(workers=1, on_error="quarantine")
-    found = [plan_conversion(source, tmp_path / "dataset", options, Part(number, 4)).run() for number in (1, 2, 3, 4)]
-    assert [(0, 0, 1)] * 3 + [(1, one.bytes, 0)] == sorted((part.records, part.bytes, len(part.quarantined)) for part in found)
+    found = [
+        plan_conversion(source, tmp_path / "dataset", options, Part(number, 4)).run()
+        for number in (1, 2, 3, 4)
+    ]
+    assert [(0, 0, 1)] * 3 + [(1, one.bytes, 0)] == sorted(
+        (part.records, part.bytes, len(part.quarantined)) for part in found
+    )
     assert found == [read_part(tmp_path / f"dataset.part-{number}-of-4") for number in (1, 2, 3, 4)]
     merged = plan_merge(tmp_path / "dataset").run()
     assert folder_bytes(one.path) == folder_bytes(merged.path)
@@ -209,7 +262,9 @@ def test_a_dataset_may_not(tmp_path):
     make_parts(source, tmp_path / "dataset", 2, on_error="quarantine")
     with pytest.raises(CommandError, match="all 4 images are bad"):
         plan_merge(tmp_path / "dataset").run()
-    assert ["dataset.part-1-of-2", "dataset.part-2-of-2", "source"] == sorted(path.name for path in tmp_path.iterdir())
+    assert ["dataset.part-1-of-2", "dataset.part-2-of-2", "source"] == sorted(
+        path.name for path in tmp_path.iterdir()
+    )
 
 
 KILLED_AT = {
@@ -227,8 +282,11 @@ KILLED_AT = {
 @pytest.mark.job
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("instant", KILLED_AT)
-def test_a_merge_killed_at_its_end_is_finished_by_the_next(capsys, small_tree, tmp_path, monkeypatch, instant, after):
-    """Before and after each of its last acts: the same command ends well, and nothing but the dataset is left."""
+def test_a_merge_killed_at_its_end_is_finished_by_the_next(
+    capsys, small_tree, tmp_path, monkeypatch, instant, after
+):
+    """Before and after each of its last acts: the same command ends well, and nothing but the
+    dataset is left."""
     expected = folder_bytes(made(small_tree, tmp_path / "one" / "dataset").path)
     destination = tmp_path / "all" / "dataset"
     make_parts(small_tree, destination, 3)
@@ -261,7 +319,8 @@ def test_a_merge_killed_at_its_end_is_finished_by_the_next(capsys, small_tree, t
 
 
 def test_what_a_merge_has_taken_away_is_not_looked_for_elsewhere(small_tree, tmp_path):
-    """A part that was made anew since, of other options, is not removed with what is left of a merge that was killed."""
+    """A part that was made anew since, of other options, is not removed with what is left of a
+    merge that was killed."""
     destination = tmp_path / "dataset"
     make_parts(small_tree, destination, 2)
     merging = plan_merge(destination, workers=1)
@@ -273,7 +332,9 @@ def test_what_a_merge_has_taken_away_is_not_looked_for_elsewhere(small_tree, tmp
         patch.setattr(PartialOutput, "remove", stop)
         with pytest.raises(KeyboardInterrupt):
             merging.run()
-    plan_conversion(small_tree, destination, ConvertOptions(workers=1, shuffle_seed=1), Part(1, 2)).run()
+    plan_conversion(
+        small_tree, destination, ConvertOptions(workers=1, shuffle_seed=1), Part(1, 2)
+    ).run()
     assert 36 == plan_merge(destination).run().records
     assert ["dataset", "dataset.part-1-of-2"] == sorted(path.name for path in tmp_path.iterdir())
 
@@ -282,7 +343,18 @@ def test_the_commands(capsys, small_tree, tmp_path):
     """`--part` twice, `inspect` of a part, and `merge`; each says what to type next."""
     destination = str(tmp_path / "dataset")
     for part in ("1/2", "2/2"):
-        words = ["convert", "imagenet", str(small_tree), destination, "--part", part, "--workers", "1", "--layout", "lmdb"]
+        words = [
+            "convert",
+            "imagenet",
+            str(small_tree),
+            destination,
+            "--part",
+            part,
+            "--workers",
+            "1",
+            "--layout",
+            "lmdb",
+        ]
         assert 0 == main(words)
         assert f"next: ioprof convert merge {destination}" in capsys.readouterr().err
     assert 0 == main(["inspect", f"{destination}.part-2-of-2"])
@@ -300,7 +372,8 @@ def test_the_commands(capsys, small_tree, tmp_path):
 @pytest.mark.parametrize("left", [[], ["lock"], ["lock", "boot"], ["job.json", "lock"]])
 @pytest.mark.parametrize("at_work", [False, True])
 def test_the_last_of_what_was_kept_is_swept_away(small_tree, tmp_path, left, at_work):
-    """Killed while it removed it: after the next command only the dataset is there; unless another job has just started."""
+    """Killed while it removed it: after the next command only the dataset is there; unless another
+    job has just started."""
     made(small_tree, tmp_path / "dataset")
     folder = tmp_path / ".dataset.partial"
     folder.mkdir()

@@ -1,4 +1,5 @@
-"""Reads of sockets and pipes: bytes, waits and the name of the peer; and messages within the job, which are no data."""
+"""Reads of sockets and pipes: bytes, waits and the name of the peer; and messages within the job,
+which are no data."""
 
 import importlib.util
 import os
@@ -39,14 +40,22 @@ for piece in range(40):
 
 def received(trace: Trace, pid: int) -> pl.DataFrame:
     """Spans of the bytes that a process received, with the seconds that they took."""
-    spans = trace.spans.filter(pl.col("pid") == pid, pl.col("source").cast(pl.String).is_in(["socket", "pipe"]))
-    return spans.join(trace.files, on="file", how="left").with_columns(took=(pl.col("end_ns") - pl.col("start_ns")) / 1e9)
+    spans = trace.spans.filter(
+        pl.col("pid") == pid, pl.col("source").cast(pl.String).is_in(["socket", "pipe"])
+    )
+    return spans.join(trace.files, on="file", how="left").with_columns(
+        took=(pl.col("end_ns") - pl.col("start_ns")) / 1e9
+    )
 
 
-def receive(spool: Path, way: str, source: str, **changes: str) -> tuple[Trace, pl.DataFrame, float]:
+def receive(
+    spool: Path, way: str, source: str, **changes: str
+) -> tuple[Trace, pl.DataFrame, float]:
     """A recorded program that receives: the trace, its spans, and how long it received."""
     command = [sys.executable, str(PROGRAMS / "receive_by.py"), way, source]
-    job = subprocess.Popen(command, env=environment(spool, **changes), stdout=subprocess.PIPE, text=True)
+    job = subprocess.Popen(
+        command, env=environment(spool, **changes), stdout=subprocess.PIPE, text=True
+    )
     printed, _ = job.communicate(timeout=60)
     assert 0 == job.returncode
     num_bytes, seconds = printed.split()
@@ -56,7 +65,8 @@ def receive(spool: Path, way: str, source: str, **changes: str) -> tuple[Trace, 
 
 
 def check_wait(spans: pl.DataFrame, seconds: float) -> None:
-    """Spans do not overlap, and are what the program did: it waited for its peer nearly all of the time."""
+    """Spans do not overlap, and are what the program did: it waited for its peer nearly all of the
+    time."""
     ordered = spans.sort("start_ns")
     assert (ordered["start_ns"][1:] >= ordered["end_ns"][:-1]).all()
     assert spans["took"].sum() <= seconds
@@ -67,7 +77,8 @@ def check_wait(spans: pl.DataFrame, seconds: float) -> None:
 @pytest.mark.parametrize("way", ["urllib", "http.client", "asyncio", "requests", "select", "tls"])
 @on_a_quiet_machine
 def test_a_server_that_sends_slowly(way: str, tmp_path: Path) -> None:
-    """Blocking, with a time-out (poll), in an event loop (epoll), through TLS: bytes are exact, the wait has the peer's name."""
+    """Blocking, with a time-out (poll), in an event loop (epoll), through TLS: bytes are exact, the
+    wait has the peer's name."""
     if way == "requests" and importlib.util.find_spec("requests") is None:
         pytest.skip("requests is not installed")
     certificate = tmp_path / "certificate.pem" if way == "tls" else None
@@ -98,7 +109,8 @@ def test_small_objects_over_connections_of_their_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize("way", ["unix", "fifo", "pipe", "popen", "stdin"])
 @on_a_quiet_machine
 def test_a_program_that_sends_slowly(way: str, tmp_path: Path) -> None:
-    """A Unix socket and a FIFO by their paths, a pipe by the program that writes to it: the last one of a pipeline."""
+    """A Unix socket and a FIFO by their paths, a pipe by the program that writes to it: the last
+    one of a pipeline."""
     place = tmp_path / way
     senders: dict[str, AbstractContextManager[None]] = {
         "unix": unix_server(place, BYTES, RATE) if way == "unix" else nullcontext(),
@@ -113,23 +125,32 @@ def test_a_program_that_sends_slowly(way: str, tmp_path: Path) -> None:
             spans = received(trace, pid)
             assert BYTES == int(num_bytes)
         else:
-            trace, spans, seconds = receive(tmp_path / "spool", way, f"{SENDER} | cat" if way in ("pipe", "popen") else str(place))
+            trace, spans, seconds = receive(
+                tmp_path / "spool",
+                way,
+                f"{SENDER} | cat" if way in ("pipe", "popen") else str(place),
+            )
     (peer,) = spans["path"].unique().to_list()
     if way in ("unix", "fifo"):
         assert f"{'unix' if way == 'unix' else 'pipe'}:{place}" == peer
     else:
-        assert peer.startswith("pipe from cat (pid " if way != "stdin" else "pipe from python"), peer
+        assert peer.startswith("pipe from cat (pid " if way != "stdin" else "pipe from python"), (
+            peer
+        )
     assert BYTES == spans["bytes"].sum()
     check_wait(spans, float(seconds))
     found = storage(trace)
     assert BYTES <= (found.bytes_socket if way == "unix" else found.bytes_pipe)
-    of_files = trace.spans.filter(pl.col("kind").is_in(["read", "fault"]), ~pl.col("source").is_in(["socket", "pipe"]))
+    of_files = trace.spans.filter(
+        pl.col("kind").is_in(["read", "fault"]), ~pl.col("source").is_in(["socket", "pipe"])
+    )
     assert of_files["bytes"].sum() == found.bytes  # what was received is no part of it
 
 
 @pytest.mark.job(every=4)
 def test_messages_within_the_job_are_no_data(tmp_path: Path) -> None:
-    """DDP on gloo, its store, and loaders whose batches go through pipes and through shared memory: not one span."""
+    """DDP on gloo, its store, and loaders whose batches go through pipes and through shared memory:
+    not one span."""
     run_captured(tmp_path / "spool", sys.executable, PROGRAMS / "exchange_within_job.py", "fork")
     trace = captured(tmp_path / "spool")
     assert 6 <= len(trace.run.processes)
@@ -139,7 +160,8 @@ def test_messages_within_the_job_are_no_data(tmp_path: Path) -> None:
 @pytest.mark.job
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_queues_of_multiprocessing_are_no_data(method: str, tmp_path: Path) -> None:
-    """A pool that takes and returns arrays of 400 kB, with every method of starting its processes."""
+    """A pool that takes and returns arrays of 400 kB, with every method of starting its
+    processes."""
     program = tmp_path / "program.py"
     program.write_text(
         "import multiprocessing, sys\n"
@@ -154,7 +176,8 @@ def test_queues_of_multiprocessing_are_no_data(method: str, tmp_path: Path) -> N
 
 @pytest.mark.job
 def test_a_receipt_without_a_peer_costs_nothing_else(tmp_path: Path) -> None:
-    """errno of a non-blocking receipt, time-outs of poll, peeking, and sockets of datagrams are as without the library."""
+    """errno of a non-blocking receipt, time-outs of poll, peeking, and sockets of datagrams are as
+    without the library."""
     program = """
 import errno, select, socket
 left, right = socket.socketpair()
@@ -170,8 +193,10 @@ first, second = (socket.socket(type=socket.SOCK_DGRAM) for _ in range(2))
 first.bind(("127.0.0.1", 0))
 second.sendto(b"hello", first.getsockname())
 print(first.recvfrom(10)[0])
-"""
-    plain = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+"""  # noqa: E501
+    plain = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout
     assert plain == run_captured(tmp_path / "spool", sys.executable, "-c", program)
     assert has_no_peers(captured(tmp_path / "spool"))
 
@@ -183,7 +208,8 @@ def has_no_peers(trace: Trace) -> bool:
 
 @pytest.mark.system
 def test_a_file_that_was_downloaded_names_its_peer(tmp_path: Path) -> None:
-    """Read by another process, under the name that it was given in the end; a file that was not received is not mentioned."""
+    """Read by another process, under the name that it was given in the end; a file that was not
+    received is not mentioned."""
     (tmp_path / "data").mkdir()
     with http_server(BYTES, 20_000_000) as url:
         program = PROGRAMS / "download_and_read.py"
@@ -191,33 +217,42 @@ def test_a_file_that_was_downloaded_names_its_peer(tmp_path: Path) -> None:
     num_bytes, pid = map(int, printed.split())
     trace = captured(tmp_path / "spool")
     (found,) = storage(trace).received
-    written = trace.spans.filter(pl.col("kind") == "open", pl.col("source") == "socket").join(trace.files, on="file")
+    written = trace.spans.filter(pl.col("kind") == "open", pl.col("source") == "socket").join(
+        trace.files, on="file"
+    )
     names = [f"{tmp_path / 'data'}/{name}" for name in ("0.part", "0.tar", "1.part", "1.tar")]
     assert 2 * BYTES + 100_000 == num_bytes
-    assert (url.replace("http", "tcp").removesuffix("/data"), pid, 2) == (found.peer, found.pid, found.files)
-    assert 2 * (BYTES - 8192) <= found.bytes <= 2 * (BYTES + LONGEST_HEAD)  # what came with the header is before the file
+    assert (url.replace("http", "tcp").removesuffix("/data"), pid, 2) == (
+        found.peer,
+        found.pid,
+        found.files,
+    )
+    assert (
+        2 * (BYTES - 8192) <= found.bytes <= 2 * (BYTES + LONGEST_HEAD)
+    )  # what came with the header is before the file
     assert names == sorted(written["path"])
 
 
 @pytest.mark.job(every=4)
 def test_what_a_program_reads_for_a_pipe_is_counted_once(tmp_path: Path) -> None:
-    """`cat FILE |`, as webdataset opens shards: the file's bytes are those of the program, the pipe's are counted apart."""
+    """`cat FILE |`, as webdataset opens shards: the file's bytes are those of the program, the
+    pipe's are counted apart."""
     shard, program = tmp_path / "shard", tmp_path / "program.py"
     shard.write_bytes(bytes(BYTES))
     program.write_text(
-        "import subprocess, sys, torch\n"
-        "from torch.utils.data import DataLoader, IterableDataset\n"
-        "class Shard(IterableDataset):\n"
-        "    def __iter__(self):\n"
-        "        with subprocess.Popen(sys.argv[1], shell=True, stdout=subprocess.PIPE) as sender:\n"
-        "            while data := sender.stdout.read(100_000):\n"
-        "                yield torch.zeros(len(data))\n"
-        "print(sum(len(batch[0]) for batch in DataLoader(Shard(), 1, num_workers=1)))\n"
+        "import subprocess, sys, torch\nfrom torch.utils.data import DataLoader,"
+        " IterableDataset\nclass Shard(IterableDataset):\n    def __iter__(self):\n        with"
+        " subprocess.Popen(sys.argv[1], shell=True, stdout=subprocess.PIPE) as sender:\n           "
+        " while data := sender.stdout.read(100_000):\n                yield"
+        " torch.zeros(len(data))\nprint(sum(len(batch[0]) for batch in DataLoader(Shard(), 1,"
+        " num_workers=1)))\n"
     )
     variables = preload.environment(tmp_path / "spool", os.environ, hooks=True)
     (tmp_path / "spool").mkdir()
     command = [sys.executable, program, f"cat {shard}; true"]
-    printed = subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stdout
+    printed = subprocess.run(
+        command, env=variables, capture_output=True, text=True, check=True
+    ).stdout
     trace = captured(tmp_path / "spool")
     found = storage(trace)
     assert BYTES == int(printed)

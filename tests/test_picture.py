@@ -36,7 +36,8 @@ def picture_of(ticks, **run):
 
 
 def test_a_picture_shows_what_was_drawn():
-    """At one character per tick each character is the kind, or the source of the read, that filled its tick."""
+    """At one character per tick each character is the kind, or the source of the read, that filled
+    its tick."""
     assert {
         "worker 0": "SSp-dddd-",
         "wait": "......",
@@ -46,24 +47,34 @@ def test_a_picture_shows_what_was_drawn():
 
 
 def test_a_coarse_picture_shows_what_took_most_of_each_part():
-    """With fewer characters than ticks each character shows what took most of its part of the time."""
-    assert {"worker 0": "Sd-", "wait": "..", "copies": " =", "compute": " ####"} == lanes(picture_of(5))
+    """With fewer characters than ticks each character shows what took most of its part of the
+    time."""
+    assert {"worker 0": "Sd-", "wait": "..", "copies": " =", "compute": " ####"} == lanes(
+        picture_of(5)
+    )
 
 
 @pytest.mark.parametrize("kind", ["read", "fault"])
 def test_a_read_without_a_source_is_drawn_as_unknown(kind):
     """A recording need not say where bytes came from: the picture says that too."""
     trace = timeline(JOB.replace("read", kind), processes=[{"pid": pid(0, 0), "worker": 0}])
-    without = Trace(trace.run, trace.spans.with_columns(source=pl.lit(None, trace.spans.schema["source"])))
+    without = Trace(
+        trace.run, trace.spans.with_columns(source=pl.lit(None, trace.spans.schema["source"]))
+    )
 
-    assert "???-dddd-" == lanes(step_picture(without, blame(without), warmup=1, width=30))["worker 0"]
+    assert (
+        "???-dddd-" == lanes(step_picture(without, blame(without), warmup=1, width=30))["worker 0"]
+    )
 
 
 @pytest.mark.parametrize("kind", sorted({"fetch", *LEAVES, *MAIN_KINDS} - {*READS}))
 def test_every_kind_that_has_a_lane_has_a_mark(kind):
-    """Whatever the lanes show can be drawn, by a mark that the legend explains; reads wear their source's."""
+    """Whatever the lanes show can be drawn, by a mark that the legend explains; reads wear their
+    source's."""
     own = "" if kind in MAIN_KINDS else "w0"
-    drawn = step_picture(trace := timeline(f"step {'0' * 20}\n{kind} {own} {'#' * 20}"), blame(trace))
+    drawn = step_picture(
+        trace := timeline(f"step {'0' * 20}\n{kind} {own} {'#' * 20}"), blame(trace)
+    )
 
     assert MARKS[kind][0] * 20 in drawn
     assert " ".join(MARKS[kind]) in drawn
@@ -73,7 +84,9 @@ def test_every_kind_that_has_a_lane_has_a_mark(kind):
 def test_every_source_of_a_read_has_a_mark(source: str) -> None:
     """Also what came from another process."""
     word = {"page_cache": "cache"}.get(source, source)
-    drawn = step_picture(trace := timeline(f"step {'0' * 20}\nread w0 {word} {'#' * 20}"), blame(trace))
+    drawn = step_picture(
+        trace := timeline(f"step {'0' * 20}\nread w0 {word} {'#' * 20}"), blame(trace)
+    )
 
     assert MARKS[source][0] * 20 in drawn
     assert " ".join(MARKS[source]) in drawn

@@ -1,4 +1,5 @@
-"""Large runs are read in pieces: of a rank's time, of a capture file, of spans.parquet. No result depends on it."""
+"""Large runs are read in pieces: of a rank's time, of a capture file, of spans.parquet. No result
+depends on it."""
 
 import subprocess
 import sys
@@ -67,7 +68,8 @@ CHAINED = """
 @example(timeline(CHAINED), 1)
 @settings(max_examples=15, deadline=None)
 def test_pieces_of_a_ranks_time_add_up_to_the_whole(trace: Trace, rows_at_once: int) -> None:
-    """The summary and the charges of each step are the same, to the nanosecond, however a rank is divided."""
+    """The summary and the charges of each step are the same, to the nanosecond, however a rank is
+    divided."""
     whole, summary, instants = totals(trace).charged, summarise(trace), exposed(trace, CAUSES)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(selection, "_ROWS_AT_ONCE", rows_at_once)
@@ -81,12 +83,17 @@ def test_pieces_of_a_ranks_time_add_up_to_the_whole(trace: Trace, rows_at_once: 
     divided = found.charged
     assert_frame_equal(whole.steps, divided.steps)
     assert whole.straggler_wait_ns == divided.straggler_wait_ns
-    assert (whole.own_ns, whole.derived_ns, whole.threads_ns) == (divided.own_ns, divided.derived_ns, divided.threads_ns)
+    assert (whole.own_ns, whole.derived_ns, whole.threads_ns) == (
+        divided.own_ns,
+        divided.derived_ns,
+        divided.threads_ns,
+    )
     assert whole.details.explained_ns == divided.details.explained_ns
 
 
 def test_a_large_rank_has_several_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They follow each other without a gap; each has few of the spans that may be many, and shows who steps, waits and fetches."""
+    """They follow each other without a gap; each has few of the spans that may be many, and shows
+    who steps, waits and fetches."""
     monkeypatch.setattr(selection, "_ROWS_AT_ONCE", 2)
     trace = timeline(STRAGGLING)
     pieces = [piece for piece in pieces_by_rank(trace, KINDS, []) if piece.rank == 1]
@@ -99,8 +106,11 @@ def test_a_large_rank_has_several_pieces(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @given(traces(), st.lists(st.sampled_from(KINDS), min_size=1, unique=True), st.booleans())
-def test_spans_of_kinds_are_found_in_any_order(trace: Trace, kinds: list[str], is_ordered: bool) -> None:
-    """A filter finds the same, in the order of kinds where the spans are in it; also of work of a cause."""
+def test_spans_of_kinds_are_found_in_any_order(
+    trace: Trace, kinds: list[str], is_ordered: bool
+) -> None:
+    """A filter finds the same, in the order of kinds where the spans are in it; also of work of a
+    cause."""
     spans = selection.in_order_of_kinds(trace.spans) if is_ordered else trace.spans
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(selection, "_FEW_ROWS", 0)
@@ -113,12 +123,22 @@ LENGTHS = st.tuples(st.integers(0, 90), st.integers(0, 40))
 
 
 @given(st.lists(LENGTHS, min_size=1), st.lists(st.integers(1, 99), max_size=9), st.integers(0, 9))
-def test_what_lies_near_a_time_does_not_depend_on_what_is_held(times: list[tuple[int, int]], edges: list[int], held: int) -> None:
-    """Stretches of time that follow each other find what a filter of all spans finds, in parts that reach over several of them."""
-    spans = pl.DataFrame({"start_ns": [at for at, _ in times], "end_ns": [at + length for at, length in times]})
+def test_what_lies_near_a_time_does_not_depend_on_what_is_held(
+    times: list[tuple[int, int]], edges: list[int], held: int
+) -> None:
+    """Stretches of time that follow each other find what a filter of all spans finds, in parts that
+    reach over several of them."""
+    spans = pl.DataFrame(
+        {"start_ns": [at for at, _ in times], "end_ns": [at + length for at, length in times]}
+    )
     groups = [spans[first : first + 5] for first in range(0, len(spans), 5)]
     parts = [
-        span_parts.Part(each.lazy(), int(each["start_ns"].to_numpy().min()), int(each["end_ns"].to_numpy().max()), None)
+        span_parts.Part(
+            each.lazy(),
+            int(each["start_ns"].to_numpy().min()),
+            int(each["end_ns"].to_numpy().max()),
+            None,
+        )
         for each in groups
     ]
     nearby = span_parts.Nearby(parts, lambda part: part)
@@ -131,26 +151,51 @@ def test_what_lies_near_a_time_does_not_depend_on_what_is_held(times: list[tuple
 
 
 def make_spool(folder: Path) -> Path:
-    """Two workers and the process that waits for them; reads that get their batch from a fetch, a fault, strings that follow."""
+    """Two workers and the process that waits for them; reads that get their batch from a fetch, a
+    fault, strings that follow."""
     kind = {name: KINDS.index(name) + 1 for name in KINDS}
     reads = [
-        record(kind=kind["read"], start_ns=at, end_ns=at + 3, bytes=at, source=1 + at % 3, file=at % 2, offset=0)
+        record(
+            kind=kind["read"],
+            start_ns=at,
+            end_ns=at + 3,
+            bytes=at,
+            source=1 + at % 3,
+            file=at % 2,
+            offset=0,
+        )
         for at in range(100, 300, 4)
     ]
-    fetches = [record(kind=kind["fetch"], start_ns=at, end_ns=at + 40, batch=at) for at in range(100, 300, 50)]
-    decodes = [record(kind=kind["decode"], start_ns=at, end_ns=at + 5, batch=at, name=0) for at in range(110, 300, 50)]
-    fault = record(kind=kind["fault"], start_ns=120, end_ns=125, source=1, bytes=4096, offset=0, file=1)
+    fetches = [
+        record(kind=kind["fetch"], start_ns=at, end_ns=at + 40, batch=at)
+        for at in range(100, 300, 50)
+    ]
+    decodes = [
+        record(kind=kind["decode"], start_ns=at, end_ns=at + 5, batch=at, name=0)
+        for at in range(110, 300, 50)
+    ]
+    fault = record(
+        kind=kind["fault"], start_ns=120, end_ns=125, source=1, bytes=4096, offset=0, file=1
+    )
     step = record(kind=kind["step"], start_ns=90, end_ns=310, step=0)
     wait = record(kind=kind["wait"], start_ns=95, end_ns=145, batch=100, step=0)
     folder.mkdir()
     worker = {"rank": 0, "rank_source": 1, "role": 1}
     for pid in (71, 72):
         late = chunk(string(0, b"/a"), string(1, b"/b"), tid=pid)
-        captured = header_bytes(pid=pid, writer=1, **worker) + chunk(*reads[:30], tid=pid) + chunk(*reads[30:], fault, tid=pid)
+        captured = (
+            header_bytes(pid=pid, writer=1, **worker)
+            + chunk(*reads[:30], tid=pid)
+            + chunk(*reads[30:], fault, tid=pid)
+        )
         (folder / f"{pid}-reads.ring").write_bytes(captured + late)
         own = chunk(string(0, b"jpeg"), *fetches, *decodes, tid=pid)
-        (folder / f"{pid}-spans.ring").write_bytes(header_bytes(pid=pid, worker=pid - 71, **worker) + own)
-    (folder / "70.ring").write_bytes(header_bytes(pid=70, rank=0, rank_source=1, role=0) + chunk(step, wait))
+        (folder / f"{pid}-spans.ring").write_bytes(
+            header_bytes(pid=pid, worker=pid - 71, **worker) + own
+        )
+    (folder / "70.ring").write_bytes(
+        header_bytes(pid=70, rank=0, rank_source=1, role=0) + chunk(step, wait)
+    )
     return folder
 
 
@@ -171,16 +216,22 @@ def test_spans_that_are_written_in_blocks_are_those_that_are_read_at_once(tmp_pa
 
 
 def test_reads_of_a_process_from_storage_are_summed_between_times(tmp_path: Path) -> None:
-    """As faults are credited with what the kernel counted and no read did: each sum lies at the end of its last read."""
+    """As faults are credited with what the kernel counted and no read did: each sum lies at the end
+    of its last read."""
     spool = make_spool(tmp_path / "spool")
     reads = read_spool(spool).spans.filter(kind="read", source="storage", pid=71)
     found = Spool(spool).storage_calls(reads["host"][0], 71, np.array([50, 1000]))
     between = reads.filter(pl.col("end_ns") >= 50)
-    expected = [(part["end_ns"].max(), part["bytes"].sum()) for part in (reads.filter(pl.col("end_ns") < 50), between)]
+    expected = [
+        (part["end_ns"].max(), part["bytes"].sum())
+        for part in (reads.filter(pl.col("end_ns") < 50), between)
+    ]
     assert expected == found.select("end_ns", "bytes").rows()
 
 
-def test_the_analysis_of_a_large_run_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_analysis_of_a_large_run_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is that of the run; it is made again when a file of the run has changed."""
     monkeypatch.setattr("ioprof.format.trace.ROWS_IN_MEMORY", 10)
     store = partial(store_spool, rows_in_memory=10)
@@ -192,7 +243,10 @@ def test_the_analysis_of_a_large_run_is_kept(tmp_path: Path, monkeypatch: pytest
     again = with_gains(Run.of(loaded.trace), is_asked=False)
     assert run.summary.to_json() == loaded.summary.to_json() == again.summary.to_json()
     assert_frame_equal(run.steps, loaded.steps)
-    not_asked, asked = ({each.no_gain for each in found.summary.verdict.advice} for found in (loaded, with_gains(loaded)))
+    not_asked, asked = (
+        {each.no_gain for each in found.summary.verdict.advice}
+        for found in (loaded, with_gains(loaded))
+    )
     assert NoGain.RUN_TOO_LARGE in not_asked - asked
     (out / "run.json").write_text((out / "run.json").read_text().replace('"x"', '"y"'))
     assert kept_analysis(out) is None
@@ -208,9 +262,12 @@ SENDING = """
 
 @pytest.mark.parametrize("reading", ["....##.#....#####...", "###.##..#.##.#####.."])
 def test_which_threads_send_batches_is_decided_for_the_whole_rank(reading: str) -> None:
-    """A thread of a worker that reads while batches are on their way sends them; one that reads at other times, too, does not."""
+    """A thread of a worker that reads while batches are on their way sends them; one that reads at
+    other times, too, does not."""
     trace = timeline(SENDING + f"read r0 w0 {reading}")
-    sending = trace.spans.with_columns(tid=pl.when(pl.col("kind") == "read").then(pl.col("tid") + 1).otherwise("tid"))
+    sending = trace.spans.with_columns(
+        tid=pl.when(pl.col("kind") == "read").then(pl.col("tid") + 1).otherwise("tid")
+    )
     whole = charges(Trace(trace.run, sending)).steps
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(selection, "_ROWS_AT_ONCE", 1)
@@ -244,23 +301,34 @@ from ioprof.format.run_record import RunRecord
 run = Run.of(store_spool(Path(sys.argv[1]), RunRecord(), Path(sys.argv[1]) / "spans.parquet", rows_in_memory=0))
 lines = Path("/proc/self/status").read_text().splitlines()
 print(run.summary.storage.accesses, next(line.split()[1] for line in lines if line.startswith("VmHWM")))
-"""
+"""  # noqa: E501
 
 
 def peak_bytes(folder: Path, num_chunks: int) -> tuple[int, int]:
-    """How many reads so many chunks hold, and the peak memory of a process that stores and analyses them."""
+    """How many reads so many chunks hold, and the peak memory of a process that stores and analyses
+    them."""
     read = KINDS.index("read") + 1
-    reads = [record(kind=read, start_ns=at * 50, end_ns=at * 50 + at % 40, bytes=64, source=2, offset=0) for at in range(SLOTS)]
+    reads = [
+        record(kind=read, start_ns=at * 50, end_ns=at * 50 + at % 40, bytes=64, source=2, offset=0)
+        for at in range(SLOTS)
+    ]
     folder.mkdir()
     (folder / "7.ring").write_bytes(header_bytes(writer=1) + num_chunks * chunk(*reads))
-    ended = subprocess.run([sys.executable, "-c", MEASURE, str(folder)], capture_output=True, text=True, check=True, timeout=300)
+    ended = subprocess.run(
+        [sys.executable, "-c", MEASURE, str(folder)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
     number, peak_kb = map(int, ended.stdout.split())
     return number, peak_kb * 1024
 
 
 @pytest.mark.job(every=4)
 def test_memory_does_not_grow_with_the_number_of_reads(tmp_path: Path) -> None:
-    """Four times as many reads take at most 40 bytes for each further one, and 9 beyond that (measured); it was 375."""
+    """Four times as many reads take at most 40 bytes for each further one, and 9 beyond that
+    (measured); it was 375."""
     few, few_bytes = peak_bytes(tmp_path / "few", 500)
     many, many_bytes = peak_bytes(tmp_path / "many", 2000)
     assert (500 * SLOTS, 2000 * SLOTS) == (few, many)
@@ -268,7 +336,8 @@ def test_memory_does_not_grow_with_the_number_of_reads(tmp_path: Path) -> None:
 
 
 def test_a_table_that_is_stored_is_loaded_when_it_is_asked_for(tmp_path: Path) -> None:
-    """A notebook sees a data frame; what is selected is in memory; other facts change without it being loaded."""
+    """A notebook sees a data frame; what is selected is in memory; other facts change without it
+    being loaded."""
     spool = make_spool(tmp_path / "spool")
     trace = store_spool(spool, RunRecord(), tmp_path / SPANS, rows_in_memory=0)
     changed = trace.with_facts(run=RunRecord(command="y"))
@@ -280,8 +349,11 @@ def test_a_table_that_is_stored_is_loaded_when_it_is_asked_for(tmp_path: Path) -
     assert not trace.is_stored
 
 
-def test_damage_that_is_found_late_is_an_error_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The footer of a large spans.parquet is whole and its data is not: the error names the file, as that of a small one does."""
+def test_damage_that_is_found_late_is_an_error_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The footer of a large spans.parquet is whole and its data is not: the error names the file,
+    as that of a small one does."""
     monkeypatch.setattr("ioprof.format.trace.ROWS_IN_MEMORY", 10)
     read_spool(make_spool(tmp_path / "spool")).save(tmp_path / "run")
     data = bytearray((tmp_path / "run" / SPANS).read_bytes())

@@ -22,10 +22,17 @@ DRAWING = """
 
 
 def piped(name: str, drawing: str = DRAWING) -> Trace:
-    """A worker that receives through a pipe of that name; processes 102 and 103 are what worker 1 and 2 are drawn as."""
+    """A worker that receives through a pipe of that name; processes 102 and 103 are what worker 1
+    and 2 are drawn as."""
     paths = [name, SHARD, OTHER, UNKNOWN, DECOMPRESSED]
-    trace = timeline(drawing, config={"workers": 1, "loader": "torch DataLoader", "libraries": ["webdataset 1.0.2"]})
-    files = pl.DataFrame({"file": range(1, 6), "path": paths}, schema_overrides=dict(trace.files.select("file", "path").schema))
+    trace = timeline(
+        drawing,
+        config={"workers": 1, "loader": "torch DataLoader", "libraries": ["webdataset 1.0.2"]},
+    )
+    files = pl.DataFrame(
+        {"file": range(1, 6), "path": paths},
+        schema_overrides=dict(trace.files.select("file", "path").schema),
+    )
     return trace.with_facts(files=pl.concat([trace.files, files], how="diagonal"))
 
 

@@ -1,4 +1,5 @@
-"""Pools of threads and of joblib that feed a training loop: its waits for their tasks, against its own stopwatch."""
+"""Pools of threads and of joblib that feed a training loop: its waits for their tasks, against its
+own stopwatch."""
 
 import importlib.util
 import sys
@@ -23,7 +24,9 @@ def test_a_job_of_another_backend_is_of_no_pool() -> None:
 
 @pytest.mark.job(every=4)
 @pytest.mark.parametrize("kind", ["threads", "batches", "pool", "loky", "generator"])
-def test_waits_are_those_of_the_stopwatch_and_know_their_tasks(images: Path, tmp_path: Path, kind: str) -> None:
+def test_waits_are_those_of_the_stopwatch_and_know_their_tasks(
+    images: Path, tmp_path: Path, kind: str
+) -> None:
     """Those after the first step. Each has the number of a batch, and a task made that."""
     if kind in ("loky", "generator") and importlib.util.find_spec("joblib") is None:
         pytest.skip("joblib is not installed (pip install 'ioprof[libraries]')")

@@ -1,4 +1,5 @@
-"""A probe's clients: what they read, in which order, when they stop; ground truth: the kernel's counters."""
+"""A probe's clients: what they read, in which order, when they stop; ground truth: the kernel's
+counters."""
 
 import errno
 import os
@@ -48,7 +49,9 @@ def descriptor(file):
 @pytest.fixture
 def on_disk(file):
     """The file, where its page cache is that of a disk and reads are counted."""
-    kind = subprocess.run(["stat", "-f", "-c", "%T", file], capture_output=True, text=True, check=True).stdout.strip()
+    kind = subprocess.run(
+        ["stat", "-f", "-c", "%T", file], capture_output=True, text=True, check=True
+    ).stdout.strip()
     if kind in ("tmpfs", "overlayfs", "fuseblk"):
         pytest.skip(f"reads of {kind} are not counted; give pytest a --basetemp on a disk")
     return file
@@ -57,7 +60,9 @@ def on_disk(file):
 def ranges(descriptor, lengths, **more):
     """Places of these lengths from the begin of the file on."""
     lengths = np.array(lengths, np.int64)
-    return Pieces(Kind.RANGES, (descriptor,), places_of(np.zeros(len(lengths), np.int64), 0, lengths), **more)
+    return Pieces(
+        Kind.RANGES, (descriptor,), places_of(np.zeros(len(lengths), np.int64), 0, lengths), **more
+    )
 
 
 def read_by(name, process="self"):
@@ -66,13 +71,16 @@ def read_by(name, process="self"):
 
 
 LENGTHS = st.lists(st.integers(0, FILE_BYTES), max_size=40)
-FEW = settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = settings(
+    max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
 @FEW
 @given(lengths=LENGTHS, number=st.integers(1, 9), in_order=st.booleans())
 def test_each_place_is_read_once_and_whole(descriptor, lengths, number, in_order):
-    """For any lengths, number of clients and order: every place, all of its bytes, by one of the clients."""
+    """For any lengths, number of clients and order: every place, all of its bytes, by one of the
+    clients."""
     found = run(ranges(descriptor, lengths, in_order=in_order), number)
     assert Ending.PLACES == found.ending
     assert lengths == found.outcomes["bytes"].tolist()
@@ -93,7 +101,8 @@ def test_no_more_bytes_are_read_than_allowed(descriptor, lengths, number, limit)
 @FEW
 @given(lengths=LENGTHS, number=st.integers(1, 9))
 def test_time_goes_one_way(descriptor, lengths, number):
-    """Start, opened, begin, end; a client's next place starts when the last has ended; and so n clients fill at most n times."""
+    """Start, opened, begin, end; a client's next place starts when the last has ended; and so n
+    clients fill at most n times."""
     found = run(ranges(descriptor, lengths), number)
     rows = found.outcomes
     assert (rows["start_ns"] <= rows["opened_ns"]).all()
@@ -105,13 +114,16 @@ def test_time_goes_one_way(descriptor, lengths, number):
     assert found.start_ns <= found.idle_ns
     if len(rows):
         assert found.start_ns <= rows["start_ns"].min()
-        assert (rows["end_ns"] - rows["start_ns"]).sum() <= number * (rows["end_ns"].max() - found.start_ns)
+        assert (rows["end_ns"] - rows["start_ns"]).sum() <= number * (
+            rows["end_ns"].max() - found.start_ns
+        )
 
 
 @FEW
 @given(lengths=st.lists(st.integers(0, 4096), min_size=1, max_size=60), number=st.integers(1, 9))
 def test_in_order_each_client_has_a_part_of_its_own(descriptor, lengths, number):
-    """The parts are those of equal length, the first client has the first, and each goes through its own in order."""
+    """The parts are those of equal length, the first client has the first, and each goes through
+    its own in order."""
     rows = run(ranges(descriptor, lengths, in_order=True), number).outcomes
     ends = [len(lengths) * client // number for client in range(number + 1)]
     for client, (first, last) in enumerate(pairwise(ends)):
@@ -120,18 +132,22 @@ def test_in_order_each_client_has_a_part_of_its_own(descriptor, lengths, number)
 
 
 def test_the_kernel_counts_the_same_bytes(descriptor):
-    """What the rows say was read is what /proc/self/io says that this process read, but for the reading of that file itself."""
+    """What the rows say was read is what /proc/self/io says that this process read, but for the
+    reading of that file itself."""
     lengths = [1, 4096, 70_000, FILE_BYTES]
     before, again = read_by("rchar"), read_by("rchar")
     found = run(ranges(descriptor, lengths * 5), 3)
     after = read_by("rchar")
     assert 5 * sum(lengths) == found.read["bytes"].sum()
-    assert abs((after - again) - (again - before) - 5 * sum(lengths)) < 64  # the file's own length changes with its numbers
+    assert (
+        abs((after - again) - (again - before) - 5 * sum(lengths)) < 64
+    )  # the file's own length changes with its numbers
 
 
 @pytest.mark.job
 def test_what_the_device_gave_is_counted_by_the_kernel_as_well(on_disk):
-    """Cold reads past the page cache: each row has its own bytes from the device, and together they are those of the process."""
+    """Cold reads past the page cache: each row has its own bytes from the device, and together they
+    are those of the process."""
     opened = os.open(on_disk, os.O_RDONLY | os.O_DIRECT)
     try:
         before = read_by("read_bytes")
@@ -164,7 +180,10 @@ def test_files_are_opened_read_and_closed(file, tmp_path):
         name.write_bytes(bytes(number * 1000))
     before = set(os.listdir("/proc/self/fd"))
     targets = tuple(map(os.fsencode, names))
-    for kind, expected in ((Kind.FILES, [1000 * number for number in range(9)]), (Kind.OPENS, [0] * 9)):
+    for kind, expected in (
+        (Kind.FILES, [1000 * number for number in range(9)]),
+        (Kind.OPENS, [0] * 9),
+    ):
         found = run(Pieces(kind, targets, places_of(np.arange(9), 0, FILE_BYTES)), 4)
         assert expected == found.outcomes["bytes"].tolist()
         assert (found.outcomes["opened_ns"] > found.outcomes["start_ns"]).all()
@@ -173,7 +192,8 @@ def test_files_are_opened_read_and_closed(file, tmp_path):
 
 @pytest.mark.parametrize("kind", [Kind.FILES, Kind.OPENS])
 def test_what_is_no_file_fails_by_itself(file, tmp_path, kind):
-    """A missing file and a folder have their errors in their rows; the others are read all the same."""
+    """A missing file and a folder have their errors in their rows; the others are read all the
+    same."""
     targets = tuple(map(os.fsencode, (tmp_path / "missing", file, tmp_path, file)))
     found = run(Pieces(kind, targets, places_of(np.arange(4), 0, 10)), 2)
     got = 10 if kind == Kind.FILES else 0
@@ -189,7 +209,8 @@ def test_a_named_pipe_is_not_waited_for(tmp_path):
 
 
 def test_time_ends_it():
-    """A client whose read has ended after the time begins no other; by then not every place was read."""
+    """A client whose read has ended after the time begins no other; by then not every place was
+    read."""
     limit_ns = 20_000_000
     with open("/dev/zero", "rb") as zeros:
         found = run(ranges(zeros.fileno(), [4096] * FOREVER), 2, limit_ns=limit_ns)
@@ -207,13 +228,15 @@ from ioprof.storage.probe.outcomes import Kind, Pieces, places_of
 with open("/dev/zero", "rb") as zeros:
     pieces = Pieces(Kind.RANGES, (zeros.fileno(),), places_of(np.zeros(1 << 17, np.int64), 0, 4 << 20))
     clients.run_clients(pieces, 3)
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.job
 def test_a_signal_ends_it():
     """Ctrl-C is handled while clients read, and all of them stop."""
-    running = subprocess.Popen([sys.executable, "-c", READS_FOREVER], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    running = subprocess.Popen(
+        [sys.executable, "-c", READS_FOREVER], cwd=ROOT, stderr=subprocess.PIPE, text=True
+    )
     jobs.wait_until(lambda: running.poll() is not None or read_by("rchar", running.pid) > 64 << 20)
     running.send_signal(signal.SIGINT)
     _, said = running.communicate(timeout=60)
@@ -235,9 +258,12 @@ def test_a_signal_ends_it():
     ],
 )
 def test_the_c_reader_takes_no_nonsense(targets, places, outcomes, number):
-    """Places outside of the targets, rows that do not fit, no clients or too many: an error, and nothing is touched."""
+    """Places outside of the targets, rows that do not fit, no clients or too many: an error, and
+    nothing is touched."""
     with pytest.raises(ValueError, match="no such place"):
-        _probe.visit(0, targets, places, np.zeros(outcomes, OUTCOME), number, False, True, False, 1, 1)
+        _probe.visit(
+            0, targets, places, np.zeros(outcomes, OUTCOME), number, False, True, False, 1, 1
+        )
 
 
 def test_a_row_is_the_same_in_c(file):

@@ -34,7 +34,9 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module", params=["files", "lmdb", "webdataset"])
 def dataset(request, small_tree, tmp_path_factory):
     """36 images in each layout."""
-    return made(small_tree, tmp_path_factory.mktemp("dataset") / request.param, layout=request.param)
+    return made(
+        small_tree, tmp_path_factory.mktemp("dataset") / request.param, layout=request.param
+    )
 
 
 def facts(capsys, *arguments):
@@ -43,17 +45,22 @@ def facts(capsys, *arguments):
     return json.loads(capsys.readouterr().out)
 
 
-# ------------------------------------------------------------------------------------------------ what is read
+# ------------------------------------------------------------------------------------- what is read
 
 
 def test_a_dataset_is_read_by_its_own_records(capsys, dataset):
-    """For each layout: each test of the plan, within the budget, with the record sizes of the dataset."""
+    """For each layout: each test of the plan, within the budget, with the record sizes of the
+    dataset."""
     found = facts(capsys, dataset.path, *QUICK)
-    assert {"path": str(dataset.path), "name": dataset.name, "layout": dataset.layout} == found["dataset"]
+    assert {"path": str(dataset.path), "name": dataset.name, "layout": dataset.layout} == found[
+        "dataset"
+    ]
     quantiles = dataset.record_bytes_quantiles
     assert quantiles["min"] <= found["record_bytes_mean"] <= quantiles["max"]
     assert found["bytes"] == sum(level["bytes"] for level in found["levels"]) <= 4 << 20
-    tests = {level["test"] for level in found["levels"]} | {entry["test"] for entry in found["missing"]}
+    tests = {level["test"] for level in found["levels"]} | {
+        entry["test"] for entry in found["missing"]
+    }
     assert {"open", "sequential", "random"} == tests
     assert ("whole" in found["read"]) == (dataset.layout == "files")
 
@@ -86,7 +93,10 @@ def test_a_folder_and_a_file_need_no_dataset(capsys, folder):
     """Small files are read whole, a large one in ranges of the requested length."""
     assert None is facts(capsys, folder / "small", *QUICK)["dataset"]
     found = facts(capsys, folder / "large", "--record-bytes", "10000", *QUICK)
-    assert (10_000.0, "ranges of 10,000 bytes, in 1 file") == (found["record_bytes_mean"], found["read"])
+    assert (10_000.0, "ranges of 10,000 bytes, in 1 file") == (
+        found["record_bytes_mean"],
+        found["read"],
+    )
 
 
 def test_names_that_are_no_text_are_read(capsys, tmp_path):
@@ -95,25 +105,40 @@ def test_names_that_are_no_text_are_read(capsys, tmp_path):
     Path(os.fsdecode(place)).mkdir()
     for number in range(20):
         Path(os.fsdecode(place + b"/\xfe%d" % number)).write_bytes(os.urandom(5000))
-    assert 20 * 5000 == max(level["bytes"] for level in facts(capsys, os.fsdecode(place), *QUICK)["levels"])
+    assert 20 * 5000 == max(
+        level["bytes"] for level in facts(capsys, os.fsdecode(place), *QUICK)["levels"]
+    )
     assert 0 == main(["probe", os.fsdecode(place), *QUICK])
     assert "\x1b" not in capsys.readouterr().out
 
 
-# ------------------------------------------------------------------------------------------------ what is said
+# ------------------------------------------------------------------------------------- what is said
 
 
 def test_the_table_and_its_sentences(capsys, folder):
-    """A row for each level, what was not measured and why, what was spent, and what to type next."""
+    """A row for each level, what was not measured and why, what was spent, and what to type
+    next."""
     assert 0 == main(["probe", str(folder / "large"), *QUICK[:-1], "400M"])
     said = capsys.readouterr()
-    rows = [line.split()[:3] for line in said.out.splitlines() if line.startswith(("sequential", "random"))]
+    rows = [
+        line.split()[:3]
+        for line in said.out.splitlines()
+        if line.startswith(("sequential", "random"))
+    ]
     assert [
-        [test, mode, str(clients)] for test in ("sequential", "random") for clients in (1, 2) for mode in ("buffered", "direct")
+        [test, mode, str(clients)]
+        for test in ("sequential", "random")
+        for clients in (1, 2)
+        for mode in ("buffered", "direct")
     ] == rows
     assert re.search(r"^Random record reads, buffered: 1 client .*/s \(", said.out, re.MULTILINE)
-    assert "Not measured: open buffered with 1, 2: needs many small files that no process here has opened yet" in said.out
-    assert re.search(r"^Took .* of 20\.0 s and .* of 419 MB; of 8 levels ended ", said.out, re.MULTILINE)
+    assert (
+        "Not measured: open buffered with 1, 2: needs many small files that no process here has"
+        " opened yet" in said.out
+    )
+    assert re.search(
+        r"^Took .* of 20\.0 s and .* of 419 MB; of 8 levels ended ", said.out, re.MULTILINE
+    )
     assert re.search(r"^Measuring took .* between two\.$", said.out, re.MULTILINE)
     assert said.err.splitlines()[-1].startswith("next: ioprof probe ")
 
@@ -151,7 +176,7 @@ def test_a_page_without_a_level_says_so(capsys, folder):
     assert "Nothing to show" in page({**found, "levels": []})
 
 
-# ------------------------------------------------------------------------------------------------ what is refused
+# ---------------------------------------------------------------------------------- what is refused
 
 HOSTILE = [
     (["--clients", "0"], "--clients 0: give 1 to 256"),
@@ -173,7 +198,10 @@ HOSTILE = [
     (["--max-bytes", "999999999999T"], "--max-bytes"),
     (["--record-bytes", "0"], "--record-bytes '0'"),
     (["--record-bytes", "2G"], "--record-bytes '2G': give 1 to 1073741824"),
-    (["--record-bytes", "1G"], "its 6000000 bytes hold no record of 1073741824 bytes; give --record-bytes"),
+    (
+        ["--record-bytes", "1G"],
+        "its 6000000 bytes hold no record of 1073741824 bytes; give --record-bytes",
+    ),
     (["--scratch", "1K"], "--scratch '1K'"),
     (["--scratch", "1M"], "writes below a folder, and this is a file"),
     (["--dataset", "/nowhere"], "/nowhere: no such folder"),
@@ -192,7 +220,8 @@ def test_what_is_typed_wrong_gets_one_line(capsys, folder, options, message):
 
 
 def test_a_path_that_holds_nothing_gets_one_line(capsys, tmp_path):
-    """No such path, a named pipe, a device, an empty folder, a broken manifest: never waited for, never a traceback."""
+    """No such path, a named pipe, a device, an empty folder, a broken manifest: never waited for,
+    never a traceback."""
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "empty").mkdir()
     (tmp_path / "broken").mkdir()
@@ -222,14 +251,31 @@ def test_a_file_that_is_missing_is_named(capsys, small_tree, tmp_path):
     gone = next(dataset.data_path.glob("*/*.JPEG"))
     gone.unlink()
     assert 1 == main(["probe", str(dataset.path), *QUICK])
-    assert f"{gone}: cannot be read (No such file or directory)" in capsys.readouterr().err.replace("\n", " ")
+    assert f"{gone}: cannot be read (No such file or directory)" in capsys.readouterr().err.replace(
+        "\n", " "
+    )
 
 
 @pytest.mark.job
 def test_a_signal_removes_the_scratch_files(tmp_path):
-    """What a scheduler sends ends a probe as Ctrl-C does: nothing is left, and the exit code says so."""
-    line = [sys.executable, "-m", "ioprof", "probe", str(tmp_path), "--scratch", "64M", "--seconds", "600", "--max-bytes", "1T"]
-    running = subprocess.Popen(line, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    """What a scheduler sends ends a probe as Ctrl-C does: nothing is left, and the exit code says
+    so."""
+    line = [
+        sys.executable,
+        "-m",
+        "ioprof",
+        "probe",
+        str(tmp_path),
+        "--scratch",
+        "64M",
+        "--seconds",
+        "600",
+        "--max-bytes",
+        "1T",
+    ]
+    running = subprocess.Popen(
+        line, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
     while running.poll() is None and not list(tmp_path.glob(f"{PREFIX}*/*")):
         os.sched_yield()
     running.send_signal(signal.SIGTERM)

@@ -1,4 +1,5 @@
-"""A job says the same and ends as it does without ioprof, whatever limits it has and whatever its own modules are named."""
+"""A job says the same and ends as it does without ioprof, whatever limits it has and whatever its
+own modules are named."""
 
 import json
 import os
@@ -37,7 +38,9 @@ LIMITED: Final = {
     "16 MB of addresses": "ulimit -v 16000; exec cat file",
     "64 MB of addresses": f"ulimit -v 64000; {READ}",
     "no file size": f"ulimit -f 0; {READ}",
-    "no file size, and its signal": "ulimit -f 0; exec python -c 'import signal; signal.signal(signal.SIGXFSZ, signal.SIG_DFL)'",
+    "no file size, and its signal": (
+        "ulimit -f 0; exec python -c 'import signal; signal.signal(signal.SIGXFSZ, signal.SIG_DFL)'"
+    ),
     "small file size": "ulimit -f 8; cat file file; cat file > copy; cat copy",
     "no locked memory": f"ulimit -l 0; {READ}",
     "no more processes": f"ulimit -u 1; {READ}",
@@ -47,20 +50,37 @@ LIMITED: Final = {
     "8 descriptors": f"ulimit -n 8; {READ}",
     "all descriptors": f"ulimit -n 40; {FILL}",
     "no standard input": f"exec <&-; cat file; {READ}",
-    "no standard streams": 'python -c \'open("new", "w").write("mine")\' <&- >&- 2>&-; echo $?; cat new',
+    "no standard streams": (
+        'python -c \'open("new", "w").write("mine")\' <&- >&- 2>&-; echo $?; cat new'
+    ),
     "a shell without streams": "(exec <&- >&- 2>&-; echo lost; cat file > new); echo $?; cat new",
-    "all closed": 'exec python -c \'import os; os.closerange(3, 4096); print(open("file").read(), os.open("file", 0))\'',
-    "empty environment": 'exec env -i "$(command -v python)" -c \'import os; print(len(os.listdir("/proc/self/fd")))\'',
-    "another root": """
+    "all closed": (
+        'exec python -c \'import os; os.closerange(3, 4096); print(open("file").read(),'
+        ' os.open("file", 0))\''
+    ),
+    "empty environment": (
+        'exec env -i "$(command -v python)" -c \'import os;'
+        ' print(len(os.listdir("/proc/self/fd")))\''
+    ),
+    "another root": (
+        """
 mkdir root
 for path in "$(command -v cat)" $(ldd "$(command -v cat)" | grep -o '/[^ ]*' | grep -v _capture.so)
 do mkdir -p "root$(dirname "$path")" && cp -L "$path" "root$path"; done
-cp file root; exec chroot root "$(command -v cat)" /file""",
-    "no folder": "mkdir gone; cd gone; rmdir ../gone; exec python -c 'import sys; print(len(sys.path)); import sitecustomize'",
+cp file root; exec chroot root "$(command -v cat)" /file"""
+    ),
+    "no folder": (
+        "mkdir gone; cd gone; rmdir ../gone; exec python -c 'import sys; print(len(sys.path));"
+        " import sitecustomize'"
+    ),
 }
 """Shell commands by what their processes lack."""
 
-MODULES: Final = {"exits": "raise SystemExit(99)", "prints": "print('mine')", "fails": "raise ImportError('mine')"}
+MODULES: Final = {
+    "exits": "raise SystemExit(99)",
+    "prints": "print('mine')",
+    "fails": "raise ImportError('mine')",
+}
 """What a module of the user's does that has the name of one of Python's."""
 NAMES: Final = ("json", "random", "typing", "threading", "hashlib", "struct", "dataclasses")
 SHADOWED: Final = {
@@ -73,7 +93,8 @@ SHADOWED: Final = {
 
 
 def prepare(folder: Path) -> dict[str, str]:
-    """A folder for each command, which by their names; `python` is one without packages, which import Python's modules at start."""
+    """A folder for each command, which by their names; `python` is one without packages, which
+    import Python's modules at start."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "python"], check=True)
     commands = {**LIMITED, **dict.fromkeys(SHADOWED, "")}
     for number, name in enumerate(commands):
@@ -83,9 +104,12 @@ def prepare(folder: Path) -> dict[str, str]:
         if name in SHADOWED:
             module, text, where, used = SHADOWED[name]
             (own / "path").mkdir()
-            (own / ("path" if where == "in PYTHONPATH" else ".") / f"{module}.py").write_text(text + "\n")
+            (own / ("path" if where == "in PYTHONPATH" else ".") / f"{module}.py").write_text(
+                text + "\n"
+            )
             (own / "script.py").write_text(
-                f"import sys; print(len(sys.path) > 2)\n{f'import {module}' if used == 'used' else ''}\n"
+                "import sys; print(len(sys.path) >"
+                f" 2)\n{f'import {module}' if used == 'used' else ''}\n"
             )
             commands[name] = 'PYTHONPATH="${PYTHONPATH:+$PYTHONPATH:}path" exec python script.py'
     return commands
@@ -93,25 +117,34 @@ def prepare(folder: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, list[object]]]:
-    """How each command ended, its standard output and standard error: bare, and in a recorded job."""
+    """How each command ended, its standard output and standard error: bare, and in a recorded
+    job."""
     found = {}
     for how in ("bare", "recorded"):
         folder = tmp_path_factory.mktemp(how)
         (folder / "commands.json").write_text(json.dumps(prepare(folder)))
-        environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "IOPROF_DEBUG")}
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in ("PYTHONPATH", "IOPROF_DEBUG")
+        }
         environment["PATH"] = f"{folder / 'python' / 'bin'}:{environment['PATH']}"
         environment["TMPDIR"] = str(folder)
         job = [sys.executable, str(PROGRAMS / "each_in_turn.py"), "commands.json", "results.json"]
         if how == "recorded":
             job = [sys.executable, "-m", "ioprof", "record", "--quiet", "--out", "run", "--", *job]
         subprocess.run(job, cwd=folder, env=environment, check=True)
-        found[how] = json.loads((folder / "results.json").read_text().replace(str(folder), "FOLDER"))
+        found[how] = json.loads(
+            (folder / "results.json").read_text().replace(str(folder), "FOLDER")
+        )
     return found
 
 
 @pytest.mark.job
 @pytest.mark.parametrize("name", [*LIMITED, *SHADOWED])
-def test_a_program_says_the_same_and_ends_as_without_ioprof(ended: dict[str, dict[str, list[object]]], name: str) -> None:
+def test_a_program_says_the_same_and_ends_as_without_ioprof(
+    ended: dict[str, dict[str, list[object]]], name: str
+) -> None:
     """Exit code, standard output and standard error."""
     assert ended["bare"][name] == ended["recorded"][name]
 
@@ -121,7 +154,8 @@ def test_a_program_says_the_same_and_ends_as_without_ioprof(ended: dict[str, dic
 def test_a_library_that_cannot_be_loaded_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], program: str
 ) -> None:
-    """The job starts without it, the dynamic linker reports nothing, and the record has the reason."""
+    """The job starts without it, the dynamic linker reports nothing, and the record has the
+    reason."""
     (tmp_path / "file").write_text("some text\n")
     (tmp_path / "script").write_text("#!/bin/sh\nexec cat file\n")
     (tmp_path / "script").chmod(0o755)
@@ -137,7 +171,9 @@ def test_a_library_that_cannot_be_loaded_is_left_out(
 
 
 @pytest.mark.parametrize("program", ["missing", "static", "text", "cut"])
-def test_of_a_program_without_a_dynamic_linker_nothing_is_said(tmp_path: Path, program: str) -> None:
+def test_of_a_program_without_a_dynamic_linker_nothing_is_said(
+    tmp_path: Path, program: str
+) -> None:
     """The library is not loaded there; the job itself finds out what cannot be started."""
     beginning = Path("/bin/cat").read_bytes()[:100]
     (tmp_path / "static").write_bytes(b"\x7fELF\x02\x01\x01" + bytes(200))
@@ -151,18 +187,25 @@ def test_of_a_program_without_a_dynamic_linker_nothing_is_said(tmp_path: Path, p
 def in_spool(spool: Path, *command: object) -> "subprocess.CompletedProcess[str]":
     """A program under the library and the hooks, recorded into that spool."""
     environment = preload.environment(spool, {**os.environ, "TMPDIR": str(spool)}, hooks=True)
-    return subprocess.run(list(map(str, command)), env=environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        list(map(str, command)), env=environment, capture_output=True, text=True, timeout=60
+    )
 
 
 @pytest.mark.job
 def test_the_smallest_stack_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library needs less than 6 KB of a thread's stack: for paths, pipes, starts of programs."""
+    """The library needs less than 6 KB of a thread's stack: for paths, pipes, starts of
+    programs."""
     program = compiled("small_stack.c", tmp_path / "small_stack")
     (tmp_path / "spool").mkdir()
     (tmp_path / "file").write_text("some text\n")
     monkeypatch.chdir(tmp_path)  # a relative path is where the library needs most
     ended = in_spool(tmp_path / "spool", program, "file")
-    assert (0, "", f"read 8, 1\nreceived {64 << 16}\nstarted 0\n") == (ended.returncode, ended.stderr, ended.stdout)
+    assert (0, "", f"read 8, 1\nreceived {64 << 16}\nstarted 0\n") == (
+        ended.returncode,
+        ended.stderr,
+        ended.stdout,
+    )
 
 
 USES: Final = """
@@ -175,7 +218,8 @@ for thread in threads: thread.join()
 for _ in range(3): gc.collect()
 print("done")
 """
-"""A program that the library and the hooks record much of; it may remove its folder of temporary files first."""
+"""A program that the library and the hooks record much of; it may remove its folder of temporary
+files first."""
 
 
 @pytest.mark.job

@@ -28,7 +28,10 @@ def wrong_bytes() -> None:
     ],
 )
 def test_wrong_times_count_on_a_quiet_machine_alone(
-    test: Callable[[], None], others: float, expected: type[BaseException], monkeypatch: pytest.MonkeyPatch
+    test: Callable[[], None],
+    others: float,
+    expected: type[BaseException],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """All other assertions count always."""
     monkeypatch.setattr(CpuMeter, "others_ratio", lambda _: others / (os.cpu_count() or 1))

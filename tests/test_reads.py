@@ -1,4 +1,5 @@
-"""Reading whole files: the bytes are the file's, and what is no regular file is refused by name. Mapped files: the source."""
+"""Reading whole files: the bytes are the file's, and what is no regular file is refused by name.
+Mapped files: the source."""
 
 import errno
 import mmap
@@ -18,7 +19,9 @@ from ioprof.loaders.file_reading import LARGEST_FILE, read_file
 
 
 @given(st.binary(max_size=20_000))
-def test_a_read_returns_the_files_bytes(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+def test_a_read_returns_the_files_bytes(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes
+) -> None:
     """Whatever the file holds, and though it is opened without waiting."""
     path = tmp_path_factory.mktemp("file") / "a.JPEG"
     path.write_bytes(data)
@@ -45,7 +48,8 @@ def folder(path: Path) -> None:
 @pytest.mark.timeout(30)  # a FIFO without a writer would be waited for, for ever
 @pytest.mark.parametrize("make", [fifo, unix_socket, device, folder])
 def test_what_is_no_file_is_refused(make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A FIFO, a socket, a device, a folder: an error at once, which names the path and says what is wrong with it."""
+    """A FIFO, a socket, a device, a folder: an error at once, which names the path and says what is
+    wrong with it."""
     monkeypatch.chdir(tmp_path)  # a socket's path may not be long
     make(Path("a.JPEG"))
     with pytest.raises(OSError, match="not a regular file") as refused:
@@ -65,7 +69,8 @@ def test_a_file_too_large_for_an_image_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.system
 def test_a_page_fault_says_it_also_on_fuse(tmp_path: Path) -> None:
-    """Where the kernel counts a major fault the server was asked, and where it counts none and nobody waited it was not."""
+    """Where the kernel counts a major fault the server was asked, and where it counts none and
+    nobody waited it was not."""
     (tmp_path / "folder").mkdir()
     (tmp_path / "spool").mkdir()
     (tmp_path / "folder/data.mdb").write_bytes(bytes(1 << 20))
@@ -78,7 +83,9 @@ def test_a_page_fault_says_it_also_on_fuse(tmp_path: Path) -> None:
     ):
         mapped.madvise(mmap.MADV_RANDOM)
         for place in (0, 500_000, 0, 500_000):
-            fault_in(lambda place=place: memoryview(mapped)[place : place + 100], file=intern("data.mdb"))
+            fault_in(
+                lambda place=place: memoryview(mapped)[place : place + 100], file=intern("data.mdb")
+            )
             asked.append(mounted.counters()["requests"]["READ"])
     assert [1, 2, 2, 2] == asked
     faults = trace_of(tmp_path / "spool").spans.filter(kind="fault").sort("start_ns")

@@ -1,4 +1,5 @@
-"""Reads of other threads of a training process that makes its own batches: for batches, for something else, or not known."""
+"""Reads of other threads of a training process that makes its own batches: for batches, for
+something else, or not known."""
 
 import sys
 from pathlib import Path
@@ -33,25 +34,47 @@ def spans_of(rows: list[dict[str, Any]]) -> pl.DataFrame:
 
 
 def loop(batches: int, fetch_ns: int = 60, step_ns: int = 100) -> list[dict[str, Any]]:
-    """Steps of a process that makes its own batches: each begins with the wait for one, during which it is fetched."""
+    """Steps of a process that makes its own batches: each begins with the wait for one, during
+    which it is fetched."""
     found = []
     for number in range(batches):
         start = number * step_ns
         found.append({"kind": "step", "start_ns": start, "end_ns": start + step_ns, "step": number})
         for kind in ("wait", "fetch"):
-            found.append({"kind": kind, "start_ns": start, "end_ns": start + fetch_ns, "batch": number, "step": number})
+            found.append(
+                {
+                    "kind": kind,
+                    "start_ns": start,
+                    "end_ns": start + fetch_ns,
+                    "batch": number,
+                    "step": number,
+                }
+            )
     return found
 
 
 READS = st.lists(
-    st.tuples(st.integers(0, 999), st.integers(0, 20), st.sampled_from([MAIN, POOL, POOL + 1]), st.sampled_from(["read", "fault"])),
+    st.tuples(
+        st.integers(0, 999),
+        st.integers(0, 20),
+        st.sampled_from([MAIN, POOL, POOL + 1]),
+        st.sampled_from(["read", "fault"]),
+    ),
     max_size=30,
 )
 
 
 def reads_of(drawn: list[tuple[int, int, int, str]]) -> list[dict[str, Any]]:
     return [
-        {"kind": kind, "start_ns": start, "end_ns": start + took, "tid": tid, "bytes": 100, "source": "storage", "file": 0}
+        {
+            "kind": kind,
+            "start_ns": start,
+            "end_ns": start + took,
+            "tid": tid,
+            "bytes": 100,
+            "source": "storage",
+            "file": 0,
+        }
         for start, took, tid, kind in drawn
     ]
 
@@ -59,8 +82,8 @@ def reads_of(drawn: list[tuple[int, int, int, str]]) -> list[dict[str, Any]]:
 @settings(max_examples=examples(100), deadline=None)
 @given(READS, st.integers(1, 9))
 def test_parts_find_what_the_whole_finds(drawn: list[tuple[int, int, int, str]], size: int) -> None:
-    """Conservation: no span is lost or changed but for its batch, whatever the parts in which the reads are looked at; and a batch
-    is that of a fetch in which the read began.
+    """Conservation: no span is lost or changed but for its batch, whatever the parts in which the
+    reads are looked at; and a batch is that of a fetch in which the read began.
     """
     structure, reads = spans_of(loop(10)), spans_of(reads_of(drawn))
     spans = pl.concat([structure, reads])
@@ -73,22 +96,32 @@ def test_parts_find_what_the_whole_finds(drawn: list[tuple[int, int, int, str]],
     assert whole.equals(assign_batches(spans, helpers))
     if len(reads):
         assert whole[len(structure) :].equals(FetchIndex([structure], helpers).assign(reads))
-    for row in whole.filter(pl.col("kind").is_in(["read", "fault"]), pl.col("batch").is_not_null()).iter_rows(named=True):
+    for row in whole.filter(
+        pl.col("kind").is_in(["read", "fault"]), pl.col("batch").is_not_null()
+    ).iter_rows(named=True):
         assert row["batch"] * 100 <= row["start_ns"] <= row["batch"] * 100 + 60
 
 
 @settings(max_examples=examples(100), deadline=None)
 @given(READS)
-def test_a_thread_helps_if_it_hardly_reads_between_fetches(drawn: list[tuple[int, int, int, str]]) -> None:
-    """By brute force: at most 5 % of the time of its reads, and each is at least 1 ns, lies between the first fetch and the last
-    and in none of them.
+def test_a_thread_helps_if_it_hardly_reads_between_fetches(
+    drawn: list[tuple[int, int, int, str]],
+) -> None:
+    """By brute force: at most 5 % of the time of its reads, and each is at least 1 ns, lies between
+    the first fetch and the last and in none of them.
     """
     index = HelperIndex([spans_of(loop(10))])
     index.add(spans_of(reads_of(drawn)))
     expected = set()
     for tid in (POOL, POOL + 1):
-        inside = sum(max(took, 1) for start, took, of, _ in drawn if of == tid and start % 100 <= 60)
-        between = sum(max(took, 1) for start, took, of, _ in drawn if of == tid and 60 < start % 100 and start <= 960)
+        inside = sum(
+            max(took, 1) for start, took, of, _ in drawn if of == tid and start % 100 <= 60
+        )
+        between = sum(
+            max(took, 1)
+            for start, took, of, _ in drawn
+            if of == tid and 60 < start % 100 and start <= 960
+        )
         if inside and between <= 0.05 * (inside + between):
             expected.add(tid)
     assert ({("node1", MAIN): (MAIN, expected)} if expected else {}) == index.found()
@@ -106,7 +139,15 @@ def test_a_thread_helps_if_it_hardly_reads_between_fetches(drawn: list[tuple[int
 def test_whose_reads_are_for_a_batch(change: str, helps: bool) -> None:
     """Those of a pool beside the one thread that makes and takes batches."""
     rows = loop(10)
-    read = {"kind": "read", "start_ns": 110, "end_ns": 120, "tid": POOL, "bytes": 100, "source": "storage", "file": 0}
+    read = {
+        "kind": "read",
+        "start_ns": 110,
+        "end_ns": 120,
+        "tid": POOL,
+        "bytes": 100,
+        "source": "storage",
+        "file": 0,
+    }
     if change == "another thread fetches":
         rows.append({"kind": "fetch", "start_ns": 0, "end_ns": 50, "tid": POOL + 1, "batch": 77})
     if change == "the fetching thread takes no batch":
@@ -128,42 +169,70 @@ POOL_JOB = """
 
 
 def test_reads_of_a_pool_count_like_those_of_a_worker() -> None:
-    """Storage, time, and what a sample takes are the same whether a pool of the training process or of a worker reads."""
-    facts: dict[str, Any] = {"config": {"batch_size": 2, "device": "cpu", "workers": 0}, "capture": {"reads": True}}
+    """Storage, time, and what a sample takes are the same whether a pool of the training process or
+    of a worker reads."""
+    facts: dict[str, Any] = {
+        "config": {"batch_size": 2, "device": "cpu", "workers": 0},
+        "capture": {"reads": True},
+    }
     drawn = timeline(POOL_JOB, **facts)
     own = Trace(drawn.run, assign_batches(drawn.spans))
-    in_worker = POOL_JOB.replace("fetch   ", "fetch w0").replace("decode   ", "decode w0").replace("read t0", "read w0")
+    in_worker = (
+        POOL_JOB.replace("fetch   ", "fetch w0")
+        .replace("decode   ", "decode w0")
+        .replace("read t0", "read w0")
+    )
     other = timeline(in_worker, **facts)
     worker = Trace(other.run, assign_batches(other.spans))
     found, expected = summarise(own), summarise(worker)
     assert (10, 1000, 0) == (found.storage.accesses, found.storage.bytes, found.storage.other_bytes)
-    assert (expected.storage.accesses, expected.storage.bytes) == (found.storage.accesses, found.storage.bytes)
+    assert (expected.storage.accesses, expected.storage.bytes) == (
+        found.storage.accesses,
+        found.storage.bytes,
+    )
     assert str(fetched(own)) == str(fetched(worker))
-    seconds = [{each.cause: each.seconds for each in every.steps.causes} for every in (found, expected)]
+    seconds = [
+        {each.cause: each.seconds for each in every.steps.causes} for every in (found, expected)
+    ]
     for cause in ("storage", "decode", "compute"):
         assert pytest.approx(seconds[1][cause]) == seconds[0][cause], cause
     assert found.findings.workers == expected.findings.workers
 
 
 def test_reads_of_threads_between_fetches_make_the_demand_unknown() -> None:
-    """A thread that reads as much in the rest of the step may read for batches or not; so much is said, and no rate."""
+    """A thread that reads as much in the rest of the step may read for batches or not; so much is
+    said, and no rate."""
     rows = loop(40)
     for number in range(40):
         start = number * 100
         rows.append({"kind": "compute", "start_ns": start + 60, "end_ns": start + 100})
-        rows += reads_of([(start + 5, 20, MAIN, "read"), (start + 30, 20, POOL, "read"), (start + 70, 20, POOL, "read")])
-    facts = {"config": {"batch_size": 2, "device": "cpu", "workers": 0, "ranks": 1}, "capture": {"reads": True}}
+        rows += reads_of(
+            [
+                (start + 5, 20, MAIN, "read"),
+                (start + 30, 20, POOL, "read"),
+                (start + 70, 20, POOL, "read"),
+            ]
+        )
+    facts = {
+        "config": {"batch_size": 2, "device": "cpu", "workers": 0, "ranks": 1},
+        "capture": {"reads": True},
+    }
     run = timeline("step 0", **facts).run
     found = summarise(Trace(run, assign_batches(spans_of(rows))))
     assert (40, 80, 8000, 0) == (
-        found.storage.accesses, found.storage.thread_accesses, found.storage.thread_bytes, found.storage.other_accesses,
-    )  # fmt: skip
+        found.storage.accesses,
+        found.storage.thread_accesses,
+        found.storage.thread_bytes,
+        found.storage.other_accesses,
+    )
     assert (None, Reason.READS_OF_THREADS) == (found.demand.bytes_per_s, found.demand.reason)
-    without = summarise(Trace(run, assign_batches(spans_of([row for row in rows if row.get("tid") != POOL]))))
+    without = summarise(
+        Trace(run, assign_batches(spans_of([row for row in rows if row.get("tid") != POOL])))
+    )
     assert without.demand.bytes_per_s is not None
 
 
-# ------------------------------------------------------------------------------------------------ a real program
+# ----------------------------------------------------------------------------------- a real program
 
 
 @pytest.fixture(scope="module")
@@ -183,9 +252,12 @@ def parquet(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.job(every=4)
 @needs_library
 @pytest.mark.parametrize("how", ["fetch", "both", "step"])
-def test_reads_of_pyarrows_threads_are_those_that_the_program_counts(parquet: Path, tmp_path: Path, how: str) -> None:
-    """In a fetch they are reads for batches; if another thread reads all the time as well, so are they, and the demand is not
-    known. In a step, where no read is known to be for a batch, all reads count, and no demand is said.
+def test_reads_of_pyarrows_threads_are_those_that_the_program_counts(
+    parquet: Path, tmp_path: Path, how: str
+) -> None:
+    """In a fetch they are reads for batches; if another thread reads all the time as well, so are
+    they, and the demand is not known. In a step, where no read is known to be for a batch, all
+    reads count, and no demand is said.
     """
     command = (sys.executable, PROGRAMS / "train_on_rows.py", parquet, 60, how)
     done = ioprof("record", "--quiet", "--out", tmp_path / "run", "--", *command, cwd=tmp_path)
@@ -204,11 +276,15 @@ def test_reads_of_pyarrows_threads_are_those_that_the_program_counts(parquet: Pa
         assert found.demand.bytes_per_s is None
         return
     assert counted == pytest.approx(of_batch, rel=0.02)
-    code_bytes = int(of_kind(run.trace.spans, "fault")["bytes"].sum())  # of libraries, where their pages are not cached
+    code_bytes = int(
+        of_kind(run.trace.spans, "fault")["bytes"].sum()
+    )  # of libraries, where their pages are not cached
     assert 0.95 * counted <= found.storage.bytes <= 1.05 * counted + code_bytes
     if how == "fetch":
         assert 0 == found.storage.thread_bytes
-        assert found.demand.bytes_per_s == pytest.approx(counted / 120 * found.demand.at_samples_per_s, rel=0.05)
+        assert found.demand.bytes_per_s == pytest.approx(
+            counted / 120 * found.demand.at_samples_per_s, rel=0.05
+        )
     else:
         assert found.storage.thread_bytes > 1_000_000
         assert Reason.READS_OF_THREADS == found.demand.reason

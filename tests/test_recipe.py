@@ -1,4 +1,5 @@
-"""How weights change: LARS, learning rates over time and label smoothing are those of their formulas."""
+"""How weights change: LARS, learning rates over time and label smoothing are those of their
+formulas."""
 
 import math
 from datetime import date
@@ -12,9 +13,16 @@ from ioprof.train.presets import load_preset, parse_preset, preset_names
 from ioprof.train.recipe import Recipe, make_optimizer, make_schedule
 
 PUBLISHED = {
-    "tsubame-resnet50", "tsubame-io-resnet50", "tsubame-io-inception3", "tsubame-io-vgg16", "tsubame-io-alexnet",
-    "mlperf-v0.6-resnet50", "mlperf-v0.7-resnet50", "rannc-mlp", "chainermn-resnet50",
-}  # fmt: skip
+    "tsubame-resnet50",
+    "tsubame-io-resnet50",
+    "tsubame-io-inception3",
+    "tsubame-io-vgg16",
+    "tsubame-io-alexnet",
+    "mlperf-v0.6-resnet50",
+    "mlperf-v0.7-resnet50",
+    "rannc-mlp",
+    "chainermn-resnet50",
+}
 
 
 def rates(recipe: Recipe, steps_per_epoch: int, total_steps: int) -> list[float]:
@@ -30,7 +38,8 @@ def rates(recipe: Recipe, steps_per_epoch: int, total_steps: int) -> list[float]
 
 
 def test_lars_is_that_of_you_et_al():
-    """A weight's step is eta |w| / (|g| + decay |w|) times (g + decay w), with momentum; a bias has momentum alone."""
+    """A weight's step is eta |w| / (|g| + decay |w|) times (g + decay w), with momentum; a bias has
+    momentum alone."""
     pytest.importorskip("pytorch_optimizer")
     recipe = Recipe(optimizer="lars", lr=5.0, momentum=0.9, weight_decay=2e-4, lars_eta=1e-3)
     torch.manual_seed(0)
@@ -60,7 +69,10 @@ def test_a_rate_in_steps_is_divided_by_ten_every_thirty_epochs():
 def test_a_polynomial_falls_to_zero_after_a_linear_warm_up():
     """5 epochs from nearly 0 to 5, then 5 (1 - t/T)^2 over the other 67 of 72 epochs."""
     found, warmup, rest = rates(load_preset("mlperf-v0.6-resnet50").recipe, 10, 720), 50, 670
-    assert pytest.approx([5 * (1e-3 + (1 - 1e-3) * step / warmup) for step in range(warmup)]) == found[:warmup]
+    assert (
+        pytest.approx([5 * (1e-3 + (1 - 1e-3) * step / warmup) for step in range(warmup)])
+        == found[:warmup]
+    )
     assert pytest.approx([5 * (1 - step / rest) ** 2 for step in range(rest)]) == found[warmup:]
 
 
@@ -74,13 +86,18 @@ def test_label_smoothing_spreads_a_tenth_over_all_classes():
     """Cross-entropy against 0.9 of the label and 0.1 / classes of each."""
     logits, label = torch.tensor([[2.0, 1.0, 0.0, -1.0]]), torch.tensor([1])
     probabilities = torch.softmax(logits, 1)[0]
-    expected = -sum((0.025 + (0.9 if each == 1 else 0)) * math.log(probabilities[each]) for each in range(4))
+    expected = -sum(
+        (0.025 + (0.9 if each == 1 else 0)) * math.log(probabilities[each]) for each in range(4)
+    )
     smoothing = load_preset("mlperf-v0.7-resnet50").recipe.label_smoothing
-    assert pytest.approx(expected, rel=1e-6) == float(nn.CrossEntropyLoss(label_smoothing=smoothing)(logits, label))
+    assert pytest.approx(expected, rel=1e-6) == float(
+        nn.CrossEntropyLoss(label_smoothing=smoothing)(logits, label)
+    )
 
 
 def test_the_presets_are_there_with_source_and_year():
-    """Each of the published trainings, and where it is from; where no year is known, why not, in a field of its own."""
+    """Each of the published trainings, and where it is from; where no year is known, why not, in a
+    field of its own."""
     presets = [load_preset(name) for name in preset_names()]
     assert {preset.name for preset in presets} == PUBLISHED
     assert all(preset.about and preset.source for preset in presets)
@@ -93,7 +110,10 @@ def test_the_studies_on_four_gpus_have_256_samples_per_step():
     """Whatever the network."""
     for preset in map(load_preset, preset_names()):
         if preset.name.startswith("tsubame-io-"):
-            assert (256, 10) == (int(preset.job["ranks"]) * int(preset.job["batch_size"]), preset.job["epochs"])
+            assert (256, 10) == (
+                int(preset.job["ranks"]) * int(preset.job["batch_size"]),
+                preset.job["epochs"],
+            )
 
 
 @pytest.mark.parametrize(
@@ -101,9 +121,15 @@ def test_the_studies_on_four_gpus_have_256_samples_per_step():
     [
         ("[job]\nspeed = 1", r"\[job\] speed is unknown; choose one of workers, seed"),
         ('[job]\nranks = "two"', r"\[job\] ranks = 'two' is no int"),
-        ('[recipe]\noptimizer = "adam"', "optimizer = 'adam' in the preset: unknown; choose one of sgd, lars"),
+        (
+            '[recipe]\noptimizer = "adam"',
+            "optimizer = 'adam' in the preset: unknown; choose one of sgd, lars",
+        ),
         ("[job", "is not TOML"),
-        ('year = 2020\nundated = "a web page"', r"give year or undated \(why there is no year\), not both"),
+        (
+            'year = 2020\nundated = "a web page"',
+            r"give year or undated \(why there is no year\), not both",
+        ),
     ],
 )
 def test_a_preset_that_says_nonsense_is_refused(text, message):
@@ -114,5 +140,7 @@ def test_a_preset_that_says_nonsense_is_refused(text, message):
 
 def test_an_unknown_preset_is_refused():
     """The message lists those that there are."""
-    with pytest.raises(CommandError, match="--preset mlperf: unknown; choose one of chainermn-resnet50"):
+    with pytest.raises(
+        CommandError, match="--preset mlperf: unknown; choose one of chainermn-resnet50"
+    ):
         load_preset("mlperf")

@@ -1,4 +1,5 @@
-"""The stated cost of recording: robust on a busy machine, never 0, and a reason where it is not known."""
+"""The stated cost of recording: robust on a busy machine, never 0, and a reason where it is not
+known."""
 
 import json
 import os
@@ -44,7 +45,8 @@ def busy_machine() -> Iterator[None]:
 
 
 def of_a_run(measure: Callable[[], float | None]) -> float:
-    """The lower of the values before and after, as in a run; one more, since the machine that runs the tests may be busy itself."""
+    """The lower of the values before and after, as in a run; one more, since the machine that runs
+    the tests may be busy itself."""
     return min(value for value in (measure(), measure(), measure()) if value is not None)
 
 
@@ -89,21 +91,32 @@ def test_a_span_after_other_work_costs_more_than_one_among_spans() -> None:
 
 @pytest.mark.job
 @needs_library
-def test_costs_are_measured_once_per_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Further runs have those that were kept; a recording of calls without the library has none of calls."""
+def test_costs_are_measured_once_per_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Further runs have those that were kept; a recording of calls without the library has none of
+    calls."""
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
     assert (None, Reason.COST_UNRESOLVED) == _known(with_kept_costs(CaptureRecord(), environment))
     first = with_costs(CaptureRecord(), environment)
     monkeypatch.setattr(recorder, "cost_per_span_ns", None)
-    assert first == with_costs(CaptureRecord(), environment) == with_kept_costs(CaptureRecord(), environment)
+    assert (
+        first
+        == with_costs(CaptureRecord(), environment)
+        == with_kept_costs(CaptureRecord(), environment)
+    )
     without = with_costs(CaptureRecord(library=False), environment)
-    assert (first.ns_per_span, None, None, None) == (*_known(without), without.ns_per_call, without.ns_per_cold_call)
+    assert (first.ns_per_span, None, None, None) == (
+        *_known(without),
+        without.ns_per_call,
+        without.ns_per_cold_call,
+    )
 
 
 @pytest.mark.job
 @needs_library
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"ns_per_span": 1}', "null", *(
-    json.dumps(dict.fromkeys(("ns_per_span", "ns_per_cold_span", "ns_per_call", "ns_per_cold_call"), wrong))
+    json.dumps(dict.fromkeys(("ns_per_span", "ns_per_cold_span", "ns_per_call", "ns_per_cold_call"), wrong))  # noqa: E501
     for wrong in (0, -1, "nan", None, 1e999)
 )])  # fmt: skip
 def test_damaged_costs_are_measured_anew(tmp_path: Path, content: str) -> None:
@@ -113,7 +126,12 @@ def test_damaged_costs_are_measured_anew(tmp_path: Path, content: str) -> None:
     (file,) = tmp_path.glob("ioprof/costs-*.json")
     file.write_text(content)
     assert 0 < (with_costs(CaptureRecord(), environment).ns_per_span or 0)
-    assert set(json.loads(file.read_text())) == {"ns_per_span", "ns_per_cold_span", "ns_per_call", "ns_per_cold_call"}
+    assert set(json.loads(file.read_text())) == {
+        "ns_per_span",
+        "ns_per_cold_span",
+        "ns_per_call",
+        "ns_per_cold_call",
+    }
 
 
 @pytest.mark.job
@@ -132,7 +150,8 @@ def _known(capture: CaptureRecord) -> tuple[float | None, Reason | None]:
 @pytest.mark.job
 @needs_library
 def test_no_trial_of_the_cost_waits_for_pages(tmp_path: Path) -> None:
-    """In the process that records, large blocks are returned when they are freed; all trials copy the same 8 MB."""
+    """In the process that records, large blocks are returned when they are freed; all trials copy
+    the same 8 MB."""
     program = (
         "import os, resource\n"
         "from ioprof.instrument import recorder\n"
@@ -142,7 +161,9 @@ def test_no_trial_of_the_cost_waits_for_pages(tmp_path: Path) -> None:
         "assert recorder.cost_per_span_ns(5, 60, 8 << 20) is not None\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)\n"
     )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert int(ended.stdout) < 3 * (8 << 20) // resource.getpagesize()
 
 
@@ -157,7 +178,9 @@ def test_measuring_makes_no_file_with_a_name(tmp_path: Path) -> None:
         "assert recorder.cost_per_span_ns(trials=300) and cost_per_call_ns({})\n"
     )
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    with subprocess.Popen([sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE
+    ) as process:
         assert process.stdout is not None
         assert b"begin\n" == process.stdout.readline()
         names: set[str] = set()
@@ -168,7 +191,9 @@ def test_measuring_makes_no_file_with_a_name(tmp_path: Path) -> None:
 
 def summary_of(**capture: object) -> Summary:
     """The summary of a rank that recorded 3 spans in 0.1 µs."""
-    processes = [{"host": "node1", "pid": 100, "role": "rank", "rank": 0, "first_ns": 0, "last_ns": 100}]
+    processes = [
+        {"host": "node1", "pid": 100, "role": "rank", "rank": 0, "first_ns": 0, "last_ns": 100}
+    ]
     drawing = "step 0000000000\nwait 00000.....\ncompute .....00000"
     return summarise(timeline(drawing, capture=capture, processes=processes))
 
@@ -181,21 +206,34 @@ def test_the_report_states_a_range_or_why_there_is_none() -> None:
     """From the cost of a span among spans to that of a span after other work."""
     found = summary_of(native=True, ns_per_span=1.0, ns_per_cold_span=5.0)
     assert (0.03, 0.15, None) == pytest.approx(
-        (found.capture.overhead_ratio, found.capture.overhead_ratio_most, found.capture.overhead_reason)
+        (
+            found.capture.overhead_ratio,
+            found.capture.overhead_ratio_most,
+            found.capture.overhead_reason,
+        )
     )
     assert "cost 3.00% to 15.00% of the job's time" in text_of(found)
     unknown = summary_of(native=True, ns_per_span=None, cost_reason="cost_unresolved")
-    assert (None, Reason.COST_UNRESOLVED) == (unknown.capture.overhead_ratio, unknown.capture.overhead_reason)
+    assert (None, Reason.COST_UNRESOLVED) == (
+        unknown.capture.overhead_ratio,
+        unknown.capture.overhead_reason,
+    )
     assert f"cost not known ({Reason.COST_UNRESOLVED.text})" in text_of(unknown)
-    assert Reason.COST_UNRESOLVED is summary_of(native=True, ns_per_span=0.0).capture.overhead_reason
+    assert (
+        Reason.COST_UNRESOLVED is summary_of(native=True, ns_per_span=0.0).capture.overhead_reason
+    )
 
 
 @pytest.mark.parametrize(("native", "is_advised"), [(True, False), (False, True), (None, False)])
-def test_a_compiler_is_advised_only_where_there_was_none(native: bool | None, is_advised: bool) -> None:
+def test_a_compiler_is_advised_only_where_there_was_none(
+    native: bool | None, is_advised: bool
+) -> None:
     """A recording that the native library made cannot become cheaper by one."""
     from ioprof.report.texts.caveats import caveats
 
     remedy = next(
-        caveat.remedy for caveat in caveats(summary_of(native=native, ns_per_span=20.0)) if caveat.name == "recording cost"
+        caveat.remedy
+        for caveat in caveats(summary_of(native=native, ns_per_span=20.0))
+        if caveat.name == "recording cost"
     )
     assert is_advised == ("compiler" in remedy)

@@ -1,4 +1,5 @@
-"""Predictions from several recordings of one job: the middle one counts, and the range has how much they differ."""
+"""Predictions from several recordings of one job: the middle one counts, and the range has how much
+they differ."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +28,19 @@ def prediction(step_s: float, speedup: float, off: float) -> Prediction:
     """One of a recording with such steps."""
     pace = Pace(step_s, 10 * step_s)
     between = Range(speedup / off, speedup * off)
-    return Prediction(Change(), pace, pace, 0.0, Pace(step_s / speedup, 10.0), speedup, between, None, None, None, ())
+    return Prediction(
+        Change(),
+        pace,
+        pace,
+        0.0,
+        Pace(step_s / speedup, 10.0),
+        speedup,
+        between,
+        None,
+        None,
+        None,
+        (),
+    )
 
 
 PREDICTIONS = st.builds(prediction, st.floats(0.01, 1.0), st.floats(0.5, 3.0), st.floats(1.0, 1.5))
@@ -37,7 +50,9 @@ def recorded(milliseconds: float, samples: int = 8) -> Trace:
     """A simulated job whose decoding takes that long."""
     stages = tuple({"decode": int(milliseconds * MS), "transform": MS} for _ in range(20))
     trace = simulate(Job(2, 2, stages, tuple({"compute": MS} for _ in range(20)))).trace
-    return trace.with_facts(run=trace.run.replace(config=trace.run.config.replace(batch_size=samples)))
+    return trace.with_facts(
+        run=trace.run.replace(config=trace.run.config.replace(batch_size=samples))
+    )
 
 
 @given(st.lists(PREDICTIONS, min_size=1, max_size=6), st.randoms(use_true_random=False))
@@ -67,14 +82,20 @@ def test_the_range_holds_those_of_all_recordings(found: list[Prediction]) -> Non
 
 def test_recordings_that_agree_say_what_one_says() -> None:
     """The same run three times."""
-    alone, three = ioprof.whatif(recorded(4), decode=2.0), ioprof.whatif(*[recorded(4)] * 3, decode=2.0)
+    alone, three = (
+        ioprof.whatif(recorded(4), decode=2.0),
+        ioprof.whatif(*[recorded(4)] * 3, decode=2.0),
+    )
     assert (3, alone) == (len(three.recordings), replace(three, recordings=()))
     assert () == alone.recordings
 
 
 def test_recordings_that_differ_widen_the_range() -> None:
     """The job takes 3.6, 4 and 4.8 ms: so may the changed one."""
-    alone, three = ioprof.whatif(recorded(4), decode=2.0), ioprof.whatif(recorded(3.6), recorded(4.8), recorded(4), decode=2.0)
+    alone, three = (
+        ioprof.whatif(recorded(4), decode=2.0),
+        ioprof.whatif(recorded(3.6), recorded(4.8), recorded(4), decode=2.0),
+    )
     assert alone.predicted == three.predicted
     assert three.speedup_range.low < alone.speedup_range.low / 1.1
     assert three.speedup_range.high > alone.speedup_range.high * 1.1
@@ -82,11 +103,16 @@ def test_recordings_that_differ_widen_the_range() -> None:
 
 def test_another_job_is_no_recording_of_this_one() -> None:
     """What differs is named; a command may differ, and that is said."""
-    with pytest.raises(CommandError, match=r"run 3 is of another job than the first one: its batch size is 16, not 8; .*compare"):
+    with pytest.raises(
+        CommandError,
+        match=r"run 3 is of another job than the first one: its batch size is 16, not 8; .*compare",
+    ):
         ioprof.whatif(recorded(4), recorded(4), recorded(4, 16), decode=2.0)
     trace = recorded(4)
     other = trace.with_facts(run=trace.run.replace(command="train.py --out second"))
-    assert "recordings" in {each.code for each in ioprof.whatif(trace, other, decode=2.0).assumptions}
+    assert "recordings" in {
+        each.code for each in ioprof.whatif(trace, other, decode=2.0).assumptions
+    }
 
 
 @pytest.mark.job(every=4)

@@ -1,4 +1,5 @@
-"""Replay: a recorded pipeline reproduces itself, a changed one is what the simulator of the tests says, and laws of changes."""
+"""Replay: a recorded pipeline reproduces itself, a changed one is what the simulator of the tests
+says, and laws of changes."""
 
 import math
 import time
@@ -24,7 +25,16 @@ from ioprof.format.schema import CAUSES, SPAN_COLUMNS
 from ioprof.format.trace import Trace, table_schema
 from ioprof.model.changed import changed, filled, resampled, with_kept_workers
 from ioprof.model.changes import Change, parse_speed
-from ioprof.model.engine import CORES, STORAGE, LoaderPlan, Plan, RankPlan, Resource, Segment, Simulation
+from ioprof.model.engine import (
+    CORES,
+    STORAGE,
+    LoaderPlan,
+    Plan,
+    RankPlan,
+    Resource,
+    Segment,
+    Simulation,
+)
 from ioprof.model.gains import Gain, gains
 from ioprof.model.pace import measured, replayed
 from ioprof.model.pipeline import Op, Pipeline
@@ -44,10 +54,16 @@ def loader_jobs(draw: st.DrawFn, **fixed: Any) -> Job:
     times = st.integers(1, 20).map(lambda ms: ms * MS)
     stages = tuple({stage: draw(times) for stage in STAGES} for _ in range(count))
     waits = [row["storage"] for row in stages]
-    assume(np.mean(waits) < 4 * np.median(waits))  # a few long ones among short ones are those of a rate, which other readers share
+    assume(
+        np.mean(waits) < 4 * np.median(waits)
+    )  # a few long ones among short ones are those of a rate, which other readers share
     own = tuple({"compute": draw(times), "host": draw(times)} for _ in range(count))
     drawn = {name: draw(st.integers(0, 3)) * MS for name in ("lag", "take", "start", "end")}
-    sizes = {"workers": draw(st.integers(0, 4)), "prefetch": draw(st.integers(1, 4)), "startup": draw(st.integers(4, 9)) * MS}
+    sizes = {
+        "workers": draw(st.integers(0, 4)),
+        "prefetch": draw(st.integers(1, 4)),
+        "startup": draw(st.integers(4, 9)) * MS,
+    }
     return Job(stages=stages, own=own, **(drawn | sizes | fixed))
 
 
@@ -60,7 +76,9 @@ def replay_of(recorded: Any) -> np.ndarray:
     """The same of a pipeline, on the clock of the test."""
     rank = recorded.ranks[0]
     times = Simulation(plan(filled(recorded))).run()[0]
-    found = [ended for op, ended in zip(rank.program.ops, times.ended_s, strict=True) if op is Op.TAKE]
+    found = [
+        ended for op, ended in zip(rank.program.ops, times.ended_s, strict=True) if op is Op.TAKE
+    ]
     return np.array(found) + rank.begin_ns / 1e9
 
 
@@ -80,9 +98,16 @@ def test_so_does_a_job_of_several_epochs(job: Job, persistent: bool) -> None:
 
 
 @settings(max_examples=15)
-@given(loader_jobs(lag=0, transit=0, take=0, start=0, end=0, startup=0), st.integers(1, 6), st.integers(1, 5))
-def test_other_workers_and_prefetch_are_what_the_simulator_says(job: Job, workers: int, prefetch: int) -> None:
-    """What is recorded with some workers predicts the job with others, where there are cores for all."""
+@given(
+    loader_jobs(lag=0, transit=0, take=0, start=0, end=0, startup=0),
+    st.integers(1, 6),
+    st.integers(1, 5),
+)
+def test_other_workers_and_prefetch_are_what_the_simulator_says(
+    job: Job, workers: int, prefetch: int
+) -> None:
+    """What is recorded with some workers predicts the job with others, where there are cores for
+    all."""
     job = replace(job, workers=max(1, job.workers))
     recorded = pipeline(simulate(job).trace)
     truth = simulate(replace(job, workers=workers, prefetch=prefetch))
@@ -91,7 +116,11 @@ def test_other_workers_and_prefetch_are_what_the_simulator_says(job: Job, worker
 
 
 @settings(max_examples=15)
-@given(loader_jobs(), st.sampled_from(["decode", "transform", "collate", "storage"]), st.sampled_from([2.0, 4.0, math.inf]))
+@given(
+    loader_jobs(),
+    st.sampled_from(["decode", "transform", "collate", "storage"]),
+    st.sampled_from([2.0, 4.0, math.inf]),
+)
 def test_other_speeds_are_what_the_simulator_says(job: Job, cause: str, speed: float) -> None:
     """A stage that is twice as fast, or that costs nothing."""
     factor = 0 if math.isinf(speed) else int(speed)
@@ -99,7 +128,8 @@ def test_other_speeds_are_what_the_simulator_says(job: Job, cause: str, speed: f
     lagging = replace(job, transit=0)  # a transit is known only where the loop waited for it
     truth = simulate(replace(lagging, stages=stages))
     found = replay_of(changed(pipeline(simulate(lagging).trace), Change(speeds={cause: speed})))
-    # Where the loop always waited, 0.6 of the way from a worker to it is taken for what it does itself.
+    # Where the loop always waited, 0.6 of the way from a worker to it is taken for what it does
+    # itself.
     atol = 1e-7 + 0.4 * job.take / 1e9 * len(job.stages)
     np.testing.assert_allclose(found, seconds(truth.got), atol=atol)
 
@@ -107,24 +137,31 @@ def test_other_speeds_are_what_the_simulator_says(job: Job, cause: str, speed: f
 @settings(max_examples=15)
 @given(loader_jobs(lag=0, take=0), st.integers(0, 20))
 def test_smaller_batches_are_what_the_simulator_says(job: Job, optimizer_ms: int) -> None:
-    """Each batch becomes two of half the time. The loop's own Python and the optimizer take as long for each of the two."""
+    """Each batch becomes two of half the time. The loop's own Python and the optimizer take as long
+    for each of the two."""
     own = tuple(row | {"optimizer": optimizer_ms * MS} for row in job.own)
     recorded = pipeline(simulate(replace(job, own=own)).trace)
-    halves = tuple({stage: took // 2 for stage, took in row.items()} for row in job.stages for _ in range(2))
+    halves = tuple(
+        {stage: took // 2 for stage, took in row.items()} for row in job.stages for _ in range(2)
+    )
     half_own = tuple(row | {"compute": row["compute"] // 2} for row in own for _ in range(2))
     found = replay_of(changed(recorded, Change(batch=4)))
-    np.testing.assert_allclose(found, seconds(simulate(replace(job, stages=halves, own=half_own)).got), atol=1e-7)
+    np.testing.assert_allclose(
+        found, seconds(simulate(replace(job, stages=halves, own=half_own)).got), atol=1e-7
+    )
 
 
 def looks_like_starting(recorded: Pipeline) -> bool:
-    """Whether the first tasks of all workers take longer by chance, as those do that open the dataset: kept workers save that."""
+    """Whether the first tasks of all workers take longer by chance, as those do that open the
+    dataset: kept workers save that."""
     return any(each.first_s.any() for rank in recorded.ranks for each in rank.iterations)
 
 
 @settings(max_examples=15)
 @given(loader_jobs(batches_per_epoch=4, start=3 * MS, end=2 * MS))
 def test_kept_workers_are_what_the_simulator_says(job: Job) -> None:
-    """Workers that are started once instead of for each epoch. The lag of each worker's first task is not recorded."""
+    """Workers that are started once instead of for each epoch. The lag of each worker's first task
+    is not recorded."""
     job = replace(job, workers=max(1, job.workers), lag=0, transit=0, take=0)
     truth = simulate(replace(job, persistent=True, end=0))
     recorded = pipeline(simulate(job).trace)
@@ -141,14 +178,24 @@ def test_kept_workers_of_validation_are_too(job: Job) -> None:
     truth = simulate(replace(job, persistent=True, end=0))
     recorded = pipeline(simulate(job).trace)
     assume(not looks_like_starting(recorded))
-    of_ranks = ((rank, tuple(replace(each, is_validation=True) for each in rank.iterations)) for rank in recorded.ranks)
-    validation = replace(recorded, ranks=tuple(replace(rank, iterations=each) for rank, each in of_ranks))
-    np.testing.assert_allclose(replay_of(with_kept_workers(validation, of_validation=True)), seconds(truth.got), atol=1e-7)
+    of_ranks = (
+        (rank, tuple(replace(each, is_validation=True) for each in rank.iterations))
+        for rank in recorded.ranks
+    )
+    validation = replace(
+        recorded, ranks=tuple(replace(rank, iterations=each) for rank, each in of_ranks)
+    )
+    np.testing.assert_allclose(
+        replay_of(with_kept_workers(validation, of_validation=True)), seconds(truth.got), atol=1e-7
+    )
     assert replay_of(with_kept_workers(validation)).tolist() == replay_of(validation).tolist()
 
 
 @settings(max_examples=15)
-@given(loader_jobs(), st.sampled_from(["storage", "decode", "transform", "collate", "loader", "compute", "host"]))
+@given(
+    loader_jobs(),
+    st.sampled_from(["storage", "decode", "transform", "collate", "loader", "compute", "host"]),
+)
 def test_less_work_is_never_slower(job: Job, cause: str) -> None:
     """Law of changes: what costs nothing costs no time elsewhere."""
     recorded = pipeline(simulate(job).trace)
@@ -156,17 +203,24 @@ def test_less_work_is_never_slower(job: Job, cause: str) -> None:
         found = {gain.cause: gain.seconds for gain in gains(simulate(job).trace).gains}
         assert found[cause] > -1e-6
     else:
-        assert replayed(changed(recorded, Change(speeds={cause: math.inf}))).total_s <= replayed(recorded).total_s + 1e-9
+        assert (
+            replayed(changed(recorded, Change(speeds={cause: math.inf}))).total_s
+            <= replayed(recorded).total_s + 1e-9
+        )
 
 
 @settings(max_examples=15)
 @given(loader_jobs(start=0, end=0), st.integers(1, 4))
 def test_more_workers_are_never_slower_with_enough_cores(job: Job, more: int) -> None:
-    """Law of changes: a worker that has a core of its own and starts at once does not hold up the others."""
+    """Law of changes: a worker that has a core of its own and starts at once does not hold up the
+    others."""
     recorded = pipeline(simulate(replace(job, workers=max(1, job.workers), lag=0, transit=0)).trace)
     workers = recorded.ranks[0].iterations[0].workers
     most = replayed(changed(recorded, Change(workers=workers, prefetch=2))).total_s
-    assert replayed(changed(recorded, Change(workers=workers * (1 + more), prefetch=2))).total_s <= most + 1e-6
+    assert (
+        replayed(changed(recorded, Change(workers=workers * (1 + more), prefetch=2))).total_s
+        <= most + 1e-6
+    )
 
 
 @settings(max_examples=5)
@@ -192,12 +246,16 @@ def test_nothing_changed_predicts_what_was_measured(job: Job) -> None:
 @settings(max_examples=5)
 @given(loader_jobs())
 def test_gains_are_of_all_causes(job: Job) -> None:
-    """In their order; a cause that did not occur gains nothing, and none gains more than the whole job."""
+    """In their order; a cause that did not occur gains nothing, and none gains more than the whole
+    job."""
     found = gains(simulate(job).trace)
     assert list(CAUSES) == [gain.cause for gain in found.gains]
     by_cause = {gain.cause: gain for gain in found.gains}
     assert by_cause["h2d"].share == by_cause["checkpoint"].share == 0.0
-    assert all(gain.share <= 1.0 and gain.range.low <= gain.share <= gain.range.high for gain in found.gains)
+    assert all(
+        gain.share <= 1.0 and gain.range.low <= gain.share <= gain.range.high
+        for gain in found.gains
+    )
 
 
 def test_the_stage_to_fix_is_the_one_with_the_largest_gain() -> None:
@@ -210,9 +268,17 @@ def test_the_stage_to_fix_is_the_one_with_the_largest_gain() -> None:
     assert found.largest.share == pytest.approx(30 / 80, abs=0.02)
 
 
-@given(st.floats(-0.1, 1.0), st.floats(0.0, 0.2), st.floats(0.0, 1.0), st.sampled_from(["storage", "decode", "compute"]))
-def test_the_range_of_a_gain_has_the_errors_of_earlier_predictions(share: float, varied: float, most: float, cause: str) -> None:
-    """It holds the gain and its variation, no more than the time of the cause, and is wider where there is time."""
+@given(
+    st.floats(-0.1, 1.0),
+    st.floats(0.0, 0.2),
+    st.floats(0.0, 1.0),
+    st.sampled_from(["storage", "decode", "compute"]),
+)
+def test_the_range_of_a_gain_has_the_errors_of_earlier_predictions(
+    share: float, varied: float, most: float, cause: str
+) -> None:
+    """It holds the gain and its variation, no more than the time of the cause, and is wider where
+    there is time."""
     gain = Gain(cause, 0.0, share, Range(share - varied, share + varied))
     found = gain.range_up_to(most)
     assert found.low <= gain.range.low <= share <= gain.range.high <= found.high
@@ -222,22 +288,28 @@ def test_the_range_of_a_gain_has_the_errors_of_earlier_predictions(share: float,
         assert found.high > gain.range.high
 
 
-# ------------------------------------------------------------------------------------------------ the engine
+# --------------------------------------------------------------------------------------- the engine
 
 
 def one_rank(loaders: list[LoaderPlan], ops: list[Op]) -> RankPlan:
     """A rank that does nothing but take batches."""
     none: list[tuple[Segment, ...]] = [()] * len(ops)
-    return RankPlan(0, loaders, [int(op) for op in ops], [0] * len(ops), none, none, [-1] * len(ops), none)
+    return RankPlan(
+        0, loaders, [int(op) for op in ops], [0] * len(ops), none, none, [-1] * len(ops), none
+    )
 
 
 def loader(workers: int, tasks: list[tuple[Segment, ...]]) -> LoaderPlan:
     """A loader without any cost but its tasks."""
     zero = [0.0] * len(tasks)
-    return LoaderPlan(workers, 2, tasks, zero, zero, [()] * len(tasks), len(tasks), [0.0] * workers, 0)
+    return LoaderPlan(
+        workers, 2, tasks, zero, zero, [()] * len(tasks), len(tasks), [0.0] * workers, 0
+    )
 
 
-def job_s(workers: int, task: Segment, cores: float = 1.0, background: float = 0.0, rate: float = 1.0) -> float:
+def job_s(
+    workers: int, task: Segment, cores: float = 1.0, background: float = 0.0, rate: float = 1.0
+) -> float:
     """How long 8 such tasks take."""
     ops = [Op.START, *[Op.TAKE] * 8]
     rank = one_rank([loader(workers, [(task,)] * 8)], ops)
@@ -245,7 +317,10 @@ def job_s(workers: int, task: Segment, cores: float = 1.0, background: float = 0
     return simulation.run()[0].end_s
 
 
-@pytest.mark.parametrize(("workers", "cores", "expected"), [(1, 1, 8), (2, 1, 8), (4, 1, 8), (2, 2, 4), (4, 2, 4), (4, 4, 2)])
+@pytest.mark.parametrize(
+    ("workers", "cores", "expected"),
+    [(1, 1, 8), (2, 1, 8), (4, 1, 8), (2, 2, 4), (4, 2, 4), (4, 4, 2)],
+)
 def test_cores_are_shared(workers: int, cores: int, expected: float) -> None:
     """Eight seconds of work take eight seconds over the cores that workers can use."""
     assert job_s(workers, Segment(CORES, 1.0), cores) == pytest.approx(expected)
@@ -271,7 +346,9 @@ def test_ten_thousand_batches_take_less_than_a_second() -> None:
     """So that predictions with a range take seconds."""
     count = 10_000
     stages = tuple({"decode": 10 * MS} for _ in range(200))
-    recorded = pipeline(simulate(Job(4, 2, stages, tuple({"compute": 3 * MS} for _ in range(200)))).trace)
+    recorded = pipeline(
+        simulate(Job(4, 2, stages, tuple({"compute": 3 * MS} for _ in range(200)))).trace
+    )
     many = [recorded.ranks[0].iterations[0].tasks.at(np.arange(count) % 200)]
     tasks = plan(filled(replace(recorded, ranks=(_with_tasks(recorded.ranks[0], many[0], count),))))
     began = time.process_time()
@@ -283,29 +360,50 @@ def _with_tasks(rank: Any, tasks: Any, count: int) -> Any:
     program = rank.program
     rows = np.concatenate([[0], np.full(count, 1)])
     longer = replace(
-        program, ops=tuple(program.ops[row] for row in rows), iterations=(0,) * len(rows), spent_s=program.spent_s[rows],
-        after_s=program.after_s[rows], arrive_s=program.arrive_s[rows], step=program.step[rows], device_s=np.zeros(len(rows)),
-        transfer_s=np.zeros(len(rows)), device_step=np.full(len(rows), -1),
-    )  # fmt: skip
-    return replace(rank, program=longer, iterations=(replace(rank.iterations[0], tasks=tasks, num_taken=count),))
+        program,
+        ops=tuple(program.ops[row] for row in rows),
+        iterations=(0,) * len(rows),
+        spent_s=program.spent_s[rows],
+        after_s=program.after_s[rows],
+        arrive_s=program.arrive_s[rows],
+        step=program.step[rows],
+        device_s=np.zeros(len(rows)),
+        transfer_s=np.zeros(len(rows)),
+        device_step=np.full(len(rows), -1),
+    )
+    return replace(
+        rank,
+        program=longer,
+        iterations=(replace(rank.iterations[0], tasks=tasks, num_taken=count),),
+    )
 
 
-# ------------------------------------------------------------------------------------------------ what runs show
+# ----------------------------------------------------------------------------------- what runs show
 
 
 @pytest.mark.parametrize("name", ["files", "lmdb", "lmdb-rgb256"])
 def test_recorded_runs_of_an_emulated_device_reproduce_themselves(name: str) -> None:
-    """Two ranks, an asynchronous device and an exchange: the replay is within 2 % of the measured step."""
+    """Two ranks, an asynchronous device and an exchange: the replay is within 2 % of the measured
+    step."""
     recorded = pipeline(Trace.load(ROOT / "tests" / "data" / "demo" / name))
     assert replayed(recorded).step_s == pytest.approx(measured(recorded).step_s, rel=0.02)
     assert 2 == len(recorded.ranks)
 
 
 def test_a_device_bounds_the_gain() -> None:
-    """However fast decoding is, a step takes what the device computes, 17.4 ms, and the exchange."""
+    """However fast decoding is, a step takes what the device computes, 17.4 ms, and the
+    exchange."""
     recorded = pipeline(Trace.load(ROOT / "tests" / "data" / "demo" / "lmdb-rgb256"))
-    assert replayed(changed(recorded, Change(speeds={"decode": math.inf, "transform": math.inf}))).step_s > 0.0174
-    assert replayed(changed(recorded, Change(speeds={"compute": 100.0}))).step_s < replayed(recorded).step_s
+    assert (
+        replayed(
+            changed(recorded, Change(speeds={"decode": math.inf, "transform": math.inf}))
+        ).step_s
+        > 0.0174
+    )
+    assert (
+        replayed(changed(recorded, Change(speeds={"compute": 100.0}))).step_s
+        < replayed(recorded).step_s
+    )
 
 
 def test_the_summary_has_three_columns() -> None:
@@ -334,14 +432,18 @@ def test_the_command_prints_the_baseline_first(tmp_path: Path) -> None:
     run = ROOT / "tests" / "data" / "demo" / "files"
     printed = jobs.ioprof("whatif", run, "--workers", 4, "--decode", "2x", cwd=tmp_path)
     first, second, *_ = printed.out.splitlines()
-    assert (0, True, True) == (printed.code, first.startswith("Baseline: "), second.startswith("Predicted with 4 workers, decode"))
+    assert (0, True, True) == (
+        printed.code,
+        first.startswith("Baseline: "),
+        second.startswith("Predicted with 4 workers, decode"),
+    )
     as_json = jobs.ioprof("whatif", run, "--workers", 4, "--decode", "2x", "--json", cwd=tmp_path)
     assert ioprof.whatif(run, workers=4, decode="2x").to_json() + "\n" == as_json.out
     refused = jobs.ioprof("whatif", run, "--decode", "twice", cwd=tmp_path)
     assert (2, True) == (refused.code, "--decode twice" in refused.err)
 
 
-# ------------------------------------------------------------------------------------------------ refusals and parsing
+# ----------------------------------------------------------------------------- refusals and parsing
 
 
 def test_a_run_that_was_interrupted_cannot_be_replayed() -> None:
@@ -361,11 +463,15 @@ def test_batches_that_nobody_made_cannot_be_replayed() -> None:
 @pytest.mark.parametrize("maker", ["t0", "w0", "main"])
 def test_batches_of_threads_cannot_be_replayed(maker: str) -> None:
     """Those of a worker process, and of the thread that waits, can be."""
-    trace = timeline(f"step 0001112223334445\nwait 00.11.22.33.44..\nfetch {maker} 00.11.22.33.44..")
+    trace = timeline(
+        f"step 0001112223334445\nwait 00.11.22.33.44..\nfetch {maker} 00.11.22.33.44.."
+    )
     if maker != "t0":
         pipeline(trace)
         return
-    with pytest.raises(ReplayError, match="5 of its batches were made by threads of the rank") as refused:
+    with pytest.raises(
+        ReplayError, match="5 of its batches were made by threads of the rank"
+    ) as refused:
         pipeline(trace)
     assert refused.value.refusal is Refusal.THREADS
 
@@ -388,7 +494,9 @@ def test_a_change_whose_costs_the_run_does_not_show_is_refused(change: Change, w
 
 def test_speeds_are_parsed() -> None:
     """As `2x`, as a number, or as `none`."""
-    assert (2.0, 1.5, math.inf) == tuple(parse_speed("--decode", text) for text in ("2x", "1.5", "none"))
+    assert (2.0, 1.5, math.inf) == tuple(
+        parse_speed("--decode", text) for text in ("2x", "1.5", "none")
+    )
     for wrong in ("0", "-1", "fast", "inf"):
         with pytest.raises(CommandError, match="--decode"):
             parse_speed("--decode", wrong)
@@ -396,7 +504,13 @@ def test_speeds_are_parsed() -> None:
 
 def test_impossible_changes_are_refused() -> None:
     """Values that no job can have."""
-    for wrong in ({"workers": -1}, {"prefetch": 0}, {"batch": 0}, {"cache": "hot"}, {"speeds": {"gc": 2.0}}):
+    for wrong in (
+        {"workers": -1},
+        {"prefetch": 0},
+        {"batch": 0},
+        {"cache": "hot"},
+        {"speeds": {"gc": 2.0}},
+    ):
         with pytest.raises(CommandError):
             Change(**wrong)
 
@@ -404,20 +518,30 @@ def test_impossible_changes_are_refused() -> None:
 def test_another_draw_is_another_run_of_the_same_job() -> None:
     """A draw has as many batches, of the recorded ones."""
     stages = tuple({"decode": (row + 1) * MS} for row in range(20))
-    recorded = pipeline(simulate(Job(2, 2, stages, tuple({"compute": MS} for _ in range(20)))).trace)
-    before, after = recorded.ranks[0].iterations[0].tasks, resampled(recorded, 3).ranks[0].iterations[0].tasks
+    recorded = pipeline(
+        simulate(Job(2, 2, stages, tuple({"compute": MS} for _ in range(20)))).trace
+    )
+    before, after = (
+        recorded.ranks[0].iterations[0].tasks,
+        resampled(recorded, 3).ranks[0].iterations[0].tasks,
+    )
     assert len(before) == len(after)
-    assert {tuple(row) for row in after.stages_s.tolist()} < {tuple(row) for row in before.stages_s.tolist()}
+    assert {tuple(row) for row in after.stages_s.tolist()} < {
+        tuple(row) for row in before.stages_s.tolist()
+    }
 
 
-# ------------------------------------------------------------------------------------------------ validation by the loop
+# --------------------------------------------------------------------------- validation by the loop
 
 
 def test_a_loop_without_workers_that_validates_within_an_epoch_has_two_iterations() -> None:
-    """Each validation is one of its own, and the training goes on after it as the same iteration."""
+    """Each validation is one of its own, and the training goes on after it as the same
+    iteration."""
     trace = evaluating(trained=3, validated=4)
     [rank] = pipeline(trace).ranks
-    assert [(6, False), (4, True), (4, True)] == [(each.num_taken, each.is_validation) for each in rank.iterations]
+    assert [(6, False), (4, True), (4, True)] == [
+        (each.num_taken, each.is_validation) for each in rank.iterations
+    ]
 
 
 def test_gains_of_a_job_that_begins_with_a_long_validation_are_refused() -> None:
@@ -428,23 +552,50 @@ def test_gains_of_a_job_that_begins_with_a_long_validation_are_refused() -> None
 
 
 def evaluating(trained: int, validated: int, begins_with_validation: bool = False) -> Trace:
-    """Two rounds of so many batches to train on and to validate on, all made by the loop itself; each validation ends."""
+    """Two rounds of so many batches to train on and to validate on, all made by the loop itself;
+    each validation ends."""
     part, purposes = ["validate"] * validated + ["end"], list[str]()
     for _ in range(2):
-        purposes += [*part, *["train"] * trained] if begins_with_validation else [*["train"] * trained, *part]
+        purposes += (
+            [*part, *["train"] * trained]
+            if begins_with_validation
+            else [*["train"] * trained, *part]
+        )
     rows, step, batch = list[dict[str, Any]](), 0, 0
     for place, purpose in enumerate(purposes):
         at = {"host": "node1", "rank": 0, "pid": 100, "tid": 100}
         begin_ns = 100_000 * place
         name = None if purpose == "train" else purpose
-        wait = {**at, "start_ns": begin_ns, "end_ns": begin_ns + 50_000, "kind": "wait", "name": name}
+        wait = {
+            **at,
+            "start_ns": begin_ns,
+            "end_ns": begin_ns + 50_000,
+            "kind": "wait",
+            "name": name,
+        }
         if purpose != "end":
             wait["batch"] = batch
-            rows.append({**at, "start_ns": begin_ns, "end_ns": begin_ns + 50_000, "kind": "fetch", "batch": batch})
+            rows.append(
+                {
+                    **at,
+                    "start_ns": begin_ns,
+                    "end_ns": begin_ns + 50_000,
+                    "kind": "fetch",
+                    "batch": batch,
+                }
+            )
             batch += 1
         if purpose == "train":
             wait["step"] = step
-            rows.append({**at, "start_ns": begin_ns, "end_ns": begin_ns + 100_000, "kind": "step", "step": step})
+            rows.append(
+                {
+                    **at,
+                    "start_ns": begin_ns,
+                    "end_ns": begin_ns + 100_000,
+                    "kind": "step",
+                    "step": step,
+                }
+            )
             step += 1
         rows.append(wait)
     spans = pl.DataFrame(rows, schema=table_schema(SPAN_COLUMNS)).sort("start_ns", "end_ns")

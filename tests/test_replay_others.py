@@ -13,7 +13,8 @@ from ioprof.model.cores.others import others
 
 
 def host_series(seconds: int, used: Callable[[int], float], rank_pid: int) -> pl.DataFrame:
-    """CPU time of a host by second: `used` by others in the second before, and half a core by the rank."""
+    """CPU time of a host by second: `used` by others in the second before, and half a core by the
+    rank."""
     total, rows = 0.0, list[dict[str, object]]()
     for second in range(seconds + 1):
         total += used(second)
@@ -30,16 +31,33 @@ def host_series(seconds: int, used: Callable[[int], float], rank_pid: int) -> pl
     [
         (lambda second: 0.2, 0.2, 0.0),  # goes on, loop or not
         (lambda second: 0.0 if second <= 3 else 0.2, 0.0, 0.2),  # began with the loop
-        (lambda second: 0.7 if second in (6, 7) else 0.0, 0.14, 0.0),  # another program that ran for two of ten seconds
+        (
+            lambda second: 0.7 if second in (6, 7) else 0.0,
+            0.14,
+            0.0,
+        ),  # another program that ran for two of ten seconds
     ],
 )
-def test_who_serves_reads_began_with_the_loop(used: Callable[[int], float], cores: float, serving: float) -> None:
-    """CPU time of others is told apart by when it was used: before the loop, in some seconds of it, or in nearly all."""
+def test_who_serves_reads_began_with_the_loop(
+    used: Callable[[int], float], cores: float, serving: float
+) -> None:
+    """CPU time of others is told apart by when it was used: before the loop, in some seconds of it,
+    or in nearly all."""
     spans = [
-        {"kind": "wait", "start_ns": start, "end_ns": start + 10, "host": "node1", "rank": 0, "pid": 7, "tid": 7}
+        {
+            "kind": "wait",
+            "start_ns": start,
+            "end_ns": start + 10,
+            "host": "node1",
+            "rank": 0,
+            "pid": 7,
+            "tid": 7,
+        }
         for start in (3 * 10**9 - 10, 13 * 10**9)
     ]
-    record = RunRecord.of({"hosts": [{"name": "node1", "cpus": 2, "online_cpus": 2, "others_cpu_ratio": 0.5}]})
+    record = RunRecord.of(
+        {"hosts": [{"name": "node1", "cpus": 2, "online_cpus": 2, "others_cpu_ratio": 0.5}]}
+    )
     table = pl.DataFrame(spans, schema=table_schema(SPAN_COLUMNS))
     trace = Trace(record, table, counters=host_series(13, used, 7))
     found = others(trace, counted(trace))["node1"]
@@ -50,25 +68,53 @@ def test_who_serves_reads_began_with_the_loop(used: Callable[[int], float], core
 
 
 def with_worker(rank_rows: pl.DataFrame, sampled_until: int, ended: float) -> pl.DataFrame:
-    """A worker that computes on one core from second 3 on; each of its samples is a second after the one before."""
+    """A worker that computes on one core from second 3 on; each of its samples is a second after
+    the one before."""
     of_host = pl.col("pid").is_null()
     used = (pl.col("time_ns") / 1e9).clip(3, ended) - 3
-    rows = rank_rows.with_columns(value=pl.when(of_host).then(pl.col("value") + used).otherwise(pl.col("value")))
+    rows = rank_rows.with_columns(
+        value=pl.when(of_host).then(pl.col("value") + used).otherwise(pl.col("value"))
+    )
     worker = rows.filter(of_host, pl.col("time_ns").is_between(3 * 10**9, sampled_until * 10**9))
-    named = worker.with_columns(pid=pl.lit(8), name=pl.lit("process.cpu_user"), value=pl.col("time_ns") / 1e9 - 3)
-    return pl.concat([rows, named.select(pl.col(name).cast(kind) for name, kind in rows.schema.items())])
+    named = worker.with_columns(
+        pid=pl.lit(8), name=pl.lit("process.cpu_user"), value=pl.col("time_ns") / 1e9 - 3
+    )
+    return pl.concat(
+        [rows, named.select(pl.col(name).cast(kind) for name, kind in rows.schema.items())]
+    )
 
 
 @pytest.mark.parametrize(("seconds", "known"), [(13, True), (5, False)])
-def test_a_worker_that_ended_between_two_samples_is_no_other_program(seconds: int, known: bool) -> None:
-    """Its CPU time after its last sample is known to nobody: such a second says nothing, and a loop of one such second has none."""
+def test_a_worker_that_ended_between_two_samples_is_no_other_program(
+    seconds: int, known: bool
+) -> None:
+    """Its CPU time after its last sample is known to nobody: such a second says nothing, and a loop
+    of one such second has none."""
     ended_ns = seconds * 10**9 - 10**8
     waits = [
-        {"kind": "wait", "start_ns": start, "end_ns": start + 10, "host": "node1", "rank": 0, "pid": 7, "tid": 7}
+        {
+            "kind": "wait",
+            "start_ns": start,
+            "end_ns": start + 10,
+            "host": "node1",
+            "rank": 0,
+            "pid": 7,
+            "tid": 7,
+        }
         for start in (((seconds - 10) if known else seconds - 2) * 10**9 - 10, seconds * 10**9)
     ]
-    made = {"kind": "fetch", "start_ns": 3 * 10**9, "end_ns": ended_ns, "host": "node1", "rank": 0, "pid": 8, "tid": 8}
-    record = RunRecord.of({"hosts": [{"name": "node1", "cpus": 2, "online_cpus": 2, "others_cpu_ratio": 0.25}]})
+    made = {
+        "kind": "fetch",
+        "start_ns": 3 * 10**9,
+        "end_ns": ended_ns,
+        "host": "node1",
+        "rank": 0,
+        "pid": 8,
+        "tid": 8,
+    }
+    record = RunRecord.of(
+        {"hosts": [{"name": "node1", "cpus": 2, "online_cpus": 2, "others_cpu_ratio": 0.25}]}
+    )
     table = pl.DataFrame([*waits, made], schema=table_schema(SPAN_COLUMNS))
     samples = with_worker(host_series(seconds, lambda _: 0.0, 7), seconds - 1, ended_ns / 1e9)
     if not known:  # the only sample of the loop's seconds is the last one

@@ -14,14 +14,17 @@ from ioprof.model.summary import with_gains
 
 
 def test_what_is_gained_at_most_is_no_more_than_the_cause_took() -> None:
-    """Neither is the end of its range, however much the steps vary: here a step reads for 1 to 9 of 11 to 19 units of time."""
+    """Neither is the end of its range, however much the steps vary: here a step reads for 1 to 9 of
+    11 to 19 units of time."""
     reads = [1, 9, 2, 8, 1, 9, 1, 7, 2, 9, 1, 8, 9, 1]
     lanes = {"step": "", "read main storage": "", "compute main": ""}
     for number, length in enumerate(reads):
         lanes["step"] += f"{number:x}" * (10 + length)
         lanes["read main storage"] += "#" * length + "." * 10
         lanes["compute main"] += "." * length + f"{number:x}" * 10
-    summary = with_gains(Run.of(timeline("\n".join(map(" ".join, lanes.items())), config={"device": "cpu"}))).summary
+    summary = with_gains(
+        Run.of(timeline("\n".join(map(" ".join, lanes.items())), config={"device": "cpu"}))
+    ).summary
     advice = next(each for each in summary.verdict.advice if each.cause == "storage")
     share = next(each.share for each in summary.steps.causes if each.cause == "storage")
     assert share is not None
@@ -30,9 +33,12 @@ def test_what_is_gained_at_most_is_no_more_than_the_cause_took() -> None:
 
 
 def test_a_loop_without_a_loader_gains_what_its_causes_took() -> None:
-    """It does one thing after the other, so a cause that costs nothing saves its own time; half of one saves half of it."""
-    loop = timeline("step 00000000111111112222222233333333\ncompute ....0000....1111....2222....3333\n"
-                    "read main storage 00......11......22......33......")  # fmt: skip
+    """It does one thing after the other, so a cause that costs nothing saves its own time; half of
+    one saves half of it."""
+    loop = timeline(
+        "step 00000000111111112222222233333333\ncompute ....0000....1111....2222....3333\n"
+        "read main storage 00......11......22......33......"
+    )
     of_cause = {each.cause: each.share for each in gains(loop).gains}
     assert of_cause["storage"] == pytest.approx(1 / 4)
     assert of_cause["compute"] == pytest.approx(1 / 2)
@@ -56,7 +62,8 @@ def test_a_loop_without_a_loader_has_no_options_of_one(change: Change, option: s
 
 
 def test_ranks_without_loaders_wait_for_the_slowest() -> None:
-    """If the straggler's own cause costs nothing, all ranks gain; a cause of the other rank gains nothing."""
+    """If the straggler's own cause costs nothing, all ranks gain; a cause of the other rank gains
+    nothing."""
     both = timeline(
         "step r0 00000000111111112222222233333333\ncompute r0 00......11......22......33......\n"
         "comm r0 ..000000..111111..222222..333333\n"

@@ -1,4 +1,5 @@
-"""What the replay says of workers that are started, end, receive and send, and of others that use the cores."""
+"""What the replay says of workers that are started, end, receive and send, and of others that use
+the cores."""
 
 from dataclasses import replace
 
@@ -24,7 +25,8 @@ FIRST, USUAL = {"decode": 30 * MS}, {"decode": 10 * MS}
 
 
 def epochs_job(workers: int = 2) -> Job:
-    """Epochs of which the first batch of each new worker takes three times as long as another one."""
+    """Epochs of which the first batch of each new worker takes three times as long as another
+    one."""
     epoch = (FIRST,) * workers + (USUAL,) * (BATCHES - workers)
     own = ({"compute": 1 * MS},) * (EPOCHS * BATCHES)
     return Job(workers, 2, epoch * EPOCHS, own, start=4 * MS, end=2 * MS, batches_per_epoch=BATCHES)
@@ -33,7 +35,11 @@ def epochs_job(workers: int = 2) -> Job:
 def taken_s(recorded: Pipeline) -> list[float]:
     """When the replayed loop had each batch."""
     times = Simulation(plan(filled(recorded))).run()[0]
-    takes = [ended for op, ended in zip(recorded.ranks[0].program.ops, times.ended_s, strict=True) if op is Op.TAKE]
+    takes = [
+        ended
+        for op, ended in zip(recorded.ranks[0].program.ops, times.ended_s, strict=True)
+        if op is Op.TAKE
+    ]
     return (np.array(takes) + recorded.ranks[0].begin_ns / 1e9).tolist()
 
 
@@ -49,25 +55,39 @@ def test_kept_workers_do_once_what_new_ones_do_first() -> None:
     np.testing.assert_allclose(taken_s(recorded), seconds(simulate(job).got), atol=1e-7)
     stages = (FIRST,) * job.workers + (USUAL,) * (EPOCHS * BATCHES - job.workers)
     truth = simulate(replace(job, stages=stages, persistent=True, end=0))
-    np.testing.assert_allclose(taken_s(changed(recorded, Change(persistent_workers=True))), seconds(truth.got), atol=1e-7)
+    np.testing.assert_allclose(
+        taken_s(changed(recorded, Change(persistent_workers=True))), seconds(truth.got), atol=1e-7
+    )
 
 
 def test_kept_workers_are_those_of_one_loader() -> None:
-    """A loader with another number of workers has its own: the others begin with its first iteration, and are kept from there."""
+    """A loader with another number of workers has its own: the others begin with its first
+    iteration, and are kept from there."""
     recorded = pipeline(simulate(epochs_job()).trace)
     [rank] = recorded.ranks
-    first = replace(rank.iterations[0], workers=1, makers=(), startup_s=rank.iterations[0].startup_s[:1], first_s=np.zeros(0))
+    first = replace(
+        rank.iterations[0],
+        workers=1,
+        makers=(),
+        startup_s=rank.iterations[0].startup_s[:1],
+        first_s=np.zeros(0),
+    )
     of_two = replace(recorded, ranks=(replace(rank, iterations=(first, *rank.iterations[1:])),))
     [kept] = with_kept_workers(of_two).ranks
     assert [True, True, False, False, False] == [each.starts_workers for each in kept.iterations]
-    assert [first.group, *[rank.iterations[1].group] * 4] == [each.group for each in kept.iterations]
+    assert [first.group, *[rank.iterations[1].group] * 4] == [
+        each.group for each in kept.iterations
+    ]
     assert EPOCHS * BATCHES == len(taken_s(with_kept_workers(of_two)))
 
 
 def test_each_other_worker_has_a_first_batch() -> None:
-    """Of four workers instead of two, four begin with such a batch, and of larger batches it takes no more."""
+    """Of four workers instead of two, four begin with such a batch, and of larger batches it takes
+    no more."""
     recorded = pipeline(simulate(epochs_job()).trace)
-    [more], [larger] = (changed(recorded, change).ranks for change in (Change(workers=4), Change(batch=16)))
+    [more], [larger] = (
+        changed(recorded, change).ranks for change in (Change(workers=4), Change(batch=16))
+    )
     for each in more.iterations:
         np.testing.assert_allclose(each.first_s, 0.02)
     for each in larger.iterations:
@@ -83,17 +103,23 @@ def test_workers_start_in_turn_and_end_together() -> None:
     assert {number: spent_s(rank, Op.START) for number, rank in found.items()} == pytest.approx(
         {0: 0, 1: 0.002, 2: 0.004, 4: 0.008}
     )
-    assert {number: spent_s(rank, Op.END) for number, rank in found.items()} == pytest.approx({0: 0, 1: 0.002, 2: 0.002, 4: 0.004})
+    assert {number: spent_s(rank, Op.END) for number, rank in found.items()} == pytest.approx(
+        {0: 0, 1: 0.002, 2: 0.002, 4: 0.004}
+    )
 
 
 def test_without_workers_the_range_has_all_that_collating_may_take() -> None:
-    """A run with workers does not show what collating takes without shared memory: between nothing and all of its time."""
+    """A run with workers does not show what collating takes without shared memory: between nothing
+    and all of its time."""
     stages = ({"decode": 10 * MS, "collate": 10 * MS},) * 40
     trace = simulate(Job(1, 2, stages, ({"compute": 5 * MS},) * 40)).trace
     change = Change(workers=0)
     found, recorded = whatif(trace, change), pipeline(trace)
     half = changed(recorded, change)
-    none, whole = (replayed(recorded).step_s / replayed(with_factors(half, {"collate": factor})).step_s for factor in (0.0, 2.0))
+    none, whole = (
+        replayed(recorded).step_s / replayed(with_factors(half, {"collate": factor})).step_s
+        for factor in (0.0, 2.0)
+    )
     assert found.speedup_range.low <= whole < found.speedup < none <= found.speedup_range.high
     assert "collate_by_loop" in {each.code for each in found.assumptions}
 
@@ -107,16 +133,34 @@ def test_without_workers_the_range_has_all_that_collating_may_take() -> None:
         (1, 1.0, 1.5, 24.0),  # two threads, of which each wants more than a third of a core
     ],
 )
-def test_others_have_what_they_want_up_to_a_fair_part(workers: int, cores: float, others: float, expected: float) -> None:
-    """Threads that sleep most of the time get all of the little that they want, however many compute."""
+def test_others_have_what_they_want_up_to_a_fair_part(
+    workers: int, cores: float, others: float, expected: float
+) -> None:
+    """Threads that sleep most of the time get all of the little that they want, however many
+    compute."""
     none: list[tuple[Segment, ...]] = [()] * 9
-    loader = LoaderPlan(workers, 2, [(Segment(CORES, 1.0),)] * 8, [0.0] * 8, [0.0] * 8, [()] * 8, 8, [0.0] * workers, 0)
-    rank = RankPlan(0, [loader], [int(Op.START), *[int(Op.TAKE)] * 8], [0] * 9, none, none, [-1] * 9, none)
-    assert Simulation(Plan([rank], [Resource(cores, 1.0, others)], Resource(1.0))).run()[0].end_s == pytest.approx(expected)
+    loader = LoaderPlan(
+        workers,
+        2,
+        [(Segment(CORES, 1.0),)] * 8,
+        [0.0] * 8,
+        [0.0] * 8,
+        [()] * 8,
+        8,
+        [0.0] * workers,
+        0,
+    )
+    rank = RankPlan(
+        0, [loader], [int(Op.START), *[int(Op.TAKE)] * 8], [0] * 9, none, none, [-1] * 9, none
+    )
+    assert Simulation(Plan([rank], [Resource(cores, 1.0, others)], Resource(1.0))).run()[
+        0
+    ].end_s == pytest.approx(expected)
 
 
 def test_what_starts_a_worker_is_not_its_work() -> None:
-    """CPU time of a forked process until its first batch, and what that one took beyond a usual one, is no part of the others'."""
+    """CPU time of a forked process until its first batch, and what that one took beyond a usual
+    one, is no part of the others'."""
     busy = np.array([[10 * MS, 110 * MS], [120 * MS, 320 * MS]])
     counts = Counted(np.array([320 * MS]), np.array([0.01 + 0.04 + 0.13]), np.array([0.0]))
     found = cpu_use([Worked(counts, busy, 0, once_s=0.04)], 1)
@@ -126,17 +170,21 @@ def test_what_starts_a_worker_is_not_its_work() -> None:
 
 @pytest.mark.parametrize("dilation", [1.0, 1.5, 4.0])
 def test_starting_a_worker_is_stretched_as_its_work_is(dilation: float) -> None:
-    """Beside other threads it waits for a core from the start on: what was measured of the start is not all computation."""
+    """Beside other threads it waits for a core from the start on: what was measured of the start is
+    not all computation."""
     ran_s, longer = 0.18, round(dilation * MS)
     busy = np.array([[10 * longer, 180 * longer]])
-    counts = Counted(np.array([180 * longer]), np.array([ran_s]), np.array([(dilation - 1) * ran_s]))
+    counts = Counted(
+        np.array([180 * longer]), np.array([ran_s]), np.array([(dilation - 1) * ran_s])
+    )
     found = cpu_use([Worked(counts, busy, 0, once_s=0.04 * dilation)], 1)
     assert found.dilation == pytest.approx(dilation)
     assert found.cpu_s == pytest.approx(ran_s - 0.01 - 0.04)
 
 
 def test_receiving_a_batch_takes_time_also_where_the_loop_waited_for_another_one() -> None:
-    """Of two workers the second one is ready first: its batches are received in the waits for those of the first one."""
+    """Of two workers the second one is ready first: its batches are received in the waits for those
+    of the first one."""
     stages = ({"decode": 40 * MS}, {"decode": 10 * MS}) * 20
     trace = simulate(Job(2, 2, stages, ({"compute": 1 * MS},) * 40, take=2 * MS)).trace
     is_second = (pl.col("kind") == "wait") & (pl.col("batch") % 2 == 1)
@@ -147,23 +195,42 @@ def test_receiving_a_batch_takes_time_also_where_the_loop_waited_for_another_one
 
 def test_a_wait_for_no_batch_is_time_of_the_loop() -> None:
     """Such as one for a compilation in another thread."""
-    job = Job(2, 2, tuple({"decode": 3 * MS} for _ in range(20)), tuple({"host": 5 * MS} for _ in range(20)))
+    job = Job(
+        2,
+        2,
+        tuple({"decode": 3 * MS} for _ in range(20)),
+        tuple({"host": 5 * MS} for _ in range(20)),
+    )
     trace = simulate(job).trace
     fourth = trace.spans.filter(pl.col("kind") == "wait", pl.col("batch") == 3)
     until = {"start_ns": pl.col("end_ns") + MS, "end_ns": pl.col("end_ns") + 3 * MS}
-    waited = fourth.with_columns(batch=None, name=pl.lit("future", pl.Categorical()), **until).cast(dict(trace.spans.schema))
+    waited = fourth.with_columns(batch=None, name=pl.lit("future", pl.Categorical()), **until).cast(
+        dict(trace.spans.schema)
+    )
     compiling = replace(trace, spans=pl.concat([trace.spans, waited]).sort("start_ns"))
     assert replayed(pipeline(compiling)).step_s == pytest.approx(replayed(pipeline(trace)).step_s)
 
 
 def test_a_task_is_of_the_worker_that_did_it() -> None:
-    """Where one of two workers has nothing more to read, the other does the rest; other numbers of workers take tasks in turn."""
-    one = pipeline(simulate(Job(2, 2, tuple({"decode": 20 * MS} for _ in range(20)), ({"host": MS},) * 20)).trace)
+    """Where one of two workers has nothing more to read, the other does the rest; other numbers of
+    workers take tasks in turn."""
+    one = pipeline(
+        simulate(
+            Job(2, 2, tuple({"decode": 20 * MS} for _ in range(20)), ({"host": MS},) * 20)
+        ).trace
+    )
     rank, iteration = one.ranks[0], one.ranks[0].iterations[0]
     uneven = replace(iteration, makers=(0, 1) * 5 + (0,) * 10)
-    paces = [replayed(replace(one, ranks=(replace(rank, iterations=(each,)),))).step_s for each in (iteration, uneven)]
+    paces = [
+        replayed(replace(one, ranks=(replace(rank, iterations=(each,)),))).step_s
+        for each in (iteration, uneven)
+    ]
     assert () == iteration.makers
     assert paces == pytest.approx([0.010, 0.015], rel=0.2)
     assert (
-        () == changed(replace(one, ranks=(replace(rank, iterations=(uneven,)),)), Change(workers=4)).ranks[0].iterations[0].makers
+        ()
+        == changed(replace(one, ranks=(replace(rank, iterations=(uneven,)),)), Change(workers=4))
+        .ranks[0]
+        .iterations[0]
+        .makers
     )

@@ -1,4 +1,5 @@
-"""The report in words: rounding that adds up, names that stay harmless, caveats, and the tables behind the figures."""
+"""The report in words: rounding that adds up, names that stay harmless, caveats, and the tables
+behind the figures."""
 
 import json
 import re
@@ -21,7 +22,17 @@ from sample_run import SampleRun, sample_run, steps_summary
 from strategies import examples
 
 from ioprof.analysis.run import Run
-from ioprof.format.run_record import Advice, CauseShare, Clocks, DatasetRecord, Failure, FailureCode, JobKind, Reason, Summary
+from ioprof.format.run_record import (
+    Advice,
+    CauseShare,
+    Clocks,
+    DatasetRecord,
+    Failure,
+    FailureCode,
+    JobKind,
+    Reason,
+    Summary,
+)
 from ioprof.format.schema import CAUSES, SUMMARY_SCHEMA
 from ioprof.report import views
 from ioprof.report.texts import units
@@ -30,7 +41,9 @@ from ioprof.report.texts.caveats import caveats
 from ioprof.report.texts.statements import failures, statements
 from ioprof.report.texts.text import WIDTH, comparison_text, summary_text
 
-shares_with_gaps = st.lists(st.none() | st.floats(0, 1, allow_subnormal=False), min_size=1, max_size=len(CAUSES))
+shares_with_gaps = st.lists(
+    st.none() | st.floats(0, 1, allow_subnormal=False), min_size=1, max_size=len(CAUSES)
+)
 any_text = st.text(st.characters(), max_size=200)
 
 
@@ -40,7 +53,9 @@ def sample() -> SampleRun:
 
 
 def printed(renderable: Any, width: int = WIDTH) -> str:
-    console = Console(file=StringIO(), width=width, color_system=None, force_terminal=False, highlight=False)
+    console = Console(
+        file=StringIO(), width=width, color_system=None, force_terminal=False, highlight=False
+    )
     console.print(renderable)
     return console.file.getvalue()
 
@@ -60,7 +75,7 @@ def with_causes(summary: Summary, shares: list[float | None]) -> Summary:
     return replace(summary, steps=replace(summary.steps, causes=causes))
 
 
-# ------------------------------------------------------------------------------------------------ numbers and names
+# -------------------------------------------------------------------------------- numbers and names
 
 
 @given(shares_with_gaps)
@@ -84,22 +99,29 @@ def test_a_printed_share_is_off_by_less_than_its_last_decimal(values: list[float
 def test_the_table_of_causes_in_the_terminal_adds_up(shares: list[float | None]) -> None:
     summary = with_causes(sample().summary, shares)
     lines = printed(summary_text(summary)).split("\ntotal")[0].splitlines()
-    rows = {line.split()[0]: line.split()[2] for line in lines if line.split() and line.split()[0] in CAUSES and line[0] != " "}
+    rows = {
+        line.split()[0]: line.split()[2]
+        for line in lines
+        if line.split() and line.split()[0] in CAUSES and line[0] != " "
+    }
     total = sum(Decimal(share) for share in rows.values() if share not in (units.MISSING, ""))
     assert total == (100 if sum(share or 0 for share in shares) > 0 else 0)
 
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [(None, "–"), (0.0, "0 s"), (1.5e-9, "1.50 ns"), (2e-7, "200 ns"), (0.00123, "1.23 ms"), (0.99996, "1.00 s"), (87.44, "87.4 s"),
+    [(None, "–"), (0.0, "0 s"), (1.5e-9, "1.50 ns"), (2e-7, "200 ns"), (0.00123, "1.23 ms"), (0.99996, "1.00 s"), (87.44, "87.4 s"),  # noqa: E501
      (12345, "12,345 s")],
 )  # fmt: skip
-def test_durations_have_three_digits_and_the_unit_that_fits(value: float | None, expected: str) -> None:
+def test_durations_have_three_digits_and_the_unit_that_fits(
+    value: float | None, expected: str
+) -> None:
     assert units.duration(value) == expected
 
 
 @pytest.mark.parametrize(
-    ("value", "expected"), [(None, "–"), (0, "0 B"), (999, "999 B"), (1e3, "1.00 kB"), (123_456_789, "123 MB")]
+    ("value", "expected"),
+    [(None, "–"), (0, "0 B"), (999, "999 B"), (1e3, "1.00 kB"), (123_456_789, "123 MB")],
 )
 def test_amounts_are_decimal(value: float | None, expected: str) -> None:
     assert units.amount(value) == expected
@@ -107,9 +129,19 @@ def test_amounts_are_decimal(value: float | None, expected: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [(None, "–"), (0.0, "0.0%"), (0.0001, "< 0.1%"), (0.5, "50.0%"), (0.99999, "> 99.9%"), (1.0, "100.0%"), (1.04, "104.0%")],
+    [
+        (None, "–"),
+        (0.0, "0.0%"),
+        (0.0001, "< 0.1%"),
+        (0.5, "50.0%"),
+        (0.99999, "> 99.9%"),
+        (1.0, "100.0%"),
+        (1.04, "104.0%"),
+    ],
 )
-def test_what_is_not_quite_nothing_or_all_never_reads_as_it(value: float | None, expected: str) -> None:
+def test_what_is_not_quite_nothing_or_all_never_reads_as_it(
+    value: float | None, expected: str
+) -> None:
     assert units.percent(value) == expected
 
 
@@ -129,7 +161,7 @@ def test_cleaning_leaves_an_ordinary_name_alone() -> None:
     assert units.clean("/data/größe/画像_1.JPEG") == "/data/größe/画像_1.JPEG"
 
 
-# ------------------------------------------------------------------------------------------------ terminal
+# ----------------------------------------------------------------------------------------- terminal
 
 
 def test_the_verdict_comes_first_and_the_causes_in_order() -> None:
@@ -141,22 +173,40 @@ def test_the_verdict_comes_first_and_the_causes_in_order() -> None:
 
 def test_every_emulated_number_says_so() -> None:
     lines = printed(summary_text(sample().summary)).split("\n")
-    assert all("emulated" in line for line in lines if line.split()[:1] in (["compute"], ["h2d"], ["exchange"]))
+    assert all(
+        "emulated" in line
+        for line in lines
+        if line.split()[:1] in (["compute"], ["h2d"], ["exchange"])
+    )
     rows = {fact.label: fact for fact in statements(sample().summary)}
-    assert {label for label, fact in rows.items() if fact.basis == "emulated"} == {"throughput", "steps", "overlap", "demand"}
+    assert {label for label, fact in rows.items() if fact.basis == "emulated"} == {
+        "throughput",
+        "steps",
+        "overlap",
+        "demand",
+    }
 
 
 def test_failures_stand_above_everything() -> None:
-    killed = sample_run(steps=4, run={"status": "failed", "failures": [{"rank": 1, "what": "was killed by SIGKILL"}]}).summary
+    killed = sample_run(
+        steps=4,
+        run={"status": "failed", "failures": [{"rank": 1, "what": "was killed by SIGKILL"}]},
+    ).summary
     first, second, *_ = printed(summary_text(killed)).splitlines()
-    assert first == "FAILED: the run did not complete (status: failed); the numbers cover what was recorded"
+    assert (
+        first
+        == "FAILED: the run did not complete (status: failed); the numbers cover what was recorded"
+    )
     assert second == "FAILED: rank 1: was killed by SIGKILL"
     assert failures(sample().summary) == ()
 
 
 def test_a_thousand_failures_are_not_a_thousand_lines() -> None:
     failed = [{"rank": rank, "what": "ended without saying why"} for rank in range(1000)]
-    assert failures(sample_run(steps=1, run={"status": "failed", "failures": failed}).summary)[-1] == "and 980 more"
+    assert (
+        failures(sample_run(steps=1, run={"status": "failed", "failures": failed}).summary)[-1]
+        == "and 980 more"
+    )
 
 
 def test_a_cause_that_was_not_measured_is_a_dash_with_its_reason() -> None:
@@ -201,7 +251,10 @@ def test_markup_of_the_terminal_library_is_shown_not_obeyed() -> None:
 
 @pytest.mark.parametrize("number", [1, 2, 4, 5, 9])
 def test_a_comparison_shows_every_run_in_order_within_the_width(number: int) -> None:
-    runs = [replace(sample().summary, run=sample().summary.run.replace(name=f"run-{place}")) for place in range(number)]
+    runs = [
+        replace(sample().summary, run=sample().summary.run.replace(name=f"run-{place}"))
+        for place in range(number)
+    ]
     text = printed(comparison_text(runs))
     assert max(len(line) for line in text.splitlines()) <= WIDTH
     names = [word for line in text.splitlines() for word in line.split() if word.startswith("run-")]
@@ -212,13 +265,22 @@ def test_a_comparison_shows_every_run_in_order_within_the_width(number: int) -> 
 def test_a_comparison_gives_rates_against_the_first_run() -> None:
     base = sample().summary
     faster = replace(
-        base, throughput=replace(base.throughput, steady_samples_per_s=(base.throughput.steady_samples_per_s or 0) * 1.5)
+        base,
+        throughput=replace(
+            base.throughput, steady_samples_per_s=(base.throughput.steady_samples_per_s or 0) * 1.5
+        ),
     )
-    line = next(line for line in printed(comparison_text([base, faster])).splitlines() if line.startswith("against the first"))
+    line = next(
+        line
+        for line in printed(comparison_text([base, faster])).splitlines()
+        if line.startswith("against the first")
+    )
     assert line.split()[-4:] == ["1.00", "×", "1.50", "×"]
 
 
-@pytest.mark.parametrize("run", [{"ranks": 1, "steps": 0}, {"ranks": 1, "steps": 1}, {"images": 0, "steps": 5}])
+@pytest.mark.parametrize(
+    "run", [{"ranks": 1, "steps": 0}, {"ranks": 1, "steps": 1}, {"images": 0, "steps": 5}]
+)
 def test_a_run_with_next_to_nothing_is_still_reported(run: dict[str, int]) -> None:
     text = printed(summary_text(sample_run(**run).summary))
     assert ("total" in text) is bool(run.get("steps"))
@@ -227,17 +289,27 @@ def test_a_run_with_next_to_nothing_is_still_reported(run: dict[str, int]) -> No
 
 @pytest.mark.job
 def test_the_text_report_does_not_load_the_figures_library() -> None:
-    program = "import sys, ioprof.report.texts.text; print([name for name in ('plotly', 'torch') if name in sys.modules])"
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    program = (
+        "import sys, ioprof.report.texts.text; print([name for name in ('plotly', 'torch') if name"
+        " in sys.modules])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert result.stdout.strip() == "[]"
 
 
-# ------------------------------------------------------------------------------------------------ caveats
+# ------------------------------------------------------------------------------------------ caveats
 
 
 def changed(**parts: dict[str, Any]) -> Summary:
-    summary = replace(sample_run(steps=40, run={"device": "cuda", "device_basis": "measured"}).summary)
-    return replace(summary, **{name: replace(getattr(summary, name), **values) for name, values in parts.items()})
+    summary = replace(
+        sample_run(steps=40, run={"device": "cuda", "device_basis": "measured"}).summary
+    )
+    return replace(
+        summary,
+        **{name: replace(getattr(summary, name), **values) for name, values in parts.items()},
+    )
 
 
 def test_a_clean_run_has_no_caveat() -> None:
@@ -254,17 +326,33 @@ def test_a_clean_run_has_no_caveat() -> None:
         ("clocks uncertain", {"clocks": {"uncertainty_ns": 5_000_000}}, "5.00 ms"),
         (
             "storage not tested",
-            {"storage": {"bytes": 100, "bytes_from_cache": 100, "bytes_from_storage": 0, "bytes_unknown": 0}},
+            {
+                "storage": {
+                    "bytes": 100,
+                    "bytes_from_cache": 100,
+                    "bytes_from_storage": 0,
+                    "bytes_unknown": 0,
+                }
+            },
             "100.0%",
         ),
         (
             "sources unknown",
-            {"storage": {"bytes": 100, "bytes_from_cache": 50, "bytes_from_storage": 0, "bytes_unknown": 50}},
+            {
+                "storage": {
+                    "bytes": 100,
+                    "bytes_from_cache": 50,
+                    "bytes_from_storage": 0,
+                    "bytes_unknown": 50,
+                }
+            },
             "50.0%",
         ),
     ],
 )
-def test_each_caveat_appears_when_it_holds_and_says_the_number(name: str, parts: dict[str, dict[str, Any]], number: str) -> None:
+def test_each_caveat_appears_when_it_holds_and_says_the_number(
+    name: str, parts: dict[str, dict[str, Any]], number: str
+) -> None:
     found = caveats(changed(**parts))
     assert [caveat.name for caveat in found] == [name]
     assert number in found[0].seen
@@ -284,17 +372,28 @@ KILLED = (Failure(rank=0, what="was killed by SIGKILL", code=FailureCode.KILLED,
 )
 def test_caveats_of_the_run_itself(names: list[str], run: dict[str, Any]) -> None:
     summary = changed()
-    assert [caveat.name for caveat in caveats(replace(summary, run=summary.run.replace(**run)))] == names
+    assert [
+        caveat.name for caveat in caveats(replace(summary, run=summary.run.replace(**run)))
+    ] == names
 
 
 def test_copies_from_pageable_memory_are_a_caveat() -> None:
     causes = tuple(
-        replace(entry, reason="75% of the bytes came from pageable memory", reason_code=Reason.INCLUDES_PAGEABLE_COPIES)
-        if entry.cause == "h2d"
-        else entry
+        (
+            replace(
+                entry,
+                reason="75% of the bytes came from pageable memory",
+                reason_code=Reason.INCLUDES_PAGEABLE_COPIES,
+            )
+            if entry.cause == "h2d"
+            else entry
+        )
         for entry in changed().steps.causes
     )
-    for job, remedy in ((JobKind.TORCH, "pin_memory=True in the DataLoader"), (JobKind.BUILT_IN, "--copy overlapped")):
+    for job, remedy in (
+        (JobKind.TORCH, "pin_memory=True in the DataLoader"),
+        (JobKind.BUILT_IN, "--copy overlapped"),
+    ):
         (found,) = caveats(changed(steps={"causes": causes}, run={"job": job}))
         assert ("copies from pageable memory", True) == (found.name, "75%" in found.seen)
         assert remedy in found.remedy
@@ -302,10 +401,12 @@ def test_copies_from_pageable_memory_are_a_caveat() -> None:
 
 def test_unexplained_time_is_a_caveat() -> None:
     shares = [0.5, *[0.0] * (len(CAUSES) - 2), 0.5]
-    assert [caveat.name for caveat in caveats(with_causes(changed(), shares))] == ["time not explained"]
+    assert [caveat.name for caveat in caveats(with_causes(changed(), shares))] == [
+        "time not explained"
+    ]
 
 
-# ------------------------------------------------------------------------------------------------ commands
+# ----------------------------------------------------------------------------------------- commands
 
 
 @pytest.fixture
@@ -320,14 +421,18 @@ def command(*arguments: object) -> int:
     return main([str(argument) for argument in arguments])
 
 
-def test_report_prints_the_summary_and_the_next_command(run_folder: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_prints_the_summary_and_the_next_command(
+    run_folder: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert command("report", run_folder, "--full") == 0
     out, err = capsys.readouterr()
     assert "total" in out
     assert err.splitlines()[-1] == f"next: ioprof report {run_folder} --html report.html"
 
 
-def test_report_fits_on_one_screen_unless_it_is_asked_for_all(run_folder: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_fits_on_one_screen_unless_it_is_asked_for_all(
+    run_folder: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert command("report", run_folder) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) <= 24
@@ -340,7 +445,10 @@ def test_the_brief_report_folds_what_took_little_and_loses_nothing() -> None:
     """Its shares add up to 100.0, and no cause below 0.5 % has a row."""
     run = sample()
     said = printed(brief_text(run.summary, run.steps))
-    shares = [float(share) for share in re.findall(r"^\S+(?: others?)? +([\d.]+)%", said, flags=re.MULTILINE)]
+    shares = [
+        float(share)
+        for share in re.findall(r"^\S+(?: others?)? +([\d.]+)%", said, flags=re.MULTILINE)
+    ]
     assert sum(shares) == pytest.approx(100.0)
     causes = [entry for entry in run.summary.steps.causes if entry.share]
     rows = [entry for entry in causes if re.search(rf"^{entry.cause} ", said, flags=re.MULTILINE)]
@@ -349,7 +457,8 @@ def test_the_brief_report_folds_what_took_little_and_loses_nothing() -> None:
 
 
 def test_the_brief_report_shows_the_largest_causes() -> None:
-    """The bound comes before what is no wait for a batch, and no cause without a row is larger than one that has a row."""
+    """The bound comes before what is no wait for a batch, and no cause without a row is larger than
+    one that has a row."""
     run = Run.load(ROOT / "tests" / "data" / "demo" / "files")
     shares = {entry.cause: entry.share or 0.0 for entry in run.summary.steps.causes}
     for bound in ("decode", "straggler", "host", "exchange", "storage"):
@@ -358,8 +467,14 @@ def test_the_brief_report_shows_the_largest_causes() -> None:
         rows = re.findall(rf"^({'|'.join(CAUSES)}) +[\d.]+%", said, flags=re.MULTILINE)
         folded = [share for cause, share in shares.items() if cause not in rows]
         assert max(folded) <= min(shares[cause] for cause in rows if cause != bound)
-        assert bound == next(row for row in rows if row == bound or row not in ("compute", "straggler"))
-    assert re.search(r"^host .*stragglers", printed(brief_text(waiting(run.summary, "host"), run.steps)), flags=re.MULTILINE)
+        assert bound == next(
+            row for row in rows if row == bound or row not in ("compute", "straggler")
+        )
+    assert re.search(
+        r"^host .*stragglers",
+        printed(brief_text(waiting(run.summary, "host"), run.steps)),
+        flags=re.MULTILINE,
+    )
 
 
 def waiting(summary: Summary, bound: str) -> Summary:
@@ -375,16 +490,22 @@ def test_the_brief_report_shows_hostile_names_as_text(text: str) -> None:
     slowest = tuple(read.replace(path=text) for read in run.summary.storage.slowest)
     verdict = run.summary.verdict.replace(advice=(Advice(text), *run.summary.verdict.advice))
     summary = run.summary.replace(run=run.summary.run.replace(name=text), verdict=verdict)
-    said = printed(brief_text(summary.replace(storage=run.summary.storage.replace(slowest=slowest)), run.steps))
+    said = printed(
+        brief_text(summary.replace(storage=run.summary.storage.replace(slowest=slowest)), run.steps)
+    )
     assert all(line.isprintable() for line in said.split("\n"))
 
 
-def test_report_as_json_prints_nothing_else(run_folder: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_as_json_prints_nothing_else(
+    run_folder: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert command("report", run_folder, "--json") == 0
     assert json.loads(capsys.readouterr().out)["schema"] == SUMMARY_SCHEMA
 
 
-def test_report_never_replaces_a_file_unasked(run_folder: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_never_replaces_a_file_unasked(
+    run_folder: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     page = run_folder.parent / "report.html"
     page.write_text("mine")
     assert command("report", run_folder, "--html", page) == 2
@@ -395,17 +516,23 @@ def test_report_never_replaces_a_file_unasked(run_folder: Any, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize("place", ["", "missing/report.html"])
-def test_report_checks_the_output_path_before_work(run_folder: Any, place: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_checks_the_output_path_before_work(
+    run_folder: Any, place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert command("report", run_folder / "nowhere", "--html", run_folder / place) == 2
     assert "--html" in capsys.readouterr().err
 
 
-def test_report_of_a_folder_that_is_no_run_is_one_line(run_folder: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_of_a_folder_that_is_no_run_is_one_line(
+    run_folder: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert command("report", run_folder.parent) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-def test_compare_needs_two_runs_and_shows_both(run_folder: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_needs_two_runs_and_shows_both(
+    run_folder: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert command("compare", run_folder) == 2
     assert "two runs" in capsys.readouterr().err
     assert command("compare", run_folder, run_folder) == 0
@@ -417,6 +544,8 @@ def test_compare_needs_two_runs_and_shows_both(run_folder: Any, capsys: pytest.C
 def test_the_summary_of_the_sample_holds_together() -> None:
     """The made-up run must itself obey the laws that its reports are checked against."""
     steps = sample().steps
-    causes = steps.select(pl.sum_horizontal([f"{cause}_ns" for cause in CAUSES])).to_series().to_list()
+    causes = (
+        steps.select(pl.sum_horizontal([f"{cause}_ns" for cause in CAUSES])).to_series().to_list()
+    )
     assert causes == steps.select(views.wall_ns()).to_series().to_list()
     assert sum(entry.share or 0 for entry in steps_summary(steps).causes) == pytest.approx(1)

@@ -1,4 +1,5 @@
-"""Page cache control: what is resident, by whom it may be asked, and getting files out and in. Ground truth: what a read costs."""
+"""Page cache control: what is resident, by whom it may be asked, and getting files out and in.
+Ground truth: what a read costs."""
 
 import ctypes
 import json
@@ -33,7 +34,10 @@ NOBODY = 65534
 def files(tmp_path):
     """Files of odd sizes, on a disk: what tmpfs holds cannot be evicted."""
     if file_system_of(tmp_path) in ("tmpfs", "overlay"):
-        pytest.skip(f"the page cache of {file_system_of(tmp_path)} is not that of a disk; give pytest a --basetemp on a disk")
+        pytest.skip(
+            f"the page cache of {file_system_of(tmp_path)} is not that of a disk; give pytest a"
+            " --basetemp on a disk"
+        )
     paths = [tmp_path / str(size) for size in SIZES]
     for path, size in zip(paths, SIZES, strict=True):
         path.write_bytes(os.urandom(size))
@@ -41,7 +45,9 @@ def files(tmp_path):
 
 
 def file_system_of(path):
-    return subprocess.run(["stat", "-f", "-c", "%T", path], capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(
+        ["stat", "-f", "-c", "%T", path], capture_output=True, text=True, check=True
+    ).stdout.strip()
 
 
 def pages(size):
@@ -59,23 +65,30 @@ def fetched_bytes(path):
 
 fetched_bytes(os.__file__)  # the interpreter's own pages, which it may have to fetch to read anything
 print(json.dumps([fetched_bytes(path) for path in sys.argv[1:]]))
-"""
+"""  # noqa: E501
 
 
 def bytes_fetched_by_reading(paths):
-    """What the kernel fetches for a process to read each of these files as a whole: 0 if all of it is cached."""
-    return json.loads(subprocess.run([sys.executable, "-c", READER, *paths], capture_output=True, check=True).stdout)
+    """What the kernel fetches for a process to read each of these files as a whole: 0 if all of it
+    is cached."""
+    return json.loads(
+        subprocess.run(
+            [sys.executable, "-c", READER, *paths], capture_output=True, check=True
+        ).stdout
+    )
 
 
 def warmed(paths):
-    """The residency that is claimed of cold files when they were warmed, and what reading each of them costs directly after."""
+    """The residency that is claimed of cold files when they were warmed, and what reading each of
+    them costs directly after."""
     evict(paths)
     return warm(paths).ratio, bytes_fetched_by_reading(paths)
 
 
 @pytest.mark.job
 def test_what_is_evicted_is_fetched_again_and_what_is_warm_is_not(files):
-    """The kernel's own count of fetched blocks agrees with the residency that is claimed, for dirty files, too."""
+    """The kernel's own count of fetched blocks agrees with the residency that is claimed, for dirty
+    files, too."""
     start = residency(files)
     assert (len(files), sum(map(pages, SIZES)) * PAGE_BYTES) == (start.files, start.bytes)
     assert 1.0 == start.ratio  # just written
@@ -89,7 +102,8 @@ def test_what_is_evicted_is_fetched_again_and_what_is_warm_is_not(files):
 
 @pytest.mark.job
 def test_a_part_of_a_file_is_counted_by_its_pages(files):
-    """Reading one page of a large file makes that page resident, or what the kernel reads ahead of it."""
+    """Reading one page of a large file makes that page resident, or what the kernel reads ahead of
+    it."""
     path = files[-1]
     evict([path])
     with open(path, "rb", buffering=0) as stream:
@@ -121,7 +135,8 @@ def test_all_ways_of_asking_agree_for_the_owner(files, monkeypatch):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="to be somebody else needs root")
 def test_somebody_else_is_not_told_that_everything_is_resident():
-    """Who neither owns a file nor may write it gets all ones from mincore, and cachestat refuses: neither becomes a claim."""
+    """Who neither owns a file nor may write it gets all ones from mincore, and cachestat refuses:
+    neither becomes a claim."""
     with tempfile.TemporaryDirectory() as folder:  # pytest's own are closed to others
         Path(folder).chmod(0o755)
         path = os.path.join(folder, "file")
@@ -167,7 +182,8 @@ class OnGpfs(CacheQueries):
 
 @pytest.mark.job
 def test_residency_on_gpfs_is_unknown(files):
-    """A file system with its own cache has nothing in the page cache, which does not mean that its files are uncached."""
+    """A file system with its own cache has nothing in the page cache, which does not mean that its
+    files are uncached."""
     found = residency(files, queries=OnGpfs())
     assert (None, True) == (found.ratio, "page pool" in found.reason)
 
@@ -176,10 +192,15 @@ def test_residency_on_gpfs_is_unknown(files):
 def test_what_is_mapped_stays_and_who_maps_it_is_named(files):
     """Pages in a page table cannot be evicted; the processes are named."""
     path = files[-1]
-    with open(path, "rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+    with (
+        open(path, "rb") as stream,
+        mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+    ):
         assert len(mapped[:]) == SIZES[-1]
         assert SIZES[-1] == evict([path]).resident_bytes
-        assert {os.getpid(): Path("/proc/self/comm").read_text().strip()} == mapping_processes([path])
+        assert {os.getpid(): Path("/proc/self/comm").read_text().strip()} == mapping_processes(
+            [path]
+        )
     assert 0 == evict([path]).resident_bytes
     assert {} == mapping_processes([path])
 
@@ -196,8 +217,11 @@ def test_many_files_are_all_seen(tmp_path):
 
 @pytest.mark.parametrize("act", [residency, evict, warm])
 def test_what_is_not_there_is_one_line(tmp_path, act):
-    """A missing file, a folder and a pipe are refused or passed by, without a traceback and without waiting."""
-    with pytest.raises(CommandError, match=r"missing: cannot be (opened|read) \(No such file or directory\)"):
+    """A missing file, a folder and a pipe are refused or passed by, without a traceback and without
+    waiting."""
+    with pytest.raises(
+        CommandError, match=r"missing: cannot be (opened|read) \(No such file or directory\)"
+    ):
         act([str(tmp_path / "missing")])
 
 
@@ -205,7 +229,10 @@ def test_an_empty_list_and_an_empty_file_are_no_division(tmp_path):
     """Nothing is neither cold nor warm."""
     (tmp_path / "empty").touch()
     assert None is residency([]).ratio
-    assert (None, 0) == (evict([str(tmp_path / "empty")]).ratio, evict([str(tmp_path / "empty")]).unknown_files)
+    assert (None, 0) == (
+        evict([str(tmp_path / "empty")]).ratio,
+        evict([str(tmp_path / "empty")]).unknown_files,
+    )
 
 
 @pytest.mark.job
@@ -224,12 +251,17 @@ def test_the_structures_are_those_of_the_kernel():
 
 
 def test_what_reclaims_idle_memory_is_found(tmp_path):
-    """DAMON reclaims pages not accessed for a while: files do not stay cached. Any other state gives None."""
+    """DAMON reclaims pages not accessed for a while: files do not stay cached. Any other state
+    gives None."""
     assert None is proactive_reclaim(str(tmp_path))
     kdamond = tmp_path / "kernel/mm/damon/admin/kdamonds/0"
     scheme = kdamond / "contexts/0/schemes/0"
     scheme.mkdir(parents=True)
-    for path, text in ((kdamond.parent / "nr_kdamonds", "1"), (scheme.parent / "nr_schemes", "1"), (scheme / "action", "stat")):
+    for path, text in (
+        (kdamond.parent / "nr_kdamonds", "1"),
+        (scheme.parent / "nr_schemes", "1"),
+        (scheme / "action", "stat"),
+    ):
         path.write_text(f"{text}\n")
     (kdamond / "state").write_text("on\n")
     assert None is proactive_reclaim(str(tmp_path))

@@ -1,4 +1,5 @@
-"""Capture files: both writers write the bytes that FORMAT.md describes, and a process can end in any way without losing one."""
+"""Capture files: both writers write the bytes that FORMAT.md describes, and a process can end in
+any way without losing one."""
 
 import os
 import re
@@ -35,11 +36,12 @@ def the_file(folder: Path) -> bytes:
     return path.read_bytes()
 
 
-# ------------------------------------------------------------------------------------------------ the format
+# --------------------------------------------------------------------------------------- the format
 
 
 def test_the_format_page_names_the_numbers() -> None:
-    """Magic, kinds, sources and roles in FORMAT.md are those of the code; test_generated.py checks its tables and sizes."""
+    """Magic, kinds, sources and roles in FORMAT.md are those of the code; test_generated.py checks
+    its tables and sizes."""
     text = (NATIVE / "FORMAT.md").read_text()
     assert f"`{wire_format.MAGIC.decode()}`" in text
     for numbered in (schema.KINDS, schema.SOURCES, schema.ROLES):
@@ -49,7 +51,10 @@ def test_the_format_page_names_the_numbers() -> None:
 
 calls = st.lists(
     st.one_of(
-        st.tuples(st.just("intern"), st.text(max_size=300) | st.sampled_from(["", "é" * 2176, "é" * 2177, "x" * 5000])),
+        st.tuples(
+            st.just("intern"),
+            st.text(max_size=300) | st.sampled_from(["", "é" * 2176, "é" * 2177, "x" * 5000]),
+        ),
         st.tuples(
             st.just("emit"),
             st.sampled_from([*schema.KINDS, "mine", "дело"]),
@@ -74,8 +79,11 @@ calls = st.lists(
 
 
 @given(calls=calls)
-def test_both_writers_write_the_same_bytes(tmp_path_factory: pytest.TempPathFactory, calls: list[Any]) -> None:
-    """For the same calls the files differ in nothing but the anchor, and how chunks are allotted: they are one format."""
+def test_both_writers_write_the_same_bytes(
+    tmp_path_factory: pytest.TempPathFactory, calls: list[Any]
+) -> None:
+    """For the same calls the files differ in nothing but the anchor, and how chunks are allotted:
+    they are one format."""
     written, returned = [], []
     for native in WRITERS.values():
         folder = tmp_path_factory.mktemp("writer")
@@ -87,13 +95,15 @@ def test_both_writers_write_the_same_bytes(tmp_path_factory: pytest.TempPathFact
 
 
 def without_placing(data: bytes) -> bytes:
-    """A file without its reading of the wall clock, the number of its chunks, and what makes a chunk a home."""
+    """A file without its reading of the wall clock, the number of its chunks, and what makes a
+    chunk a home."""
     start, end = wire_format.HEADER_BYTES, wire_format.HEADER_BYTES + wire_format.CHUNK_BYTES
     return data[:24] + data[32:64] + data[88 : start + 16] + data[start + 24 : end]
 
 
 def replay(call: Any) -> int | None:
-    """Make a call of the strategy above; times are given, so that they are the same for both writers."""
+    """Make a call of the strategy above; times are given, so that they are the same for both
+    writers."""
     if call[0] == "intern":
         return intern(call[1].replace("\0", "0"))
     _, kind, start_ns, name, fields = call
@@ -103,7 +113,8 @@ def replay(call: Any) -> int | None:
 
 @writers
 def test_the_header_says_whose_file_it_is(writer: str, tmp_path: Path) -> None:
-    """Process, parent, rank, role, worker, host and the reading of the wall clock are in the header, and `closed` at the end."""
+    """Process, parent, rank, role, worker, host and the reading of the wall clock are in the
+    header, and `closed` at the end."""
     with recorded(tmp_path, WRITERS[writer], rank=3, role="worker", worker=2):
         assert 0 == np.frombuffer(the_file(tmp_path), layout.FILE_HEADER_DTYPE, 1)["closed"][0]
     header = np.frombuffer(the_file(tmp_path), layout.FILE_HEADER_DTYPE, 1)[0]
@@ -130,20 +141,28 @@ def test_a_file_is_its_header_and_whole_windows(writer: str, tmp_path: Path) -> 
 
 @writers
 def test_long_recordings_hold_neither_memory_nor_descriptors(writer: str, tmp_path: Path) -> None:
-    """What is full is not mapped any more, and no descriptor is kept: both limits are the job's too."""
+    """What is full is not mapped any more, and no descriptor is kept: both limits are the job's
+    too."""
     with recorded(tmp_path, WRITERS[writer]):
         for _ in range(6 * SLOTS * WINDOW_CHUNKS):
             emit("read", 1, 2)
         (path,) = tmp_path.iterdir()
-        mapped = [line for line in Path("/proc/self/maps").read_text().splitlines() if str(path) in line]
-        kept = [str(Path("/proc/self/fd", number).resolve()) for number in os.listdir("/proc/self/fd")]
+        mapped = [
+            line for line in Path("/proc/self/maps").read_text().splitlines() if str(path) in line
+        ]
+        kept = [
+            str(Path("/proc/self/fd", number).resolve()) for number in os.listdir("/proc/self/fd")
+        ]
     assert len(mapped) <= 2  # the header and the current window
-    assert kept.count(str(path)) <= (0 if writer == "native" else 2)  # Python's mmap keeps one for each mapping
+    assert kept.count(str(path)) <= (
+        0 if writer == "native" else 2
+    )  # Python's mmap keeps one for each mapping
 
 
 @writers
 def test_a_replaced_file_is_not_written_to(writer: str, tmp_path: Path) -> None:
-    """Somebody removes the file and makes another of that name: spans are lost and counted, the other file stays as it is."""
+    """Somebody removes the file and makes another of that name: spans are lost and counted, the
+    other file stays as it is."""
     with recorded(tmp_path, WRITERS[writer]):
         (path,) = tmp_path.iterdir()
         path.unlink()
@@ -154,7 +173,7 @@ def test_a_replaced_file_is_not_written_to(writer: str, tmp_path: Path) -> None:
     assert b"mine" == path.read_bytes()
 
 
-# ------------------------------------------------------------------------------------------------ strings
+# ------------------------------------------------------------------------------------------ strings
 
 
 @writers
@@ -164,14 +183,17 @@ def test_a_replaced_file_is_not_written_to(writer: str, tmp_path: Path) -> None:
     ids=lambda text: f"{len(text)} bytes",
 )
 def test_strings_come_back(writer: str, text: bytes, tmp_path: Path) -> None:
-    """A path is its bytes, whatever they are, up to the longest that is kept; a table shows the rest as escapes."""
+    """A path is its bytes, whatever they are, up to the longest that is kept; a table shows the
+    rest as escapes."""
     with recorded(tmp_path, WRITERS[writer]):
         emit("read", 1, 2, file=intern(text))
     assert [text.decode(errors="backslashreplace")] == trace_of(tmp_path).files["path"].to_list()
 
 
 @writers
-@pytest.mark.parametrize("text", ["x" * 4353, "é" * 3000, "x" + "é" * 3000, "字" * 3000, "x" + "字" * 3000, "😀" * 2000])
+@pytest.mark.parametrize(
+    "text", ["x" * 4353, "é" * 3000, "x" + "é" * 3000, "字" * 3000, "x" + "字" * 3000, "😀" * 2000]
+)
 def test_overlong_strings_are_cut(writer: str, text: str, tmp_path: Path) -> None:
     """Beyond 4352 bytes a string is cut between characters, and ends in an ellipsis."""
     with recorded(tmp_path, WRITERS[writer]):
@@ -187,7 +209,9 @@ def test_a_hundred_thousand_strings(writer: str, tmp_path: Path) -> None:
     """Every path has its own number, and its span finds it again."""
     with recorded(tmp_path, WRITERS[writer]):
         numbers = [intern(f"/data/train/n{place:08d}/image.JPEG") for place in range(100_000)]
-        assert numbers == [intern(f"/data/train/n{place:08d}/image.JPEG") for place in range(100_000)]
+        assert numbers == [
+            intern(f"/data/train/n{place:08d}/image.JPEG") for place in range(100_000)
+        ]
         for place in (0, 99_999):
             emit("read", 1, 2, step=place, file=numbers[place])
     assert list(range(100_000)) == numbers
@@ -210,7 +234,7 @@ def test_forgotten_strings_are_written_again(writer: str, tmp_path: Path) -> Non
     assert [0, 0] == trace_of(tmp_path).spans["file"].to_list()
 
 
-# ------------------------------------------------------------------------------------------------ threads, forks, kills, full disks
+# ---------------------------------------------------------------- threads, forks, kills, full disks
 
 
 @pytest.mark.job
@@ -218,27 +242,38 @@ def test_forgotten_strings_are_written_again(writer: str, tmp_path: Path) -> Non
 def test_threads_record_side_by_side(writer: str, tmp_path: Path) -> None:
     """No span of eight threads is lost or torn, and each bears the thread that made it."""
     spans = 50_000 if writer == "native" else 2_000
-    tids = [int(tid) for tid in run_program("many_threads.py", tmp_path, writer, 8, spans, 8).split()]
+    tids = [
+        int(tid) for tid in run_program("many_threads.py", tmp_path, writer, 8, spans, 8).split()
+    ]
     table = trace_of(tmp_path).spans
-    expected = sorted((tids[number], number, place) for number in range(8) for place in range(spans))
+    expected = sorted(
+        (tids[number], number, place) for number in range(8) for place in range(spans)
+    )
     assert expected == table.select("tid", "step", "batch").sort("tid", "step", "batch").rows()
 
 
 @pytest.mark.job
 @pytest.mark.parametrize("sanitizer", ["none", "thread", "address,undefined"])
 def test_threads_need_no_gil(sanitizer: str, tmp_path: Path) -> None:
-    """The ring alone, as a C program: threads that run at the same time, and end and begin again, lose and tear nothing."""
+    """The ring alone, as a C program: threads that run at the same time, and end and begin again,
+    lose and tear nothing."""
     options = [] if sanitizer == "none" else [f"-fsanitize={sanitizer}"]
     program = compiled("ring_threads.c", tmp_path / "program", *native_sources("ring"), *options)
     (tmp_path / "spool").mkdir()
     threads, spans, rounds = 8, 500, 40
     numbers = (str(number) for number in (threads, spans, rounds))
-    ended = subprocess.run([program, tmp_path / "spool" / "a.ring", *numbers], capture_output=True, text=True)
+    ended = subprocess.run(
+        [program, tmp_path / "spool" / "a.ring", *numbers], capture_output=True, text=True
+    )
     if "unexpected memory mapping" in ended.stderr:
         pytest.skip("the thread sanitizer cannot run under this kernel's address randomisation")
     assert (0, "") == (ended.returncode, ended.stderr)
     trace = trace_of(tmp_path / "spool")
-    expected = [(number, place, f"/{number}") for number in range(threads * rounds) for place in range(spans)]
+    expected = [
+        (number, place, f"/{number}")
+        for number in range(threads * rounds)
+        for place in range(spans)
+    ]
     table = trace.spans.join(trace.files, on="file").select("step", "batch", "path", "tid")
     assert expected == table.select("step", "batch", "path").sort("step", "batch").rows()
     assert threads * rounds == len(table.select("step", "tid").unique())
@@ -248,16 +283,22 @@ def test_threads_need_no_gil(sanitizer: str, tmp_path: Path) -> None:
 @pytest.mark.job
 @writers
 def test_short_lived_threads_share_chunks(writer: str, tmp_path: Path) -> None:
-    """Ten thousand threads of one span each take over the chunks of those that ended: the file stays small."""
-    tids = [int(tid) for tid in run_program("many_threads.py", tmp_path, writer, 10_000, 1, 4).split()]
-    assert list(enumerate(tids)) == trace_of(tmp_path).spans.select("step", "tid").sort("step").rows()
+    """Ten thousand threads of one span each take over the chunks of those that ended: the file
+    stays small."""
+    tids = [
+        int(tid) for tid in run_program("many_threads.py", tmp_path, writer, 10_000, 1, 4).split()
+    ]
+    assert (
+        list(enumerate(tids)) == trace_of(tmp_path).spans.select("step", "tid").sort("step").rows()
+    )
     assert len(the_file(tmp_path)) <= wire_format.HEADER_BYTES + 64 * wire_format.CHUNK_BYTES
 
 
 @pytest.mark.job
 @writers
 def test_a_forked_child_leaves_its_parents_file_alone(writer: str, tmp_path: Path) -> None:
-    """While threads record, children are forked: they record nothing until they start a file of their own."""
+    """While threads record, children are forked: they record nothing until they start a file of
+    their own."""
     made = int(run_program("fork_while_recording.py", tmp_path, writer, 20))
     trace = trace_of(tmp_path)
     assert made == trace.select(batch=0).spans.height
@@ -271,7 +312,8 @@ def test_a_forked_child_leaves_its_parents_file_alone(writer: str, tmp_path: Pat
 @pytest.mark.job
 @writers
 def test_a_killed_process_leaves_every_span_it_finished(writer: str, tmp_path: Path) -> None:
-    """SIGKILL at any moment: what the process had finished before is there, whole, with its paths; the file is not `closed`."""
+    """SIGKILL at any moment: what the process had finished before is there, whole, with its paths;
+    the file is not `closed`."""
     command = [sys.executable, str(PROGRAMS / "record_until_killed.py"), str(tmp_path), writer]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -283,19 +325,25 @@ def test_a_killed_process_leaves_every_span_it_finished(writer: str, tmp_path: P
     table = trace.spans.join(trace.files, on="file", how="left").sort("step")
     rows = table.select("step", "bytes", "path").rows()
     assert [(place, place, f"/data/{place}") for place in range(len(rows))] == rows
-    assert finished <= len(rows) <= finished + 300  # it may have gone on between its last words and the signal
+    assert (
+        finished <= len(rows) <= finished + 300
+    )  # it may have gone on between its last words and the signal
     assert [False] == [process.closed for process in trace.run.processes]
 
 
 @pytest.mark.system
 @writers
-def test_a_full_disk_costs_spans_and_not_the_job(writer: str, small_disk: Callable[[int], Path]) -> None:
+def test_a_full_disk_costs_spans_and_not_the_job(
+    writer: str, small_disk: Callable[[int], Path]
+) -> None:
     """What finds no room is counted, what was written stays, and the job does not notice."""
     disk = small_disk(3 << 20)
     lost = int(run_program("no_room.py", disk, writer, 100_000, -1))
     trace = trace_of(disk)
     chunks = (3 << 20) // wire_format.CHUNK_BYTES - 1  # without the header
-    assert (chunks - WINDOW_CHUNKS + 1) * SLOTS == trace.spans.height  # of a window a thread has only one, or all are full
+    assert (
+        chunks - WINDOW_CHUNKS + 1
+    ) * SLOTS == trace.spans.height  # of a window a thread has only one, or all are full
     assert 100_000 - trace.spans.height == lost
     assert [lost + 1] == [process.lost for process in trace.run.processes]
 
@@ -304,7 +352,11 @@ def test_a_full_disk_costs_spans_and_not_the_job(writer: str, small_disk: Callab
 @writers
 def test_a_limit_on_file_sizes_costs_spans_and_not_the_job(writer: str, tmp_path: Path) -> None:
     """RLIMIT_FSIZE: growing past it would raise SIGXFSZ, which kills; it is not tried."""
-    lost = int(run_program("no_room.py", tmp_path, writer, 50_000, wire_format.HEADER_BYTES + ring.WINDOW_BYTES))
+    lost = int(
+        run_program(
+            "no_room.py", tmp_path, writer, 50_000, wire_format.HEADER_BYTES + ring.WINDOW_BYTES
+        )
+    )
     assert 50_000 - ROOM[writer] * SLOTS == lost
     assert ROOM[writer] * SLOTS == trace_of(tmp_path).spans.height
 
@@ -312,8 +364,11 @@ def test_a_limit_on_file_sizes_costs_spans_and_not_the_job(writer: str, tmp_path
 @pytest.mark.job
 @writers
 @pytest.mark.parametrize("start_method", ["fork", "spawn"])
-def test_a_worker_that_ends_normally_closes_its_file(writer: str, start_method: str, tmp_path: Path) -> None:
-    """Children of multiprocessing end by os._exit; their recording ends before, with multiprocessing's own finalizers."""
+def test_a_worker_that_ends_normally_closes_its_file(
+    writer: str, start_method: str, tmp_path: Path
+) -> None:
+    """Children of multiprocessing end by os._exit; their recording ends before, with
+    multiprocessing's own finalizers."""
     run_program("loader_worker.py", tmp_path, writer, start_method)
     processes = trace_of(tmp_path).run.processes
     expected = [("rank", None, True, 0), ("worker", 0, True, 1), ("worker", 1, True, 1)]
@@ -332,7 +387,8 @@ def test_a_torn_span_is_not_there(writer: str, tmp_path: Path) -> None:
 
 @pytest.mark.job
 def test_a_span_of_a_signal_handler_never_waits_for_the_span_that_it_interrupted(tmp_path):
-    """The Python writer holds a lock while it takes a chunk: a handler that records meanwhile loses its span, and does not wait."""
+    """The Python writer holds a lock while it takes a chunk: a handler that records meanwhile loses
+    its span, and does not wait."""
     program = f"""
 import os, signal, sys
 from pathlib import Path
@@ -357,6 +413,8 @@ for _ in range(3000):
 print(recorder.lost())
 recorder.stop()
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
 
     assert "3" == done.stdout.strip()

@@ -1,4 +1,5 @@
-"""Where a run may be written: into nothing, or over what ioprof itself wrote, and never over anything else."""
+"""Where a run may be written: into nothing, or over what ioprof itself wrote, and never over
+anything else."""
 
 import json
 import os
@@ -12,7 +13,12 @@ from ioprof.errors import CommandError
 from ioprof.format.schema import RUN_SCHEMA
 from ioprof.recording.run_folder import begin_job_log, check_output, create_output
 
-RUN = {"run.json": json.dumps({"schema": RUN_SCHEMA}), "spans.parquet": "", "report.html": "", ".spans.parquet.77.tmp": ""}
+RUN = {
+    "run.json": json.dumps({"schema": RUN_SCHEMA}),
+    "spans.parquet": "",
+    "report.html": "",
+    ".spans.parquet.77.tmp": "",
+}
 
 
 def fill(folder, files):
@@ -39,7 +45,8 @@ def refused(out, force=True):
 
 
 def test_an_earlier_run_is_replaced_by_force_only(tmp_path):
-    """With --force the folder is as new: nothing of the earlier run is left, files of killed writes included."""
+    """With --force the folder is as new: nothing of the earlier run is left, files of killed writes
+    included."""
     out = fill(tmp_path / "run", RUN)
     assert "--force" in refused(out, force=False)
 
@@ -89,7 +96,9 @@ def test_what_is_no_run_is_never_replaced(tmp_path, files):
     assert "not an ioprof run" in refused(fill(tmp_path / "folder", files))
 
 
-@pytest.mark.parametrize("name", ["thesis.tex", "report2.html", ".hidden", "spans.parquet.bak", ".spans.parquet.x.tmp"])
+@pytest.mark.parametrize(
+    "name", ["thesis.tex", "report2.html", ".hidden", "spans.parquet.bak", ".spans.parquet.x.tmp"]
+)
 def test_what_lies_in_a_run_beside_its_files_is_kept(tmp_path, name):
     """A file that ioprof did not write is named, and nothing is deleted."""
     assert name in refused(fill(tmp_path / "run", {**RUN, name: "42"}))
@@ -97,13 +106,16 @@ def test_what_lies_in_a_run_beside_its_files_is_kept(tmp_path, name):
 
 def test_a_folder_with_the_name_of_a_file_is_kept(tmp_path):
     """ioprof writes files only."""
-    fill(fill(tmp_path / "run", {"run.json": RUN["run.json"]}) / "report.html", {"thesis.tex": "42"})
+    fill(
+        fill(tmp_path / "run", {"run.json": RUN["run.json"]}) / "report.html", {"thesis.tex": "42"}
+    )
 
     assert "report.html" in refused(tmp_path / "run")
 
 
 def test_an_empty_folder_is_adopted(tmp_path, monkeypatch):
-    """The working directory itself, and a link to a folder: filled where they are, not made anew."""
+    """The working directory itself, and a link to a folder: filled where they are, not made
+    anew."""
     (tmp_path / "here").mkdir()
     (tmp_path / "link").symlink_to("here")
     monkeypatch.chdir(tmp_path / "here")

@@ -1,5 +1,5 @@
-"""`ioprof run` on prepared storage: cache states, memory limits, multiples of a dataset, staging. Ground truth: the kernel's books,
-and those of a server that is asked for every byte."""
+"""`ioprof run` on prepared storage: cache states, memory limits, multiples of a dataset, staging.
+Ground truth: the kernel's books, and those of a server that is asked for every byte."""
 
 import json
 import os
@@ -43,7 +43,9 @@ def photos(tmp_path_factory):
 def datasets(photos):
     """The same images in each layout; small ones, so that decoding takes no time."""
     return {
-        layout: convert(photos, photos.parent / layout, ConvertOptions(layout=layout, image="rgb256", workers=1))
+        layout: convert(
+            photos, photos.parent / layout, ConvertOptions(layout=layout, image="rgb256", workers=1)
+        )
         for layout in ("files", "lmdb", "webdataset")
     }
 
@@ -56,25 +58,33 @@ def run(dataset, *arguments, cwd, code=0):
 
 
 def read_for_batches(trace, dataset):
-    """Reads and faults of the dataset to make batches; not those of libraries, for which a batch may wait, too."""
+    """Reads and faults of the dataset to make batches; not those of libraries, for which a batch
+    may wait, too."""
     files = trace.files.filter(pl.col("path").str.starts_with(f"{dataset.path.parent}/"))
-    reads = trace.spans.filter(pl.col("kind").is_in(["read", "fault"]), pl.col("batch").is_not_null(), pl.col("bytes") > 0)
+    reads = trace.spans.filter(
+        pl.col("kind").is_in(["read", "fault"]), pl.col("batch").is_not_null(), pl.col("bytes") > 0
+    )
     return reads.join(files, on="file", how="semi")
 
 
 def read_by_epoch(trace, dataset, steps):
     """Bytes read to make batches, by epoch and by where they came from."""
-    sums = read_for_batches(trace, dataset).group_by(pl.col("batch") // steps, "source").agg(pl.col("bytes").sum())
+    sums = (
+        read_for_batches(trace, dataset)
+        .group_by(pl.col("batch") // steps, "source")
+        .agg(pl.col("bytes").sum())
+    )
     return {(epoch, source): size for epoch, source, size in sums.rows()}
 
 
-# ------------------------------------------------------------------------------------------------ page cache
+# --------------------------------------------------------------------------------------- page cache
 
 
 @pytest.mark.system(every=4)
 @pytest.mark.parametrize("layout", ["files", "lmdb", "webdataset"])
 def test_a_cold_run_reads_storage_and_a_warm_one_does_not(datasets, tmp_path, layout):
-    """The state that is asked for is there at the start, by residency, and the job's own reads agree with it."""
+    """The state that is asked for is there at the start, by residency, and the job's own reads
+    agree with it."""
     dataset = datasets[layout]
     cold, finished = run(dataset.path, "--cache", "cold", cwd=tmp_path)
     found = cold.run.cache
@@ -92,7 +102,12 @@ def test_a_cold_run_reads_storage_and_a_warm_one_does_not(datasets, tmp_path, la
         warm, _ = run(dataset.path, "--cache", "warm", cwd=tmp_path)
     assert ("warm", True) == (warm.run.cache.asked, warm.run.cache.start.ratio > 0.95)
     from_storage = [
-        sum(size for (_, source), size in read_by_epoch(trace, dataset, 8).items() if source == "storage") for trace in (cold, warm)
+        sum(
+            size
+            for (_, source), size in read_by_epoch(trace, dataset, 8).items()
+            if source == "storage"
+        )
+        for trace in (cold, warm)
     ]
     assert from_storage[0] > 0
     assert from_storage[1] <= 0.02 * dataset.bytes
@@ -113,7 +128,8 @@ def test_as_is_changes_nothing(datasets, tmp_path):
 
 @pytest.mark.system(every=4)
 def test_a_cold_run_on_a_file_system_in_memory_says_that_it_is_not(datasets, tmp_path, small_disk):
-    """tmpfs holds its files in memory: the run goes on, and neither its output nor its report call it cold."""
+    """tmpfs holds its files in memory: the run goes on, and neither its output nor its report call
+    it cold."""
     disk = small_disk(1 << 24)
     shutil.copytree(datasets["lmdb"].path, disk / "data")
     trace, finished = run(disk / "data", "--cache", "cold", "--steps", 1, cwd=tmp_path)
@@ -130,7 +146,9 @@ def on_loop_device(image, place):
         stream.truncate(24 << 20)
     subprocess.run(["mkfs.ext4", "-q", "-F", image], check=True)
     place.mkdir()
-    ended = subprocess.run(["mount", "-o", "loop", image, place], capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        ["mount", "-o", "loop", image, place], capture_output=True, text=True, check=False
+    )
     if ended.returncode:
         pytest.skip(f"a loop device is refused: {ended.stderr.strip()}")
     try:
@@ -141,7 +159,8 @@ def on_loop_device(image, place):
 
 @pytest.mark.system(every=4)
 def test_cold_is_cold_below_a_loop_device(datasets, tmp_path, small_disk):
-    """The backing file is evicted too, and looked at; where it lies in memory the report calls that no storage."""
+    """The backing file is evicted too, and looked at; where it lies in memory the report calls that
+    no storage."""
     with on_loop_device(tmp_path / "disk.img", tmp_path / "loop") as disk:
         shutil.copytree(datasets["lmdb"].path, disk / "data")
         os.sync()
@@ -156,7 +175,9 @@ def test_cold_is_cold_below_a_loop_device(datasets, tmp_path, small_disk):
     with on_loop_device(memory / "disk.img", tmp_path / "loop in memory") as disk:
         shutil.copytree(datasets["files"].path, disk / "data")
         os.sync()
-        trace, finished = run(disk / "data", "--cache", "cold", "--steps", 1, "--force", cwd=tmp_path)
+        trace, finished = run(
+            disk / "data", "--cache", "cold", "--steps", 1, "--force", cwd=tmp_path
+        )
         assert trace.run.cache.lower.ratio > 0.01
         assert "stayed in memory; the run is not cold" in finished.err
         assert "storage in memory" in jobs.report_of(tmp_path / "run")
@@ -164,7 +185,8 @@ def test_cold_is_cold_below_a_loop_device(datasets, tmp_path, small_disk):
 
 @pytest.mark.job(every=4)
 def test_an_lmdb_is_read_by_reads_when_asked(datasets, tmp_path):
-    """All values come by reads of the file, where through the map they come by faults of its pages."""
+    """All values come by reads of the file, where through the map they come by faults of its
+    pages."""
     dataset = datasets["lmdb"]
     trace, _ = run(dataset.path, "--lmdb-read", "pread", cwd=tmp_path)
     reads = read_for_batches(trace, dataset)
@@ -173,7 +195,7 @@ def test_an_lmdb_is_read_by_reads_when_asked(datasets, tmp_path):
     assert dataset.bytes <= reads["bytes"].sum()
 
 
-# ------------------------------------------------------------------------------------------------ bad usage
+# ---------------------------------------------------------------------------------------- bad usage
 
 
 @pytest.mark.job
@@ -185,20 +207,37 @@ def test_an_lmdb_is_read_by_reads_when_asked(datasets, tmp_path):
         (("DATA", "--dataset-scale", "2"), "--dataset-scale '2': give a multiple above 0"),
         (("DATA", "--dataset-scale", "0.001x"), "is less than one of the 64 records"),
         (("DATA", "--stage-to", "nowhere"), "--stage-to nowhere: no such folder; make it first"),
-        (("DATA", "--stage-mode", "before"), "--stage-mode before says how to stage, and nothing is staged"),
+        (
+            ("DATA", "--stage-mode", "before"),
+            "--stage-mode before says how to stage, and nothing is staged",
+        ),
         (("DATA", "--keep-staged"), "--keep-staged says how to stage, and nothing is staged"),
         (
             ("DATA", "--stage-to", "tmp", "--stage-mode", "later"),
             "--stage-mode later: unknown; choose one of before, while-",
         ),
         (("DATA", "--lmdb-read", "mmpa"), "--lmdb-read mmpa: unknown; choose one of mmap, pread"),
-        (("--loader", "null", "--steps", "1", "--lmdb-read", "pread"), "is about --loader lmdb and raw, and this is null"),
-        (("--loader", "null", "--steps", "1", "--cache", "cold"), "--cache cold is about a dataset's files"),
-        (("--loader", "null", "--steps", "1", "--dataset-scale", "2x"), "--dataset-scale 2x is about a dataset"),
-        (("--loader", "null", "--steps", "1", "--stage-to", "tmp"), "--stage-to tmp is about a dataset"),
+        (
+            ("--loader", "null", "--steps", "1", "--lmdb-read", "pread"),
+            "is about --loader lmdb and raw, and this is null",
+        ),
+        (
+            ("--loader", "null", "--steps", "1", "--cache", "cold"),
+            "--cache cold is about a dataset's files",
+        ),
+        (
+            ("--loader", "null", "--steps", "1", "--dataset-scale", "2x"),
+            "--dataset-scale 2x is about a dataset",
+        ),
+        (
+            ("--loader", "null", "--steps", "1", "--stage-to", "tmp"),
+            "--stage-to tmp is about a dataset",
+        ),
     ],
 )
-def test_bad_usage_is_one_line_before_any_work(datasets, tmp_path, monkeypatch, capsys, arguments, expected):
+def test_bad_usage_is_one_line_before_any_work(
+    datasets, tmp_path, monkeypatch, capsys, arguments, expected
+):
     """The value as it was given, what it is about, and what to type; no run folder is begun."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tmp").mkdir()
@@ -209,7 +248,7 @@ def test_bad_usage_is_one_line_before_any_work(datasets, tmp_path, monkeypatch, 
     assert not (tmp_path / "run").exists()
 
 
-# ------------------------------------------------------------------------------------------------ memory
+# ------------------------------------------------------------------------------------------- memory
 
 
 LIMIT = 512 << 20
@@ -232,15 +271,18 @@ def large_disk(tmp_path_factory):
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("layout", ["files", "lmdb"])
 def test_beyond_memory_the_second_epoch_reads_again(photos, large_disk, tmp_path, layout):
-    """Twice the limit: the second epoch comes from storage again. Half the limit: it does not, unless the kernel takes idle pages,
-    which it does not do each time. In both, what the run says that the device read is what the kernel says, to one per cent; of
-    files, what the reads needed is, too."""
+    """Twice the limit: the second epoch comes from storage again. Half the limit: it does not,
+    unless the kernel takes idle pages, which it does not do each time. In both, what the run says
+    that the device read is what the kernel says, to one per cent; of files, what the reads needed
+    is, too."""
     count = LIMIT // 2 // (3 * RAW_SIDE**2)
     raw = ConvertOptions(layout=layout, image="rgb256", encoding="raw", size=RAW_SIDE, limit=count)
     half = convert(enough(photos, tmp_path / "tree", count), large_disk.path / layout, raw)
     twice = multiple_of(half, Scale.parse("4x"))
     tries = 1 if proactive_reclaim() is None else 3
-    stays = any(epochs_under_limit(half, large_disk, tmp_path)[1] < 0.1 * half.bytes for _ in range(tries))
+    stays = any(
+        epochs_under_limit(half, large_disk, tmp_path)[1] < 0.1 * half.bytes for _ in range(tries)
+    )
     needed = epochs_under_limit(twice, large_disk, tmp_path)
     shutil.rmtree(twice.path)
     shutil.rmtree(half.path)
@@ -260,9 +302,21 @@ def enough(tree, folder, count):
 
 
 def epochs_under_limit(dataset, disk, cwd):
-    """Bytes that the reads of each of two epochs needed from storage, held against the device's own books."""
+    """Bytes that the reads of each of two epochs needed from storage, held against the device's own
+    books."""
     before = device_bytes(disk)
-    arguments = ("--memory-limit", f"{LIMIT >> 20}M", "--epochs", 2, "--workers", 1, "--batch-size", 4, "--out", "run")
+    arguments = (
+        "--memory-limit",
+        f"{LIMIT >> 20}M",
+        "--epochs",
+        2,
+        "--workers",
+        1,
+        "--batch-size",
+        4,
+        "--out",
+        "run",
+    )
     finished = jobs.ioprof("run", dataset.path, *arguments, cwd=cwd)
     read = device_bytes(disk) - before
     assert 0 == finished.code, finished.err
@@ -270,9 +324,9 @@ def epochs_under_limit(dataset, disk, cwd):
     shutil.rmtree(cwd / "run")
     assert ("cold", 0.0) == (trace.run.cache.asked, trace.run.cache.start.ratio)
     assert trace.run.limit.peak_bytes <= LIMIT
-    series = trace.counters.filter(pl.col("name").cast(pl.String) == f"disk.{Path(disk.device).name}.read_bytes").sort("time_ns")[
-        "value"
-    ]
+    series = trace.counters.filter(
+        pl.col("name").cast(pl.String) == f"disk.{Path(disk.device).name}.read_bytes"
+    ).sort("time_ns")["value"]
     assert read == pytest.approx(series[-1] - series[0], rel=0.01)
     steps = -(-dataset.records // 4)
     found = read_by_epoch(trace, dataset, steps)
@@ -283,16 +337,23 @@ def epochs_under_limit(dataset, disk, cwd):
 
 
 def device_bytes(disk):
-    return 512 * int(Path("/sys/class/block", Path(disk.device).name, "stat").read_text().split()[2])
+    return 512 * int(
+        Path("/sys/class/block", Path(disk.device).name, "stat").read_text().split()[2]
+    )
 
 
 @pytest.mark.job
 def test_a_job_that_finds_no_room_says_why(datasets, tmp_path):
-    """The kernel kills; the error names the limit and what to give instead, and nothing is left of the group."""
-    finished = jobs.ioprof("run", datasets["lmdb"].path, "--memory-limit", "40M", *SMALL, cwd=tmp_path)
+    """The kernel kills; the error names the limit and what to give instead, and nothing is left of
+    the group."""
+    finished = jobs.ioprof(
+        "run", datasets["lmdb"].path, "--memory-limit", "40M", *SMALL, cwd=tmp_path
+    )
     if "memory cannot be limited here" in finished.err:
         pytest.skip(finished.err)
-    assert (1, True) == (finished.code, "give a larger --memory-limit" in finished.err), finished.err
+    assert (1, True) == (finished.code, "give a larger --memory-limit" in finished.err), (
+        finished.err
+    )
     limit = Trace.load(tmp_path / "run").run.limit
     assert limit.killed_for_memory > 0
     assert not Path(limit.name).exists()
@@ -306,8 +367,14 @@ def test_a_killed_ioprof_leaves_no_group_for_long(datasets, tmp_path):
         pytest.skip("no cgroup that limits memory can be made here")
     arguments = ("run", datasets["lmdb"].path, "--memory-limit", "1G", "--steps", 2000, *SMALL)
     with jobs.running(*arguments, cwd=tmp_path, steps=2) as process:
-        group = next(folder for folder in parents[0].glob("ioprof-*") if folder.name.startswith(f"ioprof-{process.pid}-"))
-        ranks = {who: pid for who, pid in jobs.recorded_processes(tmp_path).items() if who[0] != "other"}
+        group = next(
+            folder
+            for folder in parents[0].glob("ioprof-*")
+            if folder.name.startswith(f"ioprof-{process.pid}-")
+        )
+        ranks = {
+            who: pid for who, pid in jobs.recorded_processes(tmp_path).items() if who[0] != "other"
+        }
         assert set(ranks.values()) == set(map(int, (group / "cgroup.procs").read_text().split()))
         process.kill()
         process.communicate()
@@ -321,28 +388,40 @@ def test_a_killed_ioprof_leaves_no_group_for_long(datasets, tmp_path):
 
 @pytest.mark.job(every=4)
 def test_warm_under_a_limit_is_charged_to_the_job(datasets, tmp_path):
-    """Pages belong to who reads them first: they are read under the limit, or it would bound nothing. Again where the kernel takes
-    idle pages, and took these before they were counted."""
+    """Pages belong to who reads them first: they are read under the limit, or it would bound
+    nothing. Again where the kernel takes idle pages, and took these before they were counted."""
     for _ in range(3):
-        finished = jobs.ioprof("run", datasets["lmdb"].path, "--memory-limit", "1G", "--cache", "warm", *SMALL, cwd=tmp_path)
+        finished = jobs.ioprof(
+            "run",
+            datasets["lmdb"].path,
+            "--memory-limit",
+            "1G",
+            "--cache",
+            "warm",
+            *SMALL,
+            cwd=tmp_path,
+        )
         if "memory cannot be limited here" in finished.err:
             pytest.skip(finished.err)
         found = Trace.load(tmp_path / "run").run
         shutil.rmtree(tmp_path / "run")
         are_there, charged_bytes = found.cache.start.ratio, found.limit.page_cache_bytes
-        if not found.cache.reclaim or (0.9 < are_there and 0.5 * datasets["lmdb"].bytes < charged_bytes):
+        if not found.cache.reclaim or (
+            0.9 < are_there and 0.5 * datasets["lmdb"].bytes < charged_bytes
+        ):
             break
     assert 0.9 < are_there
     assert 0.5 * datasets["lmdb"].bytes < charged_bytes
 
 
-# ------------------------------------------------------------------------------------------------ scale
+# -------------------------------------------------------------------------------------------- scale
 
 
 @pytest.mark.job(every=4)
 def test_a_run_on_a_multiple_is_a_run_on_that_dataset(datasets, tmp_path):
-    """Made beside the dataset, said in run.json and in the report; the epoch has that many steps. The page cache, of which nobody
-    asked, is not looked at: a million files are not opened for a report that nobody wants."""
+    """Made beside the dataset, said in run.json and in the report; the epoch has that many steps.
+    The page cache, of which nobody asked, is not looked at: a million files are not opened for a
+    report that nobody wants."""
     trace, finished = run(datasets["lmdb"].path, "--dataset-scale", "50%", cwd=tmp_path)
     assert (32, 0.5, str(datasets["lmdb"].path) + "-0.5x") == tuple(
         getattr(trace.run.dataset, key) for key in ("records", "scale", "path")
@@ -354,13 +433,16 @@ def test_a_run_on_a_multiple_is_a_run_on_that_dataset(datasets, tmp_path):
     assert "page cache asked" not in report
 
 
-# ------------------------------------------------------------------------------------------------ staging
+# ------------------------------------------------------------------------------------------ staging
 
 
 @pytest.fixture
 def served(datasets, request):
-    """A dataset on a server that takes 5 ms for each read and keeps nothing in the page cache, and the server's books."""
-    with fuse_server.fuse_server(datasets["files"].path.parent, read_ms=5, direct_io=True) as mounted:
+    """A dataset on a server that takes 5 ms for each read and keeps nothing in the page cache, and
+    the server's books."""
+    with fuse_server.fuse_server(
+        datasets["files"].path.parent, read_ms=5, direct_io=True
+    ) as mounted:
         yield mounted
 
 
@@ -372,27 +454,42 @@ def bytes_served(mounted, action):
 
 def where(trace, served, local):
     """Bytes of images read to make batches, by epoch, and whether from the copy."""
-    reads = trace.spans.filter(pl.col("kind") == "read", pl.col("batch").is_not_null(), pl.col("bytes") > 0)
-    paths = trace.files.select("file", "path").filter(pl.col("path").str.contains(r"\.(?:JPEG|mdb|tar)$"))
-    paths = paths.with_columns(copy=pl.col("path").str.starts_with(str(local)), shared=pl.col("path").str.starts_with(str(served)))
+    reads = trace.spans.filter(
+        pl.col("kind") == "read", pl.col("batch").is_not_null(), pl.col("bytes") > 0
+    )
+    paths = trace.files.select("file", "path").filter(
+        pl.col("path").str.contains(r"\.(?:JPEG|mdb|tar)$")
+    )
+    paths = paths.with_columns(
+        copy=pl.col("path").str.starts_with(str(local)),
+        shared=pl.col("path").str.starts_with(str(served)),
+    )
     found = reads.join(paths.filter(pl.col("copy") | pl.col("shared")), on="file")
     return {
-        (epoch, copy): size for epoch, copy, size in found.group_by(pl.col("batch") // 8, "copy").agg(pl.col("bytes").sum()).rows()
+        (epoch, copy): size
+        for epoch, copy, size in found.group_by(pl.col("batch") // 8, "copy")
+        .agg(pl.col("bytes").sum())
+        .rows()
     }
 
 
 @pytest.mark.system(every=4)
 def test_staged_before_the_shared_path_is_read_once(datasets, served, tmp_path):
-    """By the server's own books: the dataset once, and a sample; every batch comes from the copy, which goes with the run."""
+    """By the server's own books: the dataset once, and a sample; every batch comes from the copy,
+    which goes with the run."""
     (tmp_path / "local").mkdir()
     arguments = ("--epochs", 3, "--stage-to", tmp_path / "local")
-    size, (trace, finished) = bytes_served(served, lambda: run(served.path / "files", *arguments, cwd=tmp_path))
+    size, (trace, finished) = bytes_served(
+        served, lambda: run(served.path / "files", *arguments, cwd=tmp_path)
+    )
 
     dataset, stage = datasets["files"], trace.run.stage
     index_bytes = dataset.index_path.stat().st_size
     sample = stage.shared_read.records * dataset.record_bytes_quantiles["max"]
     assert dataset.bytes + index_bytes <= size <= dataset.bytes + 3 * index_bytes + sample
-    assert {(epoch, True): dataset.bytes for epoch in range(3)} == where(trace, served.path, tmp_path / "local")
+    assert {(epoch, True): dataset.bytes for epoch in range(3)} == where(
+        trace, served.path, tmp_path / "local"
+    )
     assert (stage.copied_bytes, []) == (dataset.bytes + index_bytes, os.listdir(tmp_path / "local"))
     spans = trace.spans.filter(kind="stage")
     assert stage.copied_bytes == spans["bytes"].sum()
@@ -405,21 +502,32 @@ def test_staged_before_the_shared_path_is_read_once(datasets, served, tmp_path):
 
 @pytest.mark.system(every=4)
 @pytest.mark.parametrize("layout", ["files", "lmdb", "webdataset"])
-def test_staged_while_training_the_shared_path_is_read_in_the_first_epoch_only(datasets, served, tmp_path, layout):
-    """By the server's own books each byte is asked for about once, in three epochs; later epochs come from the copy alone."""
+def test_staged_while_training_the_shared_path_is_read_in_the_first_epoch_only(
+    datasets, served, tmp_path, layout
+):
+    """By the server's own books each byte is asked for about once, in three epochs; later epochs
+    come from the copy alone."""
     (tmp_path / "local").mkdir()
     arguments = ("--epochs", 3, "--stage-to", tmp_path / "local", "--stage-mode", "while-training")
-    size, (trace, finished) = bytes_served(served, lambda: run(served.path / layout, *arguments, cwd=tmp_path))
+    size, (trace, finished) = bytes_served(
+        served, lambda: run(served.path / layout, *arguments, cwd=tmp_path)
+    )
 
     dataset = datasets[layout]
     found = where(trace, served.path, tmp_path / "local")
     shared = [found.get((epoch, False), 0) for epoch in range(3)]
     assert dataset.bytes <= shared[0] + shared[1]
-    assert shared[1] < 0.3 * dataset.bytes  # a worker may begin the second epoch while another has not ended the first,
-    assert found.get((0, True), 0) < 0.3 * dataset.bytes  # which then finds those images in the copy
+    assert (
+        shared[1] < 0.3 * dataset.bytes
+    )  # a worker may begin the second epoch while another has not ended the first,
+    assert (
+        found.get((0, True), 0) < 0.3 * dataset.bytes
+    )  # which then finds those images in the copy
     assert 0 == shared[2]
     assert found[2, True] >= dataset.bytes
-    assert size < 1.6 * sum(os.stat(path).st_size for path in dataset.data_files())  # blocks and searches of a small dataset
+    assert size < 1.6 * sum(
+        os.stat(path).st_size for path in dataset.data_files()
+    )  # blocks and searches of a small dataset
     assert 0.99 < trace.run.stage.filled_ratio <= 1
     assert [] == os.listdir(tmp_path / "local")
     assert "written to" in jobs.whole_report(finished, tmp_path)
@@ -428,31 +536,50 @@ def test_staged_while_training_the_shared_path_is_read_in_the_first_epoch_only(d
 @pytest.mark.job(every=4)
 @pytest.mark.parametrize("layout", ["files", "lmdb", "webdataset"])
 def test_what_was_filled_and_is_kept_is_a_dataset(datasets, tmp_path, layout):
-    """Also where the job ended within its first epoch: what no worker has read is copied at the end, and the digest compared."""
+    """Also where the job ended within its first epoch: what no worker has read is copied at the
+    end, and the digest compared."""
     (tmp_path / "local").mkdir()
-    arguments = ("--steps", 3, "--stage-to", "local", "--stage-mode", "while-training", "--keep-staged")
+    arguments = (
+        "--steps",
+        3,
+        "--stage-to",
+        "local",
+        "--stage-mode",
+        "while-training",
+        "--keep-staged",
+    )
     trace, _ = run(datasets[layout].path, *arguments, cwd=tmp_path)
-    assert trace.run.stage.filled_ratio < 0.9 or layout == "webdataset"  # which reads more than it is asked for
+    assert (
+        trace.run.stage.filled_ratio < 0.9 or layout == "webdataset"
+    )  # which reads more than it is asked for
     assert [] == plan_verification(tmp_path / "local" / layout, deep=True, workers=1).run().problems
     assert [layout] == os.listdir(tmp_path / "local")
     if layout != "files":
         return
     shutil.rmtree(tmp_path / "run")
     again, finished = run(datasets[layout].path, "--steps", 1, "--stage-to", "local", cwd=tmp_path)
-    assert (True, 0, [layout]) == (again.run.stage.reused, again.run.stage.copied_bytes, os.listdir(tmp_path / "local"))
+    assert (True, 0, [layout]) == (
+        again.run.stage.reused,
+        again.run.stage.copied_bytes,
+        os.listdir(tmp_path / "local"),
+    )
     assert "were in" in jobs.whole_report(finished, tmp_path)
 
 
 @pytest.mark.system(every=4)
 def test_an_interrupted_staging_goes_on_with_the_next_run(datasets, served, tmp_path):
-    """Ctrl-C while files are copied: exit code 130, no dataset in the folder, and the next run copies the rest."""
+    """Ctrl-C while files are copied: exit code 130, no dataset in the folder, and the next run
+    copies the rest."""
     large = multiple_of(datasets["files"], Scale.parse("40x"))
     (tmp_path / "local").mkdir()
     served.slow_down(read_ms=50)  # so that the copy is never complete before the signal comes
     arguments = ("run", served.path / "files-40x", "--steps", 1, "--stage-to", "local", *SMALL)
     with jobs.started(*arguments, cwd=tmp_path) as process:
         jobs.wait_until(
-            lambda: any(path.stat().st_size for path in tmp_path.glob("local/.*/journal")) or process.poll() is not None
+            lambda: (
+                any(path.stat().st_size for path in tmp_path.glob("local/.*/journal"))
+                or process.poll() is not None
+            )
         )
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=120)
@@ -463,7 +590,12 @@ def test_an_interrupted_staging_goes_on_with_the_next_run(datasets, served, tmp_
     served.slow_down(read_ms=0)
     trace, _ = run(served.path / "files-40x", "--steps", 1, "--stage-to", "local", cwd=tmp_path)
     stage = trace.run.stage
-    assert 0 < stage.copied_bytes < stage.bytes == sum(os.stat(path).st_size for path in large.data_files())
+    assert (
+        0
+        < stage.copied_bytes
+        < stage.bytes
+        == sum(os.stat(path).st_size for path in large.data_files())
+    )
 
 
 @pytest.mark.job(every=4)
@@ -481,10 +613,13 @@ def test_a_run_does_not_remove_what_somebody_keeps(datasets, tmp_path):
 
 @pytest.mark.job(every=4)
 def test_a_killed_filling_is_no_dataset_and_no_harm(datasets, tmp_path):
-    """SIGKILL while workers fill the copy: nothing looks whole, and the next run fills a new one."""
+    """SIGKILL while workers fill the copy: nothing looks whole, and the next run fills a new
+    one."""
     (tmp_path / "local").mkdir()
     fill = ("--stage-to", "local", "--stage-mode", "while-training")
-    with jobs.running("run", datasets["lmdb"].path, "--steps", 2000, *fill, *SMALL, cwd=tmp_path, steps=2) as process:
+    with jobs.running(
+        "run", datasets["lmdb"].path, "--steps", 2000, *fill, *SMALL, cwd=tmp_path, steps=2
+    ) as process:
         ranks = jobs.recorded_processes(tmp_path)
         process.kill()
         process.communicate()
@@ -500,7 +635,11 @@ def test_a_killed_filling_is_no_dataset_and_no_harm(datasets, tmp_path):
 def test_auto_takes_the_folder_that_the_scheduler_names(datasets, tmp_path):
     """Found by name, and said."""
     (tmp_path / "job").mkdir()
-    environment = {**os.environ, "SLURM_TMPDIR": str(tmp_path / "job"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    environment = {
+        **os.environ,
+        "SLURM_TMPDIR": str(tmp_path / "job"),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+    }
     command = [
         sys.executable,
         "-m",
@@ -513,7 +652,12 @@ def test_auto_takes_the_folder_that_the_scheduler_names(datasets, tmp_path):
         "1",
         *map(str, SMALL),
     ]
-    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
+    ended = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200
+    )
     assert 0 == ended.returncode, ended.stderr
     stage = json.loads((tmp_path / "run" / "run.json").read_text())["stage"]
-    assert (str(tmp_path / "job" / "lmdb"), "SLURM_TMPDIR (Slurm's folder of the job)") == (stage["to"], stage["found_by"])
+    assert (str(tmp_path / "job" / "lmdb"), "SLURM_TMPDIR (Slurm's folder of the job)") == (
+        stage["to"],
+        stage["found_by"],
+    )

@@ -1,4 +1,5 @@
-"""Sampling a real job: the series agree with the kernel and psutil, and survive a kill of the launcher."""
+"""Sampling a real job: the series agree with the kernel and psutil, and survive a kill of the
+launcher."""
 
 import json
 import os
@@ -77,35 +78,50 @@ def end(job: "subprocess.Popen[bytes]") -> None:
     job.wait(PATIENCE_S)
 
 
-# ------------------------------------------------------------------------------------------------ a real job
+# --------------------------------------------------------------------------------------- a real job
 
 
 @pytest.mark.job
 def test_the_last_sample_of_a_process_agrees_with_the_kernel(data: Path, spool: Path) -> None:
-    """For a process that has finished its reads and waits, the series end at exactly the values of /proc and psutil."""
-    with reader(data) as job, Sampler(str(spool), period_s=0.02):  # takes its last sample while the process waits
+    """For a process that has finished its reads and waits, the series end at exactly the values of
+    /proc and psutil."""
+    with (
+        reader(data) as job,
+        Sampler(str(spool), period_s=0.02),
+    ):  # takes its last sample while the process waits
         assert job.stdout
         assert b"read\n" == job.stdout.readline()
         process = psutil.Process(job.pid)
         eventually(lambda: process.status() == psutil.STATUS_SLEEPING)
         io, threads, cpu = process.io_counters(), process.num_threads(), process.cpu_times()
-        eventually(lambda: values(read_counters(spool), "process.rchar", job.pid)[-1:] == [io.read_chars])
+        eventually(
+            lambda: values(read_counters(spool), "process.rchar", job.pid)[-1:] == [io.read_chars]
+        )
     pid = job.pid
     found = read_counters(spool)
     assert READ_BYTES * READS <= io.read_chars
-    assert (io.read_chars, io.read_count) == (values(found, "process.rchar", pid)[-1], values(found, "process.syscr", pid)[-1])
+    assert (io.read_chars, io.read_count) == (
+        values(found, "process.rchar", pid)[-1],
+        values(found, "process.syscr", pid)[-1],
+    )
     assert (io.read_bytes, io.write_bytes) == (
         values(found, "process.read_bytes", pid)[-1],
         values(found, "process.write_bytes", pid)[-1],
     )
     assert threads == values(found, "process.threads", pid)[-1]
-    assert (cpu.user, cpu.system) == (values(found, "process.cpu_user", pid)[-1], values(found, "process.cpu_system", pid)[-1])
+    assert (cpu.user, cpu.system) == (
+        values(found, "process.cpu_user", pid)[-1],
+        values(found, "process.cpu_system", pid)[-1],
+    )
     assert 0 == found.damaged
 
 
 @pytest.mark.job
-def test_the_io_counters_of_the_launcher_include_short_lived_processes(data: Path, spool: Path) -> None:
-    """The kernel adds the bytes of a reaped child to its parent, so the series of the launcher include all of them."""
+def test_the_io_counters_of_the_launcher_include_short_lived_processes(
+    data: Path, spool: Path
+) -> None:
+    """The kernel adds the bytes of a reaped child to its parent, so the series of the launcher
+    include all of them."""
     program = f"cat {data} > /dev/null; (cat {data} > /dev/null); exec cat {data}"
     ended = subprocess.run(
         [sys.executable, "-c", _SAMPLED_ONCE, str(spool), program],
@@ -138,16 +154,26 @@ def relatives(pid: int) -> set[int]:
 
 @pytest.mark.job
 def test_descendants_are_found_and_other_processes_are_not(data: Path, spool: Path) -> None:
-    """Children of children belong to the job, and so does a process without its parent that has the marker."""
+    """Children of children belong to the job, and so does a process without its parent that has the
+    marker."""
     job = JobProcesses(os.getpid(), b"IOPROF_SPOOL=" + os.fsencode(spool))
     marked = {**os.environ, "IOPROF_SPOOL": str(spool)}
-    orphan_and_child = f"(setsid sleep {PATIENCE_S} & echo $!) ; sleep {PATIENCE_S} & echo $!; read line; kill $!"
-    with subprocess.Popen(["sh", "-c", orphan_and_child], env=marked, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as shell:
+    orphan_and_child = (
+        f"(setsid sleep {PATIENCE_S} & echo $!) ; sleep {PATIENCE_S} & echo $!; read line; kill $!"
+    )
+    with subprocess.Popen(
+        ["sh", "-c", orphan_and_child], env=marked, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as shell:
         assert shell.stdout
         orphan, child = int(shell.stdout.readline()), int(shell.stdout.readline())
         eventually(lambda: psutil.Process(orphan).name() == "sleep")
         assert psutil.Process(orphan).ppid() not in (shell.pid, os.getpid())
-        strangers = {process.pid for process in psutil.process_iter()} - relatives(shell.pid) - relatives(os.getpid()) - {orphan}
+        strangers = (
+            {process.pid for process in psutil.process_iter()}
+            - relatives(shell.pid)
+            - relatives(os.getpid())
+            - {orphan}
+        )
         ours = {os.getpid(), shell.pid, child, orphan}
         eventually(lambda: ours <= {pid for pid, _ in job.read()[0]})
         readings, seen = job.read()
@@ -169,17 +195,28 @@ def test_a_process_that_ended_has_no_sample_even_before_it_is_reaped() -> None:
     assert child.pid not in {pid for pid, _ in readings}
 
 
-def show(proc: Path, pid: int, parent: int = 1, start: int = 100, num_bytes: int = 4096, environment: bytes = b"A=1\0") -> None:
+def show(
+    proc: Path,
+    pid: int,
+    parent: int = 1,
+    start: int = 100,
+    num_bytes: int = 4096,
+    environment: bytes = b"A=1\0",
+) -> None:
     """Create the files of a process in /proc."""
     (proc / str(pid)).mkdir(parents=True, exist_ok=True)
-    stat = f"{pid} (a (b) c) S {parent} 7 7 0 -1 0 0 0 1 0 5 6 0 0 20 0 1 0 {start} {num_bytes} 10 " + "0 " * 30
+    stat = (
+        f"{pid} (a (b) c) S {parent} 7 7 0 -1 0 0 0 1 0 5 6 0 0 20 0 1 0 {start} {num_bytes} 10 "
+        + "0 " * 30
+    )
     (proc / str(pid) / "stat").write_text(stat)
     (proc / str(pid) / "environ").write_bytes(environment)
     (proc / str(pid) / "status").write_text(f"Name:\ta (b) c\nTgid:\t{pid}\n")
 
 
 def test_a_reused_pid_is_a_new_subject(tmp_path: Path) -> None:
-    """A process is identified by pid and start time: the next process with the same pid has its own series."""
+    """A process is identified by pid and start time: the next process with the same pid has its own
+    series."""
     job = JobProcesses(7, b"nothing", str(tmp_path))
     show(tmp_path, 7, start=100)
     before, first = job.read()
@@ -191,7 +228,8 @@ def test_a_reused_pid_is_a_new_subject(tmp_path: Path) -> None:
 
 
 def test_a_pid_of_another_process_may_be_reused_by_the_job(tmp_path: Path) -> None:
-    """If the pid was reused since the last sample, it is another process, which may belong to the job."""
+    """If the pid was reused since the last sample, it is another process, which may belong to the
+    job."""
     proc, later = tmp_path / "proc", tmp_path / "later"
     show(proc, 7)
     show(proc, 9)
@@ -204,7 +242,8 @@ def test_a_pid_of_another_process_may_be_reused_by_the_job(tmp_path: Path) -> No
 
 
 def test_a_process_within_an_execve_is_examined_again(tmp_path: Path) -> None:
-    """Its environment is empty for a moment, so it may have the marker; other processes are examined only once."""
+    """Its environment is empty for a moment, so it may have the marker; other processes are
+    examined only once."""
     read: list[str] = []
 
     def read_file(path: str) -> bytes:
@@ -224,7 +263,8 @@ def test_a_process_within_an_execve_is_examined_again(tmp_path: Path) -> None:
 
 
 def test_processes_are_listed_again_when_there_is_a_new_one(tmp_path: Path) -> None:
-    """When the kernel has assigned another pid; the end of a process is noticed without a new list."""
+    """When the kernel has assigned another pid; the end of a process is noticed without a new
+    list."""
     job = JobProcesses(7, b"nothing", str(tmp_path))
     (tmp_path / "loadavg").write_text("0.00 0.01 0.05 1/123 9\n")
     show(tmp_path, 7)
@@ -249,7 +289,9 @@ def test_a_process_that_is_just_being_made_is_found_by_the_next_list(tmp_path: P
     assert {(7, 100)} == job.read()[0].keys()
     show(tmp_path, 11, parent=7)
     assert {(7, 100), (11, 100)} == job.read()[0].keys()
-    (tmp_path / "loadavg").write_text("0.00 0.01 0.05 1/123 8\n")  # the kernel begins with low pids again
+    (tmp_path / "loadavg").write_text(
+        "0.00 0.01 0.05 1/123 8\n"
+    )  # the kernel begins with low pids again
     show(tmp_path, 8, parent=11)
     shutil.rmtree(tmp_path / "10")  # a list of all has no threads
     assert {(7, 100), (8, 100), (11, 100)} == job.read()[0].keys()
@@ -269,7 +311,9 @@ def test_a_child_of_a_marked_process_belongs_to_the_job(tmp_path: Path) -> None:
 def test_a_process_of_another_user_is_sampled_except_for_its_reads(spool: Path) -> None:
     """If /proc/PID/io is not readable, the other series exist, and the process is counted."""
     program = _AS_NOBODY.format(root=str(ROOT))
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
     assert 0 == ended.returncode, ended.stderr
     found = json.loads(ended.stdout)
     assert 1 == found["refused"]
@@ -291,10 +335,10 @@ names = next(list(values) for (pid, _), values in readings.items() if pid == chi
 print(json.dumps({{"refused": job.io_refused - (not os.access("/proc/self/io", os.R_OK)), "names": names}}))
 child.stdin.close()
 child.wait()
-"""
+"""  # noqa: E501
 
 
-# ------------------------------------------------------------------------------------------------ the host
+# ----------------------------------------------------------------------------------------- the host
 
 
 def test_host_counters_lie_between_two_readings_of_psutil() -> None:
@@ -302,22 +346,41 @@ def test_host_counters_lie_between_two_readings_of_psutil() -> None:
 
     def of_psutil() -> dict[str, float]:
         times = psutil.cpu_times()
-        found = {"cpu.user": times.user + times.nice, "cpu.system": times.system, "cpu.idle": times.idle, "cpu.steal": times.steal}
+        found = {
+            "cpu.user": times.user + times.nice,
+            "cpu.system": times.system,
+            "cpu.idle": times.idle,
+            "cpu.steal": times.steal,
+        }
         for name, disk in psutil.disk_io_counters(perdisk=True, nowrap=False).items():
-            found |= {f"disk.{name}.reads": disk.read_count, f"disk.{name}.read_bytes": disk.read_bytes}
-            found |= {f"disk.{name}.write_bytes": disk.write_bytes, f"disk.{name}.busy_time": disk.busy_time / 1e3}
+            found |= {
+                f"disk.{name}.reads": disk.read_count,
+                f"disk.{name}.read_bytes": disk.read_bytes,
+            }
+            found |= {
+                f"disk.{name}.write_bytes": disk.write_bytes,
+                f"disk.{name}.busy_time": disk.busy_time / 1e3,
+            }
         for name, net in psutil.net_io_counters(pernic=True, nowrap=False).items():
-            found |= {f"network.{name}.received_bytes": net.bytes_recv, f"network.{name}.sent_bytes": net.bytes_sent}
+            found |= {
+                f"network.{name}.received_bytes": net.bytes_recv,
+                f"network.{name}.sent_bytes": net.bytes_sent,
+            }
         return found
 
     before, readings, after = of_psutil(), HostCounters().read()[HOST], of_psutil()
     compared = before.keys() & readings.keys()
     assert {"cpu.user", "cpu.idle"} <= compared
-    assert {} == {name: readings[name] for name in compared if not before[name] - 0.011 <= readings[name] <= after[name] + 0.011}
+    assert {} == {
+        name: readings[name]
+        for name in compared
+        if not before[name] - 0.011 <= readings[name] <= after[name] + 0.011
+    }
 
 
 def test_unavailable_host_counters_are_noted_once(tmp_path: Path) -> None:
-    """Without pressure files (an old kernel, psi=0) there are no such series, one note for each, and no second attempt."""
+    """Without pressure files (an old kernel, psi=0) there are no such series, one note for each,
+    and no second attempt."""
     proc = tmp_path / "proc"
     (proc / "net").mkdir(parents=True)
     for name in ("stat", "meminfo", "vmstat", "diskstats", "net/dev"):
@@ -333,7 +396,8 @@ def test_unavailable_host_counters_are_noted_once(tmp_path: Path) -> None:
 
 
 def test_partitions_and_compressed_memory_are_no_disks(tmp_path: Path) -> None:
-    """Requests of a partition are counted in its disk; stacked devices are included, devices without requests are not."""
+    """Requests of a partition are counted in its disk; stacked devices are included, devices
+    without requests are not."""
     proc, sys_folder = tmp_path / "proc", tmp_path / "sys"
     proc.mkdir()
     used = "4 0 16 3 2 0 8 1 1 5 9"
@@ -350,7 +414,8 @@ def test_partitions_and_compressed_memory_are_no_disks(tmp_path: Path) -> None:
     found = HostCounters(str(proc), str(sys_folder)).disks()
     assert {"nvme0n1", "dm-0"} == {name.split(".")[1] for name in found}
     assert (8192, 0.003, 4096, 1) == tuple(
-        found[f"disk.dm-0.{what}"] for what in ("read_bytes", "read_time", "write_bytes", "in_flight")
+        found[f"disk.dm-0.{what}"]
+        for what in ("read_bytes", "read_time", "write_bytes", "in_flight")
     )
 
 
@@ -361,10 +426,13 @@ def test_infiniband_counts_in_words_of_four_bytes(tmp_path: Path) -> None:
     (counters / "port_rcv_data").write_text("250\n")
     (counters / "port_xmit_data").write_text("3\n")
     found = HostCounters(sys=str(tmp_path)).read()[HOST]
-    assert (1000, 12) == (found["infiniband.mlx5_0.1.received_bytes"], found["infiniband.mlx5_0.1.sent_bytes"])
+    assert (1000, 12) == (
+        found["infiniband.mlx5_0.1.received_bytes"],
+        found["infiniband.mlx5_0.1.sent_bytes"],
+    )
 
 
-# ------------------------------------------------------------------------------------------------ GPUs
+# --------------------------------------------------------------------------------------------- GPUs
 
 
 class _RefusedError(Exception): ...
@@ -374,7 +442,8 @@ class _NotSupportedError(_RefusedError): ...
 
 
 def fake_nvml(**answers: Any) -> SimpleNamespace:
-    """A replacement for `pynvml` with one GPU and the given return values; tests/gpu tests a real GPU."""
+    """A replacement for `pynvml` with one GPU and the given return values; tests/gpu tests a real
+    GPU."""
 
     def answer(what: str, default: Any) -> Callable[..., Any]:
         def ask(*_: Any) -> Any:
@@ -386,27 +455,43 @@ def fake_nvml(**answers: Any) -> SimpleNamespace:
         return ask
 
     defaults = {
-        "nvmlInit": None, "nvmlShutdown": None, "nvmlDeviceGetCount": 1, "nvmlDeviceGetHandleByIndex": "gpu",
-        "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=97), "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=1 << 30),
-        "nvmlDeviceGetPowerUsage": 350_500, "nvmlDeviceGetClockInfo": 1410, "nvmlDeviceGetPcieThroughput": 1_500,
-    }  # fmt: skip
+        "nvmlInit": None,
+        "nvmlShutdown": None,
+        "nvmlDeviceGetCount": 1,
+        "nvmlDeviceGetHandleByIndex": "gpu",
+        "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=97),
+        "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=1 << 30),
+        "nvmlDeviceGetPowerUsage": 350_500,
+        "nvmlDeviceGetClockInfo": 1410,
+        "nvmlDeviceGetPcieThroughput": 1_500,
+    }
     constants = {"NVML_CLOCK_SM": 1, "NVML_PCIE_UTIL_RX_BYTES": 1, "NVML_PCIE_UTIL_TX_BYTES": 0}
     errors = {"NVMLError": _RefusedError, "NVMLError_NotSupported": _NotSupportedError}
-    return SimpleNamespace(**{name: answer(name, default) for name, default in defaults.items()}, **constants, **errors)
+    return SimpleNamespace(
+        **{name: answer(name, default) for name, default in defaults.items()}, **constants, **errors
+    )
 
 
 def test_gpu_series_have_the_units_of_the_table() -> None:
     """Milliwatts and kilobytes per second become watts and bytes per second."""
     expected = {
-        "gpu0.utilisation": 97.0, "gpu0.memory_used": float(1 << 30), "gpu0.power": 350.5, "gpu0.sm_clock": 1410.0,
-        "gpu0.pcie_received": 1.5e6, "gpu0.pcie_sent": 1.5e6,
-    }  # fmt: skip
+        "gpu0.utilisation": 97.0,
+        "gpu0.memory_used": float(1 << 30),
+        "gpu0.power": 350.5,
+        "gpu0.sm_clock": 1410.0,
+        "gpu0.pcie_received": 1.5e6,
+        "gpu0.pcie_sent": 1.5e6,
+    }
     assert {HOST: expected} == GpuCounters(fake_nvml()).read()
 
 
 def test_unsupported_gpu_counters_are_dropped() -> None:
-    """A partition of a GPU has no utilisation; a query that fails with another error is repeated."""
-    nvml = fake_nvml(nvmlDeviceGetUtilizationRates=_NotSupportedError(), nvmlDeviceGetPowerUsage=_RefusedError("busy"))
+    """A partition of a GPU has no utilisation; a query that fails with another error is
+    repeated."""
+    nvml = fake_nvml(
+        nvmlDeviceGetUtilizationRates=_NotSupportedError(),
+        nvmlDeviceGetPowerUsage=_RefusedError("busy"),
+    )
     gpus = GpuCounters(nvml)
     assert not {"gpu0.utilisation", "gpu0.power"} & gpus.read()[HOST].keys()
     nvml.nvmlDeviceGetUtilizationRates = nvml.nvmlDeviceGetPowerUsage = lambda _: 1000
@@ -423,16 +508,21 @@ def test_no_gpu_is_no_error(where: str) -> None:
     gpus.close()
 
 
-# ------------------------------------------------------------------------------------------------ the thread
+# --------------------------------------------------------------------------------------- the thread
 
 
 def test_every_series_that_is_written_is_defined(spool: Path) -> None:
-    """Names and units of a real recording are those of the table; every entry has a meaning, and patterns do not overlap."""
+    """Names and units of a real recording are those of the table; every entry has a meaning, and
+    patterns do not overlap."""
     with Sampler(str(spool), period_s=0.05) as sampler:
         eventually(lambda: sampler.sampling().samples >= 2)
     pairs = read_counters(spool).table.select("name", "unit").unique().rows()
     assert {"cpu.user", "process.rchar", "sampler.cpu"} <= {name for name, _ in pairs}
-    assert [] == [(name, unit) for name, unit in pairs if (series := find_series(name)) is None or series.unit != unit]
+    assert [] == [
+        (name, unit)
+        for name, unit in pairs
+        if (series := find_series(name)) is None or series.unit != unit
+    ]
     assert all(series.meaning.endswith(".") and series.unit for series in SERIES.values())
     assert find_series("disk.vda.speed") is None
     assert SERIES["network.{interface}.sent_bytes"] is find_series("network.eth0.100.sent_bytes")
@@ -448,7 +538,9 @@ def test_times_are_on_the_clock_of_spans(spool: Path) -> None:
     assert before <= table["time_ns"].min()
     assert table["time_ns"].max() <= after
     growing = [
-        name for name in table["name"].unique() if (series := find_series(name)) and series.cumulative and name != "cpu.iowait"
+        name
+        for name in table["name"].unique()
+        if (series := find_series(name)) and series.cumulative and name != "cpu.iowait"
     ]
     for name in growing:  # iowait may decrease (man proc_stat)
         for part in table.filter(pl.col("name") == name).partition_by("pid"):
@@ -456,7 +548,8 @@ def test_times_are_on_the_clock_of_spans(spool: Path) -> None:
 
 
 def test_the_cost_of_sampling_is_measured_and_limited(spool: Path) -> None:
-    """The CPU time of the thread is measured by the kernel, is in the facts, and an expensive sample extends the period."""
+    """The CPU time of the thread is measured by the kernel, is in the facts, and an expensive
+    sample extends the period."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     with Sampler(str(spool), period_s=0.001) as sampler:
         eventually(lambda: sampler.sampling().samples >= 5)
@@ -468,7 +561,8 @@ def test_the_cost_of_sampling_is_measured_and_limited(spool: Path) -> None:
 
 
 def test_a_sampler_leaves_nothing_behind(spool: Path) -> None:
-    """No thread and no descriptor, whether it was started or not; even the shortest job has a sample."""
+    """No thread and no descriptor, whether it was started or not; even the shortest job has a
+    sample."""
     read_counters(spool)  # its imports may keep threads and descriptors
     before = set(os.listdir("/proc/self/fd")), threading.active_count()
     Sampler(str(spool)).stop()
@@ -489,10 +583,14 @@ def test_a_folder_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> N
 def test_a_killed_launcher_leaves_its_samples(data: Path, spool: Path) -> None:
     """SIGKILL loses at most the line that was being written."""
     command = [sys.executable, str(LAUNCHER), str(spool), str(data), str(READ_BYTES), str(READS)]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as launcher:
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as launcher:
         assert launcher.stdout
         job = int(launcher.stdout.readline())
-        eventually(lambda: values(read_counters(spool), "process.rchar", job)[-1:] > [READ_BYTES * READS])
+        eventually(
+            lambda: values(read_counters(spool), "process.rchar", job)[-1:] > [READ_BYTES * READS]
+        )
         launcher.kill()
     eventually(lambda: not psutil.pid_exists(job))  # its standard input has ended
     found = read_counters(spool)

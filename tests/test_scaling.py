@@ -1,4 +1,5 @@
-"""Multiples of a dataset: what they may be called, what is in them, that it is really there, and that interruptions do no harm."""
+"""Multiples of a dataset: what they may be called, what is in them, that it is really there, and
+that interruptions do no harm."""
 
 import os
 import subprocess
@@ -40,7 +41,10 @@ FORMS = {
 def datasets(small_tree, tmp_path_factory):
     """36 records of 4 classes in each form; for reading only, and for what is made beside it."""
     folder = tmp_path_factory.mktemp("scaling")
-    return {form: made(small_tree, folder / form.replace(" ", "-"), **options) for form, options in FORMS.items()}
+    return {
+        form: made(small_tree, folder / form.replace(" ", "-"), **options)
+        for form, options in FORMS.items()
+    }
 
 
 @pytest.fixture(params=FORMS)
@@ -63,23 +67,36 @@ def dataset(request, datasets):
 def test_a_scale_is_a_multiple_or_a_percentage(text, copies, fraction, shown):
     """Whole copies, and exactly what remains: 0.1x is a tenth."""
     scale = Scale.parse(text)
-    assert (copies, fraction, shown, copies == 1 and not fraction) == (scale.copies, scale.fraction, str(scale), scale.is_one)
+    assert (copies, fraction, shown, copies == 1 and not fraction) == (
+        scale.copies,
+        scale.fraction,
+        str(scale),
+        scale.is_one,
+    )
 
 
-@pytest.mark.parametrize("text", ["", "x", "2", "0x", "0%", "-1x", "2X", "1e3x", "nanx", "10001x", "2x2x", "٢x", "1.x", "1,5x"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "x", "2", "0x", "0%", "-1x", "2X", "1e3x", "nanx", "10001x", "2x2x", "٢x", "1.x", "1,5x"],
+)
 def test_a_bad_scale_is_one_clear_line(text):
     """The value as it was given, and what to give instead."""
     with pytest.raises(CommandError) as found:
         Scale.parse(text)
-    assert (True, True, False) == (repr(text) in str(found.value), "50%" in str(found.value), "\n" in str(found.value))
+    assert (True, True, False) == (
+        repr(text) in str(found.value),
+        "50%" in str(found.value),
+        "\n" in str(found.value),
+    )
 
 
-# ------------------------------------------------------------------------------------------------ a fraction
+# --------------------------------------------------------------------------------------- a fraction
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=200), st.integers(1, 99), st.integers(0, 5))
 def test_a_subset_keeps_each_class_its_share(labels, percent, seed):
-    """Law: round(f · N) records, ascending, no index twice, and of each class f of it to within one record."""
+    """Law: round(f · N) records, ascending, no index twice, and of each class f of it to within one
+    record."""
     fraction = Fraction(percent, 100)
     chosen = balanced_subset(labels, fraction, seed)
 
@@ -92,9 +109,13 @@ def test_a_subset_keeps_each_class_its_share(labels, percent, seed):
 
 @given(st.lists(st.integers(0, 3), min_size=8, max_size=50), st.integers(0, 100))
 def test_a_subset_is_decided_by_labels_and_seed(labels, seed):
-    """The same seed chooses the same records, on any machine and in any layout; the choice does not follow the order."""
+    """The same seed chooses the same records, on any machine and in any layout; the choice does not
+    follow the order."""
     chosen = balanced_subset(labels, 0.5, seed)
-    assert chosen.tolist() == balanced_subset(np.array(labels, np.int32), Fraction(1, 2), seed).tolist()
+    assert (
+        chosen.tolist()
+        == balanced_subset(np.array(labels, np.int32), Fraction(1, 2), seed).tolist()
+    )
 
 
 def test_another_seed_chooses_others():
@@ -106,30 +127,44 @@ def test_another_seed_chooses_others():
 
 def test_labels_are_the_same_in_every_form(datasets):
     """Read from index, values and tars alike."""
-    assert 1 == len({tuple(stored_labels(dataset, workers=1).tolist()) for dataset in datasets.values()})
+    assert 1 == len(
+        {tuple(stored_labels(dataset, workers=1).tolist()) for dataset in datasets.values()}
+    )
 
 
-# ------------------------------------------------------------------------------------------------ what is made
+# ------------------------------------------------------------------------------------- what is made
 
 
 @pytest.mark.parametrize("text", ["2x", "1.5x", "0.5x"])
 def test_a_multiple_holds_the_records_that_often(dataset, text):
-    """Law: N whole copies in order, then the class-balanced rest, every image byte and label as before, every key or path new."""
+    """Law: N whole copies in order, then the class-balanced rest, every image byte and label as
+    before, every key or path new."""
     scale = Scale.parse(text)
     found = multiple_of(dataset, scale)
 
     before, after = stored(dataset), stored(found)
-    rest = balanced_subset([label for _, label, _ in before], scale.fraction, dataset.shuffle_seed) if scale.fraction else []
-    expected = [record[1:] for record in [*before * scale.copies, *(before[index] for index in rest)]]
+    rest = (
+        balanced_subset([label for _, label, _ in before], scale.fraction, dataset.shuffle_seed)
+        if scale.fraction
+        else []
+    )
+    expected = [
+        record[1:] for record in [*before * scale.copies, *(before[index] for index in rest)]
+    ]
     assert expected == [record[1:] for record in after]
     places = [str(path) for path in sorted(found.path.rglob("*"))]
     assert len(places) == len(set(places))
-    assert (float(scale.factor), len(expected), sum(len(data) for _, data in expected)) == (found.scale, found.records, found.bytes)
+    assert (float(scale.factor), len(expected), sum(len(data) for _, data in expected)) == (
+        found.scale,
+        found.records,
+        found.bytes,
+    )
 
 
 @pytest.mark.parametrize("text", ["2x", "1.5x", "0.5x"])
 def test_a_multiple_is_a_dataset_like_any_other(dataset, text):
-    """`verify --deep` finds nothing wrong with it: counts, bytes, digest, names, and every image decodes."""
+    """`verify --deep` finds nothing wrong with it: counts, bytes, digest, names, and every image
+    decodes."""
     found = multiple_of(dataset, Scale.parse(text))
     verified = plan_verification(found.path, deep=True, workers=1).run()
     assert [] == verified.problems
@@ -138,38 +173,63 @@ def test_a_multiple_is_a_dataset_like_any_other(dataset, text):
 
 
 def test_the_digest_of_a_multiple_is_that_of_its_records(datasets):
-    """Equal in every layout of the same images, and computed here from the records of the original alone."""
-    originals = [datasets[form] for form in ("files", "lmdb", "lmdb in shards", "webdataset", "parquet", "packed")]
+    """Equal in every layout of the same images, and computed here from the records of the original
+    alone."""
+    originals = [
+        datasets[form]
+        for form in ("files", "lmdb", "lmdb in shards", "webdataset", "parquet", "packed")
+    ]
     expected = RecordDigest()
     for _, label, data in records(originals[0]) * 2:
         expected.add(label, data)
-    assert {expected.text()} == {multiple_of(dataset, Scale.parse("2x")).digest for dataset in originals}
+    assert {expected.text()} == {
+        multiple_of(dataset, Scale.parse("2x")).digest for dataset in originals
+    }
     assert 1 == len({multiple_of(dataset, Scale.parse("0.5x")).digest for dataset in originals})
 
 
 def test_copies_take_their_own_place_on_the_disk(datasets):
-    """No link, no shared extent, no hole: twice the blocks; and a copy is cold when the original is warm."""
+    """No link, no shared extent, no hole: twice the blocks; and a copy is cold when the original is
+    warm."""
     for dataset in (datasets["files"], datasets["lmdb"], datasets["webdataset"]):
         found = multiple_of(dataset, Scale.parse("2x"))
         files = [path for path in found.path.rglob("*") if path.is_file()]
         assert all(path.stat().st_nlink == 1 and not path.is_symlink() for path in files)
-        inodes = {path.stat().st_ino for path in (*files, *(path for path in dataset.path.rglob("*") if path.is_file()))}
+        inodes = {
+            path.stat().st_ino
+            for path in (*files, *(path for path in dataset.path.rglob("*") if path.is_file()))
+        }
         assert len(inodes) == len(files) + sum(path.is_file() for path in dataset.path.rglob("*"))
         assert found.bytes <= sum(512 * path.stat().st_blocks for path in files)
         if residency([str(path) for path in files]).ratio:
             evict([str(path) for path in files])
-        data = next(str(path) for path in dataset.path.rglob("*") if path.suffix in (".JPEG", ".mdb", ".tar"))
+        data = next(
+            str(path)
+            for path in dataset.path.rglob("*")
+            if path.suffix in (".JPEG", ".mdb", ".tar")
+        )
         with open(data, "rb") as stream:
             stream.read()
-        assert (1.0, 0.0) == (residency([data]).ratio, residency([str(path) for path in files]).ratio)
+        assert (1.0, 0.0) == (
+            residency([data]).ratio,
+            residency([str(path) for path in files]).ratio,
+        )
 
 
 def test_half_of_a_files_dataset_needs_no_copy(datasets):
-    """An index and a link: no record's bytes are on the disk twice, and every reader of the folder finds the chosen ones."""
+    """An index and a link: no record's bytes are on the disk twice, and every reader of the folder
+    finds the chosen ones."""
     found = multiple_of(datasets["files"], Scale.parse("0.5x"))
-    assert ["dataset.json", "train", "train.txt"] == sorted(path.name for path in found.path.iterdir())
-    assert (True, datasets["files"].data_path.resolve()) == (found.data_path.is_symlink(), found.data_path.resolve())
-    moved = found.path.parent.rename(found.path.parent.with_name("moved"))  # both folders together, as a user moves them
+    assert ["dataset.json", "train", "train.txt"] == sorted(
+        path.name for path in found.path.iterdir()
+    )
+    assert (True, datasets["files"].data_path.resolve()) == (
+        found.data_path.is_symlink(),
+        found.data_path.resolve(),
+    )
+    moved = found.path.parent.rename(
+        found.path.parent.with_name("moved")
+    )  # both folders together, as a user moves them
     try:
         assert 18 == len(records(Dataset.load(moved / found.path.name)))
     finally:
@@ -177,7 +237,8 @@ def test_half_of_a_files_dataset_needs_no_copy(datasets):
 
 
 def test_the_second_time_it_is_there(datasets):
-    """Nothing is written again; what lies there and is something else is neither used nor replaced."""
+    """Nothing is written again; what lies there and is something else is neither used nor
+    replaced."""
     dataset = datasets["lmdb"]
     found = multiple_of(dataset, Scale.parse("2x"))
     before = (found.path / "dataset.json").stat()
@@ -201,7 +262,7 @@ def test_less_than_a_record_is_refused(datasets):
         multiple_of(datasets["files"], Scale.parse("0.01x"))
 
 
-# ------------------------------------------------------------------------------------------------ what can go wrong
+# -------------------------------------------------------------------------------- what can go wrong
 
 
 @pytest.mark.system
@@ -209,14 +270,17 @@ def test_a_full_disk_is_found_before_anything_is_written(small_tree, tmp_path, s
     """The free space is looked at first; the error says how much is needed, and nothing is left."""
     disk = small_disk(1 << 20)
     dataset = made(small_tree, disk / "data", layout="lmdb")
-    with pytest.raises(CommandError, match=r"data-50x: needs about 0\.00\d GB, .* has 0\.00\d GB free"):
+    with pytest.raises(
+        CommandError, match=r"data-50x: needs about 0\.00\d GB, .* has 0\.00\d GB free"
+    ):
         multiple_of(dataset, Scale.parse("50x"))
     assert ["data"] == [path.name for path in disk.iterdir()]
 
 
 @pytest.mark.job
 def test_an_interrupted_copy_goes_on(small_tree, tmp_path):
-    """What was written before an interrupt is not written again, and the bytes are those of one that was not interrupted."""
+    """What was written before an interrupt is not written again, and the bytes are those of one
+    that was not interrupted."""
     for layout in ("files", "lmdb", "webdataset"):
         dataset = made(small_tree, tmp_path / layout, layout=layout)
         whole = folder_bytes(multiple_of(dataset, Scale.parse("3x")).path)
@@ -231,12 +295,15 @@ def test_an_interrupted_copy_goes_on(small_tree, tmp_path):
         again.run(seen.append)
 
         assert (108, whole) == (sum(seen), folder_bytes(tmp_path / f"{layout}-3x"))
-        assert sorted(["dataset.json"]) == sorted(path.name for path in (tmp_path / f"{layout}-3x").glob("*.json"))
+        assert sorted(["dataset.json"]) == sorted(
+            path.name for path in (tmp_path / f"{layout}-3x").glob("*.json")
+        )
         assert [] == list(tmp_path.glob(".*"))
 
 
 def test_a_dataset_that_is_not_its_manifest_is_not_multiplied(small_tree, tmp_path):
-    """Copying a damaged dataset would make a whole one of it: the records are compared with the digest on the way."""
+    """Copying a damaged dataset would make a whole one of it: the records are compared with the
+    digest on the way."""
     dataset = made(small_tree, tmp_path / "data", layout="files")
     victim = next(dataset.data_path.rglob("*.JPEG"))
     victim.write_bytes(victim.read_bytes()[:-1] + b"?")
@@ -253,7 +320,10 @@ def test_copies_never_bear_the_name_of_another_record(small_tree, tmp_path):
     first = next(tree.rglob("*_0.JPEG"))
     first.with_name(first.name.replace(".JPEG", ".x2.JPEG")).write_bytes(first.read_bytes())
     found = multiple_of(made(tree, tmp_path / "data", layout="files"), Scale.parse("2x"))
-    assert (74, 74) == (found.records, sum(1 for path in found.data_path.rglob("*.JPEG") if path.is_file()))
+    assert (74, 74) == (
+        found.records,
+        sum(1 for path in found.data_path.rglob("*.JPEG") if path.is_file()),
+    )
 
 
 @pytest.mark.system
@@ -263,7 +333,10 @@ def test_a_folder_that_may_not_be_written_is_one_line(datasets, tmp_path):
         dataset = replace(datasets["lmdb"], path=tmp_path / "readonly" / "data")
         (tmp_path / "readonly").mkdir()
         subprocess.run(["cp", "-r", datasets["lmdb"].path, dataset.path], check=True)
-        if subprocess.run(["mount", "--bind", "-o", "ro", tmp_path / "readonly", tmp_path / "readonly"], check=False).returncode:
+        if subprocess.run(
+            ["mount", "--bind", "-o", "ro", tmp_path / "readonly", tmp_path / "readonly"],
+            check=False,
+        ).returncode:
             pytest.skip("a read-only mount is not permitted")
         subprocess.run(["mount", "-o", "remount,bind,ro", tmp_path / "readonly"], check=True)
         try:
@@ -276,7 +349,8 @@ def test_a_folder_that_may_not_be_written_is_one_line(datasets, tmp_path):
 
 
 def test_a_record_with_a_hostile_name_is_refused(small_tree, tmp_path):
-    """Keys of an LMDB are untrusted: a name that is no file's name, and a label that is no class's, end in one line."""
+    """Keys of an LMDB are untrusted: a name that is no file's name, and a label that is no class's,
+    end in one line."""
     dataset = made(small_tree, tmp_path / "data", layout="lmdb")
     with pytest.raises(DatasetError, match="not a valid file name"):
         planned_multiple(hostile(dataset, b"00000035_../../x"), "2x").run()
@@ -304,7 +378,10 @@ def hostile(dataset, key):
     import lmdb
 
     last = f"{dataset.records - 1:08d}".encode()
-    with lmdb.open(str(dataset.data_path), lock=False) as environment, environment.begin(write=True) as transaction:
+    with (
+        lmdb.open(str(dataset.data_path), lock=False) as environment,
+        environment.begin(write=True) as transaction,
+    ):
         cursor = transaction.cursor()
         cursor.set_range(last)
         value = bytes(cursor.value())
@@ -318,7 +395,13 @@ def planned_multiple(dataset, text):
     scale = Scale.parse(text)
     nothing = np.empty(0, np.int64)
     return plan_multiple(
-        dataset, scale.beside(dataset.path), scale.copies, nothing, float(scale.factor), scale.source(dataset), workers=1
+        dataset,
+        scale.beside(dataset.path),
+        scale.copies,
+        nothing,
+        float(scale.factor),
+        scale.source(dataset),
+        workers=1,
     )
 
 
@@ -333,7 +416,7 @@ def interrupt_after(count):
     return advance
 
 
-# ------------------------------------------------------------------------------------------------ whether copies are copies
+# ------------------------------------------------------------------------ whether copies are copies
 
 
 @pytest.mark.system
@@ -344,9 +427,14 @@ def test_a_linked_extent_is_no_second_copy(tmp_path):
         original.write_bytes(os.urandom(3 << 20))
         copied.write_bytes(original.read_bytes())
         assert (3 << 20, 0) == seen([original, copied])
-        if subprocess.run(["cp", "--reflink=always", original, linked], capture_output=True, check=False).returncode:
+        if subprocess.run(
+            ["cp", "--reflink=always", original, linked], capture_output=True, check=False
+        ).returncode:
             pytest.skip("this xfs has no reflinks")
-        assert (6 << 20, 6 << 20) == (2 * seen([original])[0], sum(seen([path])[1] for path in (original, linked)))
+        assert (6 << 20, 6 << 20) == (
+            2 * seen([original])[0],
+            sum(seen([path])[1] for path in (original, linked)),
+        )
         assert (3 << 20, 0) == seen([copied])
 
 
@@ -361,7 +449,10 @@ def test_where_it_cannot_be_seen_it_is_not_said(tmp_path, small_disk):
     file = small_disk(1 << 20) / "file"
     file.write_bytes(bytes(9000))
     found = extent_sharing([str(file)], "tmpfs")
-    assert (None, "tmpfs does not report the extents of its files (Operation not supported)") == (found.shared_bytes, found.reason)
+    assert (None, "tmpfs does not report the extents of its files (Operation not supported)") == (
+        found.shared_bytes,
+        found.reason,
+    )
     (tmp_path / "file").write_bytes(bytes(9000))
     found = extent_sharing([str(tmp_path / "file")], "zfs")
     assert (None, True) == (found.shared_bytes, "zfs get dedup" in found.reason)

@@ -1,4 +1,5 @@
-"""Threads that share a core while another one is idle: how much of the cores they get, and how that is found in a run."""
+"""Threads that share a core while another one is idle: how much of the cores they get, and how that
+is found in a run."""
 
 from dataclasses import replace
 from itertools import product
@@ -31,32 +32,50 @@ def test_threads_at_random_leave_cores_idle(cores: int, threads: int) -> None:
 
 
 @given(st.integers(1, 8), st.floats(0.0, 20.0), st.floats(0.0, 1.0))
-def test_scattered_threads_get_no_more_than_others(cores: int, threads: float, scattered: float) -> None:
+def test_scattered_threads_get_no_more_than_others(
+    cores: int, threads: float, scattered: float
+) -> None:
     """And one alone always has a core."""
-    best, found = Resource(cores).usable(threads), Resource(cores, scattered=scattered).usable(threads)
+    best, found = (
+        Resource(cores).usable(threads),
+        Resource(cores, scattered=scattered).usable(threads),
+    )
     assert min(1.0, best) - 1e-9 <= found <= best == min(cores, threads)
 
 
 def delayed(scattered: float, seen_as: float) -> tuple[Pipeline, str]:
-    """A run on two cores whose work was stretched as that of threads scattered so far, and whose batches came as if `seen_as`."""
+    """A run on two cores whose work was stretched as that of threads scattered so far, and whose
+    batches came as if `seen_as`."""
     stages = tuple({"storage": 30 * MS, "decode": (16 + row % 9) * MS} for row in range(160))
-    recorded = pipeline(simulate(Job(4, 2, stages, tuple({"compute": 6 * MS} for _ in stages))).trace)
+    recorded = pipeline(
+        simulate(Job(4, 2, stages, tuple({"compute": 6 * MS} for _ in stages))).trace
+    )
     [rank] = recorded.ranks
     use = CpuUse(cpu_s=1.0)
     run = replace(
-        recorded, cores={rank.host: 2.0}, on_device=False, ranks=(replace(rank, loop_cpu=use, worker_cpu=use),),
-    )  # fmt: skip
+        recorded,
+        cores={rank.host: 2.0},
+        on_device=False,
+        ranks=(replace(rank, loop_cpu=use, worker_cpu=use),),
+    )
     simulation = Simulation(plan(filled(replace(run, scattered={rank.host: scattered}))))
     simulation.run()
     use = replace(use, dilation=simulation.dilation(0))
     [times] = Simulation(plan(filled(replace(run, scattered={rank.host: seen_as})))).run()
     work = np.where(np.arange(len(STAGES)) == STORAGE, 1.0, use.dilation)
-    iterations = [replace(each, tasks=replace(each.tasks, stages_s=each.tasks.stages_s * work)) for each in rank.iterations]
+    iterations = [
+        replace(each, tasks=replace(each.tasks, stages_s=each.tasks.stages_s * work))
+        for each in rank.iterations
+    ]
     rank = replace(
-        rank, iterations=tuple(iterations), loop_cpu=use, worker_cpu=use,
+        rank,
+        iterations=tuple(iterations),
+        loop_cpu=use,
+        worker_cpu=use,
         program=replace(rank.program, after_s=rank.program.after_s * use.dilation),
-        taken_ns=rank.begin_ns + (np.array(times.ended_s) * 1e9).astype(np.int64), end_ns=rank.begin_ns + int(times.end_s * 1e9),
-    )  # fmt: skip
+        taken_ns=rank.begin_ns + (np.array(times.ended_s) * 1e9).astype(np.int64),
+        end_ns=rank.begin_ns + int(times.end_s * 1e9),
+    )
     return replace(run, ranks=(rank,)), rank.host
 
 
@@ -75,14 +94,24 @@ def test_threads_are_not_scattered_where_the_run_is_faster_than_that() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [Change(speeds={"storage": 4.0}), Change(cache="warm"), Change(batch=4), Change(workers=8), Change(cores=1)]
+    "change",
+    [
+        Change(speeds={"storage": 4.0}),
+        Change(cache="warm"),
+        Change(batch=4),
+        Change(workers=8),
+        Change(cores=1),
+    ],
 )
 def test_where_who_gets_a_core_changes_the_cores_are_shared(change: Change) -> None:
-    """Also if times as measured reproduce the run better: they say nothing of another competition."""
+    """Also if times as measured reproduce the run better: they say nothing of another
+    competition."""
     run, _ = delayed(0.7, seen_as=0.7)
     found, shared = (predict(replace(run, shares_cores=shares), change) for shares in (False, True))
     assert found == shared
-    naive = replayed(run).step_s / replayed(changed(replace(run, shares_cores=False), change)).step_s
+    naive = (
+        replayed(run).step_s / replayed(changed(replace(run, shares_cores=False), change)).step_s
+    )
     assert found.speedup != pytest.approx(naive, rel=0.02)
 
 

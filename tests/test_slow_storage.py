@@ -1,4 +1,5 @@
-"""Simulated slow storage: throttle and memory limit work, by the counters of the kernel, and leave nothing behind."""
+"""Simulated slow storage: throttle and memory limit work, by the counters of the kernel, and leave
+nothing behind."""
 
 import shutil
 import subprocess
@@ -34,7 +35,8 @@ def read(path: Path, join: object) -> float:
 @pytest.mark.system(every=4)
 @pytest.mark.parametrize("file_system", ["ext4", "xfs"])
 def test_a_buffered_reader_gets_no_more_than_the_rate(file_system: str, tmp_path: Path) -> None:
-    """The time has a lower bound, and by the counters of the kernel each byte was read from the device once."""
+    """The time has a lower bound, and by the counters of the kernel each byte was read from the
+    device once."""
     rate = 8 * MIB
     with throttled_disk(tmp_path, file_system=file_system, bytes_per_s=rate) as disk:
         path = disk.path / "data"
@@ -62,11 +64,14 @@ def test_who_has_not_joined_is_not_throttled(tmp_path: Path) -> None:
 def test_the_loop_device_reads_past_the_page_cache(tmp_path: Path) -> None:
     """Otherwise the image would be cached, and the throttled device could be as fast as memory."""
     with throttled_disk(tmp_path) as disk:
-        assert "1" == Path("/sys/class/block", Path(disk.device).name, "loop/dio").read_text().strip()
+        assert (
+            "1" == Path("/sys/class/block", Path(disk.device).name, "loop/dio").read_text().strip()
+        )
 
 
 def test_a_limit_of_memory_bounds_the_page_cache(tmp_path: Path) -> None:
-    """A file of four times the limit is read completely, and its cached part stays below the limit."""
+    """A file of four times the limit is read completely, and its cached part stays below the
+    limit."""
     limit = 48 * MIB
     path = tmp_path / "data"
     path.write_bytes(DATA * 12)
@@ -81,7 +86,11 @@ def resident_bytes(path: Path) -> int:
     """Cached bytes, by fincore of util-linux."""
     if shutil.which("fincore") is None:
         pytest.skip("no fincore on this machine")
-    shown = subprocess.run(["fincore", "--bytes", "--noheadings", "--output", "RES", path], capture_output=True, text=True)
+    shown = subprocess.run(
+        ["fincore", "--bytes", "--noheadings", "--output", "RES", path],
+        capture_output=True,
+        text=True,
+    )
     return int(shown.stdout)
 
 
@@ -89,7 +98,10 @@ def test_memory_of_a_process_counts_too(tmp_path: Path) -> None:
     """A process that allocates more than the limit is killed, and no other."""
     with bounded_memory(32 * MIB) as bound:
         ended = subprocess.run(
-            [sys.executable, "-c", "x = bytearray(256 << 20)"], preexec_fn=bound.join, capture_output=True, text=True
+            [sys.executable, "-c", "x = bytearray(256 << 20)"],
+            preexec_fn=bound.join,
+            capture_output=True,
+            text=True,
         )
     assert -9 == ended.returncode
 
@@ -98,11 +110,15 @@ class BrokenOffError(Exception):
     """Ways in which a test may end."""
 
 
-def left_reading(bound_or_disk: BoundedMemory | slow_storage.ThrottledDisk, path: Path) -> "subprocess.Popen[str]":
+def left_reading(
+    bound_or_disk: BoundedMemory | slow_storage.ThrottledDisk, path: Path
+) -> "subprocess.Popen[str]":
     """A child that has joined the group, holds a file open, and waits."""
     code = "import sys\nfile = open(sys.argv[1], 'rb')\nprint('open', flush=True)\nsys.stdin.read()"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    child = subprocess.Popen([sys.executable, "-c", code, path], preexec_fn=bound_or_disk.join, text=True, **pipes)
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, path], preexec_fn=bound_or_disk.join, text=True, **pipes
+    )
     assert child.stdout is not None
     assert "open\n" == child.stdout.readline()
     return child
@@ -121,7 +137,12 @@ def test_nothing_stays_of_a_disk_though_the_test_fails(tmp_path: Path) -> None:
     assert [] == list(tmp_path.iterdir())
     assert not disk.group.path.exists()
     assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
-    assert str(tmp_path) not in subprocess.run(["losetup", "--list"], capture_output=True, text=True, check=True).stdout
+    assert (
+        str(tmp_path)
+        not in subprocess.run(
+            ["losetup", "--list"], capture_output=True, text=True, check=True
+        ).stdout
+    )
 
 
 def test_nothing_stays_of_a_bound_though_the_test_fails(tmp_path: Path) -> None:
@@ -141,7 +162,11 @@ def test_without_root_it_says_so() -> None:
     code = "import os, slow_storage, control_groups\nos.geteuid() or os.setuid(65534)\n"
     code += "print(slow_storage.missing())\nprint(control_groups.missing('memory'))"
     ended = subprocess.run(
-        [sys.executable, "-c", code], cwd=Path(slow_storage.__file__).parent, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        cwd=Path(slow_storage.__file__).parent,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert "a throttled disk needs root\na control group for memory needs root\n" == ended.stdout
 

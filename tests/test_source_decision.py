@@ -1,4 +1,5 @@
-"""The decision where the bytes of a read came from, case by case: native/capture/source.c, without a file system or a disk."""
+"""The decision where the bytes of a read came from, case by case: native/capture/source.c, without
+a file system or a disk."""
 
 import re
 import subprocess
@@ -85,15 +86,18 @@ unknown    bytes=8192 switched us=50 waited                         -> unknown 8
 blocks     bytes=8192 switched us=50 preempted                      -> page_cache 8192
 blocks     bytes=8192 switched us=50 waited blocks=16 preempted     -> storage 8192, readahead 1
 blocks     bytes=8192 switched us=50 waited preempted               -> unknown 8192
-"""
-"""Facts of a read -> its parts by source, and the readahead for the next one; decide_sources.c explains the words."""
+"""  # noqa: E501
+"""Facts of a read -> its parts by source, and the readahead for the next one; decide_sources.c
+explains the words."""
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Reads lines of facts, prints lines of sources."""
     options = ("-fsanitize=undefined", str(NATIVE / "capture" / "source.c"))
-    return compiled("decide_sources.c", tmp_path_factory.mktemp("decision") / "decide_sources", *options)
+    return compiled(
+        "decide_sources.c", tmp_path_factory.mktemp("decision") / "decide_sources", *options
+    )
 
 
 def decided(program: Path, lines: list[str]) -> list[str]:
@@ -107,7 +111,10 @@ def test_cases(program: Path) -> None:
     """Each line of the table above."""
     lines = [line for line in CASES.splitlines() if line and not line.startswith("#")]
     facts = [line.partition("->")[0].rstrip() for line in lines]
-    found = [f"{line.partition('->')[0]}-> {sources}" for line, sources in zip(lines, decided(program, facts), strict=True)]
+    found = [
+        f"{line.partition('->')[0]}-> {sources}"
+        for line, sources in zip(lines, decided(program, facts), strict=True)
+    ]
     assert lines == found
 
 
@@ -115,7 +122,10 @@ def test_cases(program: Path) -> None:
 def reads(draw: st.DrawFn) -> str:
     """Facts of a read that could be measured."""
     num_bytes = draw(st.integers(1, 1 << 20))
-    words = [draw(st.sampled_from(["blocks", "memory", "unreliable", "unknown"])), f"bytes={num_bytes}"]
+    words = [
+        draw(st.sampled_from(["blocks", "memory", "unreliable", "unknown"])),
+        f"bytes={num_bytes}",
+    ]
     words += [word for word in ("direct", "waited", "preempted", "stale") if draw(st.booleans())]
     if draw(st.booleans()):
         nowait = draw(st.integers(0, num_bytes))
@@ -131,7 +141,10 @@ def reads(draw: st.DrawFn) -> str:
 @given(st.lists(reads(), min_size=20, max_size=60))
 def test_every_byte_has_one_source(program: Path, lines: list[str]) -> None:
     """The parts of a read add up to what it returned."""
-    sums = [sum(map(int, re.findall(r"[a-z_]+ (\d+)", sources.partition(",")[0]))) for sources in decided(program, lines)]
+    sums = [
+        sum(map(int, re.findall(r"[a-z_]+ (\d+)", sources.partition(",")[0])))
+        for sources in decided(program, lines)
+    ]
     assert [int(re.findall(r"\bbytes=(\d+)", line)[0]) for line in lines] == sums
 
 
@@ -139,4 +152,6 @@ def test_every_byte_has_one_source(program: Path, lines: list[str]) -> None:
 @given(st.lists(reads(), min_size=20, max_size=60), st.integers(1, 1 << 40))
 def test_only_differences_of_counters_matter(program: Path, lines: list[str], offset: int) -> None:
     """What the thread did before the read changes nothing."""
-    assert decided(program, lines) == decided(program, [f"{line} offset={offset}" for line in lines])
+    assert decided(program, lines) == decided(
+        program, [f"{line} offset={offset}" for line in lines]
+    )

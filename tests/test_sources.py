@@ -1,4 +1,5 @@
-"""Sources: validation images with the devkit's labels, Kaggle's layout, Parquet shards, synthetic images, known archives."""
+"""Sources: validation images with the devkit's labels, Kaggle's layout, Parquet shards, synthetic
+images, known archives."""
 
 import contextlib
 import hashlib
@@ -37,10 +38,25 @@ def expected_labels() -> dict[str, int]:
 
 
 def meta_mat(compressed: bool = True) -> bytes:
-    """The devkit's list of synsets as SciPy writes it: the classes, and an inner node of the tree."""
-    scipy_io = pytest.importorskip("scipy.io", reason="SciPy is not installed, which writes MATLAB files")
-    names = ["ILSVRC2012_ID", "WNID", "words", "gloss", "num_children", "children", "wordnet_height", "num_train_images"]
-    rows = [(number, wnid, f"words of {wnid}", "gloss", 0, np.zeros((1, 0)), 0, 1300) for number, wnid in WNIDS.items()]
+    """The devkit's list of synsets as SciPy writes it: the classes, and an inner node of the
+    tree."""
+    scipy_io = pytest.importorskip(
+        "scipy.io", reason="SciPy is not installed, which writes MATLAB files"
+    )
+    names = [
+        "ILSVRC2012_ID",
+        "WNID",
+        "words",
+        "gloss",
+        "num_children",
+        "children",
+        "wordnet_height",
+        "num_train_images",
+    ]
+    rows = [
+        (number, wnid, f"words of {wnid}", "gloss", 0, np.zeros((1, 0)), 0, 1300)
+        for number, wnid in WNIDS.items()
+    ]
     rows.append((1001, "n00001740", "entity", "gloss", 2, np.array([[1, 2]]), 5, 0))
     synsets = np.array(rows, dtype=[(name, "O") for name in names]).reshape(-1, 1)
     stream = io.BytesIO()
@@ -48,9 +64,14 @@ def meta_mat(compressed: bool = True) -> bytes:
     return stream.getvalue()
 
 
-def devkit(truth: str = "".join(f"{number}\n" for number in TRUTH), compressed: bool = True) -> dict[str, bytes]:
+def devkit(
+    truth: str = "".join(f"{number}\n" for number in TRUTH), compressed: bool = True
+) -> dict[str, bytes]:
     """Its files that matter."""
-    return {"data/meta.mat": meta_mat(compressed), "data/ILSVRC2012_validation_ground_truth.txt": truth.encode()}
+    return {
+        "data/meta.mat": meta_mat(compressed),
+        "data/ILSVRC2012_validation_ground_truth.txt": truth.encode(),
+    }
 
 
 def write_tar(path: Path, files: dict[str, bytes], mode: str = "w") -> Path:
@@ -64,7 +85,9 @@ def write_tar(path: Path, files: dict[str, bytes], mode: str = "w") -> Path:
 
 def val_tar(folder: Path, **of_devkit: object) -> Path:
     write_tar(
-        folder / "ILSVRC2012_devkit_t12.tar.gz", {f"ILSVRC2012_devkit_t12/{k}": v for k, v in devkit(**of_devkit).items()}, "w:gz"
+        folder / "ILSVRC2012_devkit_t12.tar.gz",
+        {f"ILSVRC2012_devkit_t12/{k}": v for k, v in devkit(**of_devkit).items()},
+        "w:gz",
     )
     return write_tar(folder / "ILSVRC2012_img_val.tar", VAL)
 
@@ -73,12 +96,13 @@ def labels_of(dataset: Dataset) -> dict[str, int]:
     return {name: label for name, label, _ in records(dataset)}
 
 
-# ------------------------------------------------------------------------------------------------ validation images
+# -------------------------------------------------------------------------------- validation images
 
 
 @pytest.mark.parametrize("compressed", [True, False])
 def test_validation_labels_are_places_of_sorted_wnids(tmp_path, compressed):
-    """Not ILSVRC2012_ID, by which the devkit counts; the bytes are those in the tar, and the classes bear their names."""
+    """Not ILSVRC2012_ID, by which the devkit counts; the bytes are those in the tar, and the
+    classes bear their names."""
     (tmp_path / "source").mkdir()
     val_tar(tmp_path / "source", compressed=compressed)
     dataset = made(tmp_path / "source", tmp_path / "dataset", split="val", layout="lmdb")
@@ -91,18 +115,32 @@ def test_validation_labels_are_places_of_sorted_wnids(tmp_path, compressed):
 
 
 def test_every_list_of_validation_labels_says_the_same(tmp_path):
-    """The devkit packed or not, Kaggle's solution, the list of synsets; images in a tar, in a flat folder or at Kaggle's place."""
+    """The devkit packed or not, Kaggle's solution, the list of synsets; images in a tar, in a flat
+    folder or at Kaggle's place."""
     wnids = [WNIDS[number] for number in TRUTH]
     solution = "ImageId,PredictionString\n" + "".join(
-        f"{Path(name).stem},{wnid} 1 2 3 4 {wnid} 5 6 7 8 \n" for name, wnid in zip(VAL, wnids, strict=True)
+        f"{Path(name).stem},{wnid} 1 2 3 4 {wnid} 5 6 7 8 \n"
+        for name, wnid in zip(VAL, wnids, strict=True)
     )
     mapping = "".join(f"{wnid} words of {wnid}\n" for wnid in WNIDS.values())
     flat = {f"val/{name}": data for name, data in VAL.items()}
     kaggle = {f"ILSVRC/Data/CLS-LOC/val/{name}": data for name, data in VAL.items()}
     sources = {
-        "folder": {**flat, **{f"ILSVRC2012_devkit_t12/{name}": data for name, data in devkit().items()}},
-        "kaggle": {**kaggle, "LOC_val_solution.csv": solution.encode(), "LOC_synset_mapping.txt": mapping.encode()},
-        "synsets": {**flat, "imagenet_2012_validation_synset_labels.txt": "".join(f"{wnid}\n" for wnid in wnids).encode()},
+        "folder": {
+            **flat,
+            **{f"ILSVRC2012_devkit_t12/{name}": data for name, data in devkit().items()},
+        },
+        "kaggle": {
+            **kaggle,
+            "LOC_val_solution.csv": solution.encode(),
+            "LOC_synset_mapping.txt": mapping.encode(),
+        },
+        "synsets": {
+            **flat,
+            "imagenet_2012_validation_synset_labels.txt": "".join(
+                f"{wnid}\n" for wnid in wnids
+            ).encode(),
+        },
     }
     (tmp_path / "tar").mkdir()
     digests = {made(val_tar(tmp_path / "tar"), tmp_path / "of-tar", split="val").digest}
@@ -115,7 +153,10 @@ def test_every_list_of_validation_labels_says_the_same(tmp_path):
 
 def test_kaggle_has_class_folders_for_training(tmp_path):
     """And the class names next to them."""
-    files = {"ILSVRC/Data/CLS-LOC/train/n01/a.JPEG": jpeg(), "LOC_synset_mapping.txt": b"n01 tench, Tinca tinca\n"}
+    files = {
+        "ILSVRC/Data/CLS-LOC/train/n01/a.JPEG": jpeg(),
+        "LOC_synset_mapping.txt": b"n01 tench, Tinca tinca\n",
+    }
     dataset = made(tree(tmp_path / "source", files), tmp_path / "dataset")
     assert ("tench, Tinca tinca", {"a.JPEG": 0}) == (dataset.classes[0].name, labels_of(dataset))
     with pytest.raises(CommandError, match="has no folder test"):
@@ -124,7 +165,11 @@ def test_kaggle_has_class_folders_for_training(tmp_path):
 
 @pytest.mark.parametrize(
     ("truth", "words"),
-    [("3\n1\n", "has no label"), ("3\n1\n4\n2\n3\n3\n1001\n", "not a class of"), ("3\nx\n4\n2\n3\n3\n1\n", "not a class of")],
+    [
+        ("3\n1\n", "has no label"),
+        ("3\n1\n4\n2\n3\n3\n1001\n", "not a class of"),
+        ("3\nx\n4\n2\n3\n3\n1\n", "not a class of"),
+    ],
 )
 def test_a_list_that_does_not_fit_is_refused(tmp_path, truth, words):
     """An image without a label, a number that is no class."""
@@ -137,7 +182,9 @@ def test_images_without_classes_are_told_what_is_missing(tmp_path):
     write_tar(tmp_path / "ILSVRC2012_img_val.tar", VAL)
     tree(tmp_path / "source", {f"val/{name}": data for name, data in VAL.items()})
     for path in (tmp_path / "ILSVRC2012_img_val.tar", tmp_path / "source"):
-        with pytest.raises(DatasetError, match=r"without classes; put a list.*ILSVRC2012_devkit_t12\.tar\.gz"):
+        with pytest.raises(
+            DatasetError, match=r"without classes; put a list.*ILSVRC2012_devkit_t12\.tar\.gz"
+        ):
             open_source(path, "val")
 
 
@@ -145,7 +192,12 @@ def test_images_without_classes_are_told_what_is_missing(tmp_path):
 def test_a_damaged_meta_mat_never_crashes(data, place, whole):
     """Any bytes: a list, or an error of ioprof."""
     good = META if whole else META_PLAIN
-    for hostile in (data, good[:place] + data + good[place + len(data) :], good[:place], good[:126] + b"IM" + data):
+    for hostile in (
+        data,
+        good[:place] + data + good[place + len(data) :],
+        good[:place],
+        good[:126] + b"IM" + data,
+    ):
         with contextlib.suppress(DatasetError):
             assert isinstance(read_structs(hostile, "meta"), list)
 
@@ -159,32 +211,51 @@ except pytest.skip.Exception:
 def test_known_archives_are_compared_when_asked(tmp_path):
     """One that differs is named with both sums; one that is not known cannot be checked."""
     tar = val_tar(tmp_path)
-    with pytest.raises(CommandError, match=r"_val\.tar: MD5 is \w+, ImageNet's is 29b22e2961454d5413ddabcf34fc5622"):
+    with pytest.raises(
+        CommandError, match=r"_val\.tar: MD5 is \w+, ImageNet's is 29b22e2961454d5413ddabcf34fc5622"
+    ):
         convert(tar, tmp_path / "dataset", ConvertOptions(split="val", check_md5=True, workers=1))
-    sums = {path.name: hashlib.md5(path.read_bytes()).hexdigest() for path in tmp_path.glob("ILSVRC*")}
+    sums = {
+        path.name: hashlib.md5(path.read_bytes()).hexdigest() for path in tmp_path.glob("ILSVRC*")
+    }
     check_archives(tmp_path, "val", sums)
     with pytest.raises(CommandError, match="no archive whose MD5 is known"):
         open_source(tree(tmp_path / "tree", {"n01/a.JPEG": jpeg()}), "train", check_md5=True)
 
 
-# ------------------------------------------------------------------------------------------------ Parquet
+# ------------------------------------------------------------------------------------------ Parquet
 
 
 def shards(
-    folder: Path, rows: list[tuple[bytes | None, str | None, int | None]], *, names: list[str] | None = None, **options: object
+    folder: Path,
+    rows: list[tuple[bytes | None, str | None, int | None]],
+    *,
+    names: list[str] | None = None,
+    **options: object,
 ) -> Path:
     """Two shards as Hugging Face's `datasets` writes them."""
-    pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed (pip install ioprof[parquet])")
+    pa = pytest.importorskip(
+        "pyarrow", reason="pyarrow is not installed (pip install ioprof[parquet])"
+    )
     parquet = pytest.importorskip("pyarrow.parquet")
     features = {"label": {"names": names, "_type": "ClassLabel"}} if names else {}
     folder.mkdir(exist_ok=True)
     for shard, part in enumerate((rows[: len(rows) // 2], rows[len(rows) // 2 :])):
         image = pa.array(
-            [{"bytes": data, "path": path} for data, path, _ in part], pa.struct({"bytes": pa.binary(), "path": pa.string()})
+            [{"bytes": data, "path": path} for data, path, _ in part],
+            pa.struct({"bytes": pa.binary(), "path": pa.string()}),
         )
-        table = pa.table({"image": image, "label": pa.array([label for *_, label in part], pa.int64())})
-        table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
-        parquet.write_table(table, folder / f"train-{shard:05d}-of-00002.parquet", **{"row_group_size": 7, **options})
+        table = pa.table(
+            {"image": image, "label": pa.array([label for *_, label in part], pa.int64())}
+        )
+        table = table.replace_schema_metadata(
+            {"huggingface": json.dumps({"info": {"features": features}})}
+        )
+        parquet.write_table(
+            table,
+            folder / f"train-{shard:05d}-of-00002.parquet",
+            **{"row_group_size": 7, **options},
+        )
     return folder
 
 
@@ -192,23 +263,42 @@ def shards(
 def test_parquet_shards_hold_the_images_of_the_tree(small_tree, tmp_path):
     """Same names, labels and bytes; the wnids are found at the end of the names."""
     wnids = sorted(path.name for path in small_tree.iterdir())
-    files = sorted(small_tree.glob("*/*"), key=lambda path: hashlib.md5(path.name.encode()).hexdigest())
-    rows = [(path.read_bytes(), f"{path.stem}_{path.parent.name}.JPEG", wnids.index(path.parent.name)) for path in files]
-    source = shards(tmp_path / "shards", rows, names=["tench, Tinca tinca", "b", "c", "d"], compression="snappy")
+    files = sorted(
+        small_tree.glob("*/*"), key=lambda path: hashlib.md5(path.name.encode()).hexdigest()
+    )
+    rows = [
+        (path.read_bytes(), f"{path.stem}_{path.parent.name}.JPEG", wnids.index(path.parent.name))
+        for path in files
+    ]
+    source = shards(
+        tmp_path / "shards", rows, names=["tench, Tinca tinca", "b", "c", "d"], compression="snappy"
+    )
     dataset = made(source, tmp_path / "dataset", layout="lmdb")
-    assert sorted((path.rpartition("/")[2], label, data) for data, path, label in rows) == sorted(records(dataset))
+    assert sorted((path.rpartition("/")[2], label, data) for data, path, label in rows) == sorted(
+        records(dataset)
+    )
     assert wnids == [entry.wnid for entry in dataset.classes]
     assert "tench, Tinca tinca" == dataset.classes[0].name
     again = made(source, tmp_path / "again", workers=3)
     assert dataset.digest == again.digest
-    assert records(dataset) != records(made(source, tmp_path / "other", layout="lmdb", shuffle_seed=1))
+    assert records(dataset) != records(
+        made(source, tmp_path / "other", layout="lmdb", shuffle_seed=1)
+    )
 
 
 def test_parquet_labels_without_wnids_are_kept(tmp_path):
-    """Classes are called by their labels, also those without an image, so that every label stays what it was."""
-    rows = [(jpeg(seed=label), None if label % 2 else "photo.JPEG", label) for label in (3, 11, 7, 3)]
-    dataset = made(shards(tmp_path / "shards", rows, names=[f"class {label}" for label in range(12)]), tmp_path / "dataset")
-    assert sorted((label, data) for data, _, label in rows) == sorted((label, data) for _, label, data in records(dataset))
+    """Classes are called by their labels, also those without an image, so that every label stays
+    what it was."""
+    rows = [
+        (jpeg(seed=label), None if label % 2 else "photo.JPEG", label) for label in (3, 11, 7, 3)
+    ]
+    dataset = made(
+        shards(tmp_path / "shards", rows, names=[f"class {label}" for label in range(12)]),
+        tmp_path / "dataset",
+    )
+    assert sorted((label, data) for data, _, label in rows) == sorted(
+        (label, data) for _, label, data in records(dataset)
+    )
     assert ([f"{label:02d}" for label in range(12)], "class 11") == (
         [entry.wnid for entry in dataset.classes],
         dataset.classes[11].name,
@@ -217,7 +307,12 @@ def test_parquet_labels_without_wnids_are_kept(tmp_path):
 
 def test_a_bad_image_in_a_shard_is_quarantined(tmp_path):
     """One without bytes too."""
-    rows = [(jpeg(), "a.JPEG", 0), (None, "b.JPEG", 0), (b"<html>", "c.JPEG", 1), (jpeg(seed=1), "d.JPEG", 1)]
+    rows = [
+        (jpeg(), "a.JPEG", 0),
+        (None, "b.JPEG", 0),
+        (b"<html>", "c.JPEG", 1),
+        (jpeg(seed=1), "d.JPEG", 1),
+    ]
     dataset = made(shards(tmp_path / "shards", rows), tmp_path / "dataset", on_error="quarantine")
     assert [("0/b.JPEG", "empty file"), ("1/c.JPEG", "a web page, not an image")] == sorted(
         (entry["name"], entry["reason"]) for entry in dataset.quarantined
@@ -228,7 +323,13 @@ def test_a_bad_image_in_a_shard_is_quarantined(tmp_path):
 def test_shards_that_cannot_be_used_are_one_line(tmp_path):
     """No label, a damaged file, another split, no such columns."""
     with pytest.raises(DatasetError, match="row 1 has the label None"):
-        open_source(shards(tmp_path / "a", [(jpeg(), "a", 0), (jpeg(), "b", 1), (jpeg(), "c", 2), (jpeg(), "d", None)]), "train")
+        open_source(
+            shards(
+                tmp_path / "a",
+                [(jpeg(), "a", 0), (jpeg(), "b", 1), (jpeg(), "c", 2), (jpeg(), "d", None)],
+            ),
+            "train",
+        )
     with pytest.raises(DatasetError, match="label -1"):
         open_source(shards(tmp_path / "b", [(jpeg(), "a", 0), (jpeg(), "b", -1)]), "train")
     with pytest.raises(CommandError, match="no shard of the split val"):
@@ -238,7 +339,7 @@ def test_shards_that_cannot_be_used_are_one_line(tmp_path):
         open_source(damaged, "train")
 
 
-# ------------------------------------------------------------------------------------------------ synthetic
+# ---------------------------------------------------------------------------------------- synthetic
 
 
 def test_synthetic_images_are_those_that_generate_makes(tmp_path):
@@ -247,7 +348,11 @@ def test_synthetic_images_are_those_that_generate_makes(tmp_path):
     of_tree = made(tree_of, tmp_path / "of-tree", layout="lmdb")
     dataset = made(Path("synthetic:24"), tmp_path / "dataset", layout="lmdb")
     assert records(of_tree) == records(dataset)
-    assert (of_tree.classes, of_tree.digest, "synthetic:24") == (dataset.classes, dataset.digest, dataset.source)
+    assert (of_tree.classes, of_tree.digest, "synthetic:24") == (
+        dataset.classes,
+        dataset.digest,
+        dataset.source,
+    )
 
 
 @pytest.mark.parametrize("name", ["synthetic:", "synthetic:0", "synthetic:-3", "synthetic:many"])

@@ -1,4 +1,5 @@
-"""Spans as a job makes them: what is recorded, what raises, and what happens when nothing is recorded."""
+"""Spans as a job makes them: what is recorded, what raises, and what happens when nothing is
+recorded."""
 
 import inspect
 import os
@@ -32,7 +33,8 @@ def rows(spool: Path, *columns: str) -> list[tuple[Any, ...]]:
 
 @writers
 def test_a_span_covers_its_block(writer: str, tmp_path: Path) -> None:
-    """It starts after the with statement was reached and before the block, and ends after the block, on CLOCK_MONOTONIC."""
+    """It starts after the with statement was reached and before the block, and ends after the
+    block, on CLOCK_MONOTONIC."""
     with recorded(tmp_path, WRITERS[writer]):
         before = time.monotonic_ns()
         with span("decode"):
@@ -62,7 +64,13 @@ def test_every_kind_is_recorded_as_itself(writer: str, tmp_path: Path) -> None:
 def test_any_other_string_is_a_users_span(writer: str, tmp_path: Path) -> None:
     """Its kind is `user` and its name the string, followed by the name that was given, if any."""
     with recorded(tmp_path, WRITERS[writer]):
-        for call in (("tokenize",), ("tokenize", "shard 3"), ("",), ("Données",), ("user", "named")):
+        for call in (
+            ("tokenize",),
+            ("tokenize", "shard 3"),
+            ("",),
+            ("Données",),
+            ("user", "named"),
+        ):
             with span(*call):
                 pass
         emit("tokenize", 2**61, 2**61)
@@ -73,17 +81,24 @@ def test_any_other_string_is_a_users_span(writer: str, tmp_path: Path) -> None:
 @writers
 @pytest.mark.parametrize("way", ["keywords", "attributes", "emit"])
 def test_what_is_given_is_recorded(writer: str, way: str, tmp_path: Path) -> None:
-    """Fields come out as they went in, given at the call, set inside the block, or given to emit."""
+    """Fields come out as they went in, given at the call, set inside the block, or given to
+    emit."""
     with recorded(tmp_path, WRITERS[writer]):
         assert 0 == intern("/data")
         if way == "emit":
             emit("read", 10, 20, "named", **FIELDS)
         else:
-            with span("read", **(FIELDS | {"name": "named"} if way == "keywords" else {})) as current:
-                for name, value in (FIELDS | {"name": "named"}).items() if way == "attributes" else ():
+            with span(
+                "read", **(FIELDS | {"name": "named"} if way == "keywords" else {})
+            ) as current:
+                for name, value in (
+                    (FIELDS | {"name": "named"}).items() if way == "attributes" else ()
+                ):
                     setattr(current, name, value)
     expected = ("read", "named", "storage", 1, 2, 3, 5, 6, os.getpid())
-    assert [expected] == rows(tmp_path, "kind", "name", "source", "step", "batch", "bytes", "offset", "stream", "pid")
+    assert [expected] == rows(
+        tmp_path, "kind", "name", "source", "step", "batch", "bytes", "offset", "stream", "pid"
+    )
     assert ["/data"] == trace_of(tmp_path).files["path"].to_list()
 
 
@@ -153,7 +168,9 @@ def test_an_exception_ends_the_span_and_goes_on(writer: str, tmp_path: Path) -> 
         (lambda: intern(5), TypeError),
     ],
 )
-def test_invalid_calls_raise(writer: str, call: Any, error: type[Exception], tmp_path: Path) -> None:
+def test_invalid_calls_raise(
+    writer: str, call: Any, error: type[Exception], tmp_path: Path
+) -> None:
     """An invalid call raises at once, and records nothing."""
     with recorded(tmp_path, WRITERS[writer]), pytest.raises(error):
         call()
@@ -162,7 +179,8 @@ def test_invalid_calls_raise(writer: str, call: Any, error: type[Exception], tmp
 
 @pytest.mark.parametrize("functions", [api, ring], ids=["extension", "python"])
 def test_without_a_recording_nothing_happens(functions: Any) -> None:
-    """span gives one shared object that takes any attribute and forgets it; intern gives -1; emit does nothing."""
+    """span gives one shared object that takes any attribute and forgets it; intern gives -1; emit
+    does nothing."""
     current = functions.span("read", "named", bytes=5)
     assert current is functions.span("anything")
     with current as inside:
@@ -170,7 +188,9 @@ def test_without_a_recording_nothing_happens(functions: Any) -> None:
         inside.bytes += 5
         inside.name = "named"
         assert current is inside
-    assert {name: 0 if name == "source" else -1 for name in FIELDS} == {name: getattr(current, name) for name in FIELDS}
+    assert {name: 0 if name == "source" else -1 for name in FIELDS} == {
+        name: getattr(current, name) for name in FIELDS
+    }
     assert current.name is None
     assert -1 == functions.intern("/data")
     functions.emit("read", 1, 2)
@@ -184,7 +204,8 @@ def test_without_a_recording_nothing_happens(functions: Any) -> None:
 
 @writers
 def test_a_span_belongs_to_the_recording_it_began_in(writer: str, tmp_path: Path) -> None:
-    """One that is still open when the recording ends is in no file, not even in that of the next recording."""
+    """One that is still open when the recording ends is in no file, not even in that of the next
+    recording."""
     with ExitStack() as stack:
         with recorded(tmp_path, WRITERS[writer]):
             stack.enter_context(span("step", "old"))
@@ -211,12 +232,18 @@ def test_a_span_that_never_began_is_not_recorded(writer: str, tmp_path: Path) ->
 def test_paths_are_interned_by_their_text(writer: str, tmp_path: Path) -> None:
     """str, bytes and PathLike of one path are one number; another path is another."""
     with recorded(tmp_path, WRITERS[writer]):
-        assert [0, 0, 0, 1] == [intern("/a/é"), intern(os.fsencode("/a/é")), intern(Path("/a/é")), intern("/b")]
+        assert [0, 0, 0, 1] == [
+            intern("/a/é"),
+            intern(os.fsencode("/a/é")),
+            intern(Path("/a/é")),
+            intern("/b"),
+        ]
 
 
 @writers
 def test_unspeakable_names_are_escaped(writer: str, tmp_path: Path) -> None:
-    """A str that no encoding can hold, such as half a surrogate pair, becomes an escape rather than an error."""
+    """A str that no encoding can hold, such as half a surrogate pair, becomes an escape rather than
+    an error."""
     with recorded(tmp_path, WRITERS[writer]), span("decode", "\ud800"):
         pass
     assert [("\\ud800",)] == rows(tmp_path, "name")
@@ -231,13 +258,15 @@ def test_sources_are_those_of_the_schema() -> None:
 def test_both_writers_have_the_same_signatures() -> None:
     """help() shows the same parameters, whichever is installed."""
     for name in ("span", "emit", "intern"):
-        expected, found = (inspect.signature(getattr(module, name)) for module in (ring, native_module))
+        expected, found = (
+            inspect.signature(getattr(module, name)) for module in (ring, native_module)
+        )
         assert [(each.name, each.kind, each.default) for each in expected.parameters.values()] == [
             (each.name, each.kind, each.default) for each in found.parameters.values()
         ]
 
 
-# ------------------------------------------------------------------------------------------------ start and stop
+# ----------------------------------------------------------------------------------- start and stop
 
 
 @writers
@@ -255,10 +284,15 @@ def test_start_and_stop(writer: str, tmp_path: Path) -> None:
 @writers
 def test_what_cannot_be_started_says_what_to_do(writer: str, tmp_path: Path) -> None:
     """Twice, into no folder, as an unknown role: one line each, and no file is left."""
-    with recorded(tmp_path, WRITERS[writer]), pytest.raises(CaptureError, match=r"recorded already.*stop\(\)"):
+    with (
+        recorded(tmp_path, WRITERS[writer]),
+        pytest.raises(CaptureError, match=r"recorded already.*stop\(\)"),
+    ):
         recorder.start(tmp_path)
     with writing(WRITERS[writer]):
-        with pytest.raises(CaptureError, match=r"No such file or directory.*give a writable folder"):
+        with pytest.raises(
+            CaptureError, match=r"No such file or directory.*give a writable folder"
+        ):
             recorder.start(tmp_path / "missing")
         with pytest.raises(CaptureError, match="rank, worker, other"):
             recorder.start(tmp_path, role="manager")
@@ -266,7 +300,8 @@ def test_what_cannot_be_started_says_what_to_do(writer: str, tmp_path: Path) -> 
 
 
 def test_the_cost_of_a_span_is_measured_in_passing(tmp_path: Path) -> None:
-    """A positive number, with and without a recording, which goes on undisturbed and gains nothing from the measurement."""
+    """A positive number, with and without a recording, which goes on undisturbed and gains nothing
+    from the measurement."""
     assert 0 < recorder.cost_per_span_ns() < 1e6
     with recorded(tmp_path):
         with span("step"):
@@ -278,8 +313,12 @@ def test_the_cost_of_a_span_is_measured_in_passing(tmp_path: Path) -> None:
 
 @pytest.mark.job
 def test_the_functions_cost_no_library() -> None:
-    """The API is imported in every process of a job: it loads nothing beyond a handful of small standard modules."""
-    code = "import sys; before = set(sys.modules); import ioprof.instrument.span; print(*(set(sys.modules) - before))"
+    """The API is imported in every process of a job: it loads nothing beyond a handful of small
+    standard modules."""
+    code = (
+        "import sys; before = set(sys.modules); import ioprof.instrument.span;"
+        " print(*(set(sys.modules) - before))"
+    )
     command = [sys.executable, "-S", "-c", code]
     loaded = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     outside = [name for name in loaded.stdout.split() if not name.startswith("ioprof")]

@@ -33,7 +33,9 @@ from ioprof.stacks.layouts import FIXED, layout_of
 from ioprof.stacks.library import Reader, TargetState, is_built, read_memory
 from ioprof.stacks.sampler import _Target
 
-pytestmark = pytest.mark.skipif(not is_built(), reason="the library that reads stacks is not built: no C compiler")
+pytestmark = pytest.mark.skipif(
+    not is_built(), reason="the library that reads stacks is not built: no C compiler"
+)
 
 OTHER_PYTHONS = "IOPROF_OTHER_PYTHONS"
 """An environment variable: further interpreters to test with, separated by colons."""
@@ -44,7 +46,11 @@ def interpreter(minor: str) -> str:
     """An interpreter of that version; skips the test where there is none."""
     if minor == f"{sys.version_info.major}.{sys.version_info.minor}":
         return sys.executable
-    named = [path for path in os.environ.get(OTHER_PYTHONS, "").split(":") if Path(path).name == f"python{minor}"]
+    named = [
+        path
+        for path in os.environ.get(OTHER_PYTHONS, "").split(":")
+        if Path(path).name == f"python{minor}"
+    ]
     found = next(iter(named), None) or interpreters().get((3, int(minor.partition(".")[2])))
     if found is None or subprocess.run([found, "-c", ""], capture_output=True).returncode:
         pytest.skip(f"there is no python{minor}; name one in {OTHER_PYTHONS}")
@@ -52,9 +58,13 @@ def interpreter(minor: str) -> str:
 
 
 @contextmanager
-def program(name: str, *arguments: str, python: str = sys.executable) -> Iterator["subprocess.Popen[str]"]:
+def program(
+    name: str, *arguments: str, python: str = sys.executable
+) -> Iterator["subprocess.Popen[str]"]:
     """A program that has said that it is ready; killed in the end."""
-    with subprocess.Popen([python, str(PROGRAMS / name), *arguments], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [python, str(PROGRAMS / name), *arguments], stdout=subprocess.PIPE, text=True
+    ) as process:
         try:
             assert process.stdout is not None
             assert "ready\n" == process.stdout.readline()
@@ -63,11 +73,16 @@ def program(name: str, *arguments: str, python: str = sys.executable) -> Iterato
             process.kill()
 
 
-def sampled(pid: int, folder: Path, period_ns: int = 1_000_000, seconds: float = 0.3) -> tuple[list[str], TargetState]:
+def sampled(
+    pid: int, folder: Path, period_ns: int = 1_000_000, seconds: float = 0.3
+) -> tuple[list[str], TargetState]:
     """The stacks of the main thread of a process, one per sample, and what became of it."""
     path = folder / f"stacks-here-{pid}.bin"
     with path.open("wb", buffering=0) as file:
-        for text in ({"format": STACK_FORMAT, "host": "here", "pid": 1, "package": "/nowhere"}, {"target": 0, "pid": pid}):
+        for text in (
+            {"format": STACK_FORMAT, "host": "here", "pid": 1, "package": "/nowhere"},
+            {"target": 0, "pid": pid},
+        ):
             data = json.dumps(text).encode()
             file.write(struct.pack("<II", TEXT_RECORD, len(data)) + data)
         reader = Reader(file.fileno())
@@ -85,16 +100,19 @@ def sampled(pid: int, folder: Path, period_ns: int = 1_000_000, seconds: float =
 def marked_lines(name: str) -> dict[str, int]:
     """The numbers of the lines of a program, by the comment that each ends with."""
     lines = (PROGRAMS / name).read_text().splitlines()
-    return {line.partition("  # ")[2]: number for number, line in enumerate(lines, 1) if "  # " in line}
+    return {
+        line.partition("  # ")[2]: number for number, line in enumerate(lines, 1) if "  # " in line
+    }
 
 
-# ------------------------------------------------------------------------------------------------ reading
+# ------------------------------------------------------------------------------------------ reading
 
 
 @pytest.mark.system(every=4)
 @pytest.mark.parametrize("minor", MINORS)
 def test_the_stack_of_a_process_is_read(minor: str, tmp_path: Path) -> None:
-    """Every frame with file, line and function: those of functions, methods, generators, and those that were called from C."""
+    """Every frame with file, line and function: those of functions, methods, generators, and those
+    that were called from C."""
     file, line = PROGRAMS / "deep_stack.py", marked_lines("deep_stack.py")
     with program("deep_stack.py", "sleep", python=interpreter(minor)) as process:
         stacks, state = sampled(process.pid, tmp_path)
@@ -107,8 +125,12 @@ def test_the_stack_of_a_process_is_read(minor: str, tmp_path: Path) -> None:
         ("generator", "generator"),
         ("sleep", "innermost"),
     ]
-    stacks = [stack for stack in stacks if not stack.endswith(f":{line['ready']}:innermost")]  # it had not gone to sleep yet
-    assert {"\n".join(f"{file}:{line[mark]}:{function}" for mark, function in expected)} == set(stacks)
+    stacks = [
+        stack for stack in stacks if not stack.endswith(f":{line['ready']}:innermost")
+    ]  # it had not gone to sleep yet
+    assert {"\n".join(f"{file}:{line[mark]}:{function}" for mark, function in expected)} == set(
+        stacks
+    )
     assert state.samples >= len(stacks) > 50
     assert 0 == state.torn
     assert "TracerPid:\t0\n" in status  # nothing traces it, so nothing stops it
@@ -117,10 +139,13 @@ def test_the_stack_of_a_process_is_read(minor: str, tmp_path: Path) -> None:
 @pytest.mark.system(every=4)
 @pytest.mark.parametrize("minor", MINORS)
 def test_a_stack_that_changes_is_read_as_it_was_or_not_at_all(minor: str, tmp_path: Path) -> None:
-    """A thread that calls a function ten million times a second: each sample is a stack that it can have."""
+    """A thread that calls a function ten million times a second: each sample is a stack that it can
+    have."""
     with program("deep_stack.py", "call", python=interpreter(minor)) as process:
         stacks, state = sampled(process.pid, tmp_path, period_ns=200_000, seconds=1.0)
-    innermost = {tuple(frame.rsplit(":", 1)[1] for frame in stack.split("\n"))[5:] for stack in stacks}
+    innermost = {
+        tuple(frame.rsplit(":", 1)[1] for frame in stack.split("\n"))[5:] for stack in stacks
+    }
     assert innermost <= {("innermost",), ("innermost", "small")}
     assert state.torn < 0.2 * state.samples
 
@@ -128,7 +153,8 @@ def test_a_stack_that_changes_is_read_as_it_was_or_not_at_all(minor: str, tmp_pa
 @pytest.mark.system(every=4)
 @pytest.mark.parametrize("minor", MINORS)
 def test_who_holds_the_interpreter_lock_is_sampled(minor: str, tmp_path: Path) -> None:
-    """The thread that computes while the main thread waits for the lock after each pause; nobody where none computes."""
+    """The thread that computes while the main thread waits for the lock after each pause; nobody
+    where none computes."""
     file, line = PROGRAMS / "hold_lock.py", marked_lines("hold_lock.py")
     for holds, name in ((True, "hold"), (False, "sleep")):
         folder = tmp_path / name
@@ -145,16 +171,21 @@ def test_who_holds_the_interpreter_lock_is_sampled(minor: str, tmp_path: Path) -
         assert 1 == others["tid"].n_unique()
         waiting = main.join(others, on="time_ns", how="semi")["stack"].unique().to_list()
         places = {stack.split("\n")[-1] for stack in waiting}
-        assert {f"{file}:{line['pause']}:main"} == places - {f"{file}:{line['ready']}:<module>"}  # it had not begun to pause yet
+        assert {f"{file}:{line['pause']}:main"} == places - {
+            f"{file}:{line['ready']}:<module>"
+        }  # it had not begun to pause yet
         holding = others["stack"].to_list()
         innermost = [stack.rsplit("\n", 1)[-1].rsplit(":", 1)[-1] for stack in holding]
         assert innermost.count("compute") + innermost.count("square") > 0.5 * len(innermost)
-        assert all(stack.startswith("<thread>:0:thread ") for stack in holding)  # no hooks wrote its name
+        assert all(
+            stack.startswith("<thread>:0:thread ") for stack in holding
+        )  # no hooks wrote its name
 
 
 @pytest.mark.system
 def test_a_forked_process_is_found_by_what_is_known_of_its_parent() -> None:
-    """The interpreter of a fork is at the same address, its main thread another one of the kernel's."""
+    """The interpreter of a fork is at the same address, its main thread another one of the
+    kernel's."""
     interpreters, (release, wait), (began, begin) = Interpreters(read_memory), os.pipe(), os.pipe()
     known, _ = interpreters.find(os.getpid())
     if (child := os.fork()) == 0:
@@ -176,16 +207,22 @@ def test_a_forked_process_is_found_by_what_is_known_of_its_parent() -> None:
 
 @pytest.mark.system
 def test_a_thread_that_has_not_begun_is_not_taken_for_the_main_one() -> None:
-    """Until it runs, its state has the number of the thread that made it, and stands before that one's."""
+    """Until it runs, its state has the number of the thread that made it, and stands before that
+    one's."""
     layout, pid, interpreter, new, main = FIXED[3, 11], 77, 0x1000, 0x2000, 0x3000
     words = {0x100 + layout.interpreters_head: interpreter, interpreter + layout.threads_head: new}
     for thread, following in ((new, main), (main, 0)):
-        words |= {thread + layout.thread_interpreter: interpreter, thread + layout.frames.thread_native_id: pid}
+        words |= {
+            thread + layout.thread_interpreter: interpreter,
+            thread + layout.frames.thread_native_id: pid,
+        }
         words[thread + layout.thread_next] = following
     found = Interpreter(runtime=0x100, code_type=0, version=0x030B07F0, layout=layout)
 
     def read(_: int, address: int, size: int) -> bytes:
-        return b"".join(words.get(place, 0).to_bytes(8, "little") for place in range(address, address + size, 8))
+        return b"".join(
+            words.get(place, 0).to_bytes(8, "little") for place in range(address, address + size, 8)
+        )
 
     assert main == found.main_thread(pid, read)
     assert found.main_thread(78, read) is None
@@ -210,7 +247,8 @@ def test_the_threads_of_a_process_are_found() -> None:
 
 
 def test_threads_of_a_rank_are_sampled_while_there_are_no_workers(tmp_path: Path) -> None:
-    """New ones are noticed, those that ended are left alone, and all of them while a worker process makes batches."""
+    """New ones are noticed, those that ended are left alone, and all of them while a worker process
+    makes batches."""
     sampler, end = StackSampler(tmp_path, "here", tmp_path), threading.Event()
     rank, worker = (_Target(tmp_path / role, os.getpid(), role) for role in ("rank", "worker"))
 
@@ -244,7 +282,10 @@ def test_a_thread_is_sampled_until_it_ends(minor: str, tmp_path: Path) -> None:
     path = tmp_path / "stacks-here-1.bin"
     with (
         subprocess.Popen(
-            [interpreter(minor), str(PROGRAMS / "end_threads.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [interpreter(minor), str(PROGRAMS / "end_threads.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         ) as process,
         path.open("wb", buffering=0) as file,
     ):
@@ -263,7 +304,9 @@ def test_a_thread_is_sampled_until_it_ends(minor: str, tmp_path: Path) -> None:
         reader = Reader(file.fileno())
         words = found.layout.frames.words(found.code_type)
         reader.add(0, process.pid, states[thread], words, 1, thread)
-        reader.add(1, process.pid, states[thread], words, 1, thread + 1)  # a number that this state does not have
+        reader.add(
+            1, process.pid, states[thread], words, 1, thread + 1
+        )  # a number that this state does not have
         reader.run(monotonic_ns() + 300_000_000, 1_000_000)
         alive, other = reader.state(0), reader.state(1)
         process.stdin.write("end\n")  # one thread after another begins and ends from now on
@@ -295,7 +338,8 @@ def test_a_program_without_an_interpreter_is_named() -> None:
 
 @pytest.mark.system
 def test_a_process_that_may_not_be_read_is_an_error() -> None:
-    """The kernel's refusal is a `PermissionError`, and a process that has ended a `ProcessLookupError`."""
+    """The kernel's refusal is a `PermissionError`, and a process that has ended a
+    `ProcessLookupError`."""
     if os.geteuid() != 0:
         pytest.skip("needs root, to become another user")
     interpreters = Interpreters(read_memory)
@@ -314,9 +358,13 @@ def test_a_process_that_may_not_be_read_is_an_error() -> None:
 
 @pytest.mark.job
 def test_wrong_offsets_give_no_stack(tmp_path: Path) -> None:
-    """Whatever the memory of a process holds, reading it crashes nothing, and a stack that makes no sense is dropped."""
+    """Whatever the memory of a process holds, reading it crashes nothing, and a stack that makes no
+    sense is dropped."""
     draw = random.Random(1)
-    with program("deep_stack.py", "sleep") as process, (tmp_path / "out").open("wb", buffering=0) as file:
+    with (
+        program("deep_stack.py", "sleep") as process,
+        (tmp_path / "out").open("wb", buffering=0) as file,
+    ):
         reader = Reader(file.fileno())
         found, thread = Interpreters(read_memory).find(process.pid)
         words = found.layout.frames.words(found.code_type)
@@ -339,14 +387,22 @@ def test_wrong_offsets_give_no_stack(tmp_path: Path) -> None:
 def test_fixed_layouts_are_those_of_the_headers(minor: str, tmp_path: Path) -> None:
     """The offsets of a version that does not describe itself, as its own headers have them."""
     where = "import sysconfig; print(sysconfig.get_paths()['include'])"
-    include = Path(subprocess.run([interpreter(minor), "-c", where], capture_output=True, text=True, check=True).stdout.strip())
+    include = Path(
+        subprocess.run(
+            [interpreter(minor), "-c", where], capture_output=True, text=True, check=True
+        ).stdout.strip()
+    )
     compiler = shutil.which("cc")
     if compiler is None or not (include / "internal" / "pycore_frame.h").exists():
         pytest.skip(f"there are no headers of Python {minor}, or there is no C compiler")
     binary = tmp_path / "offsets"
     folders = [f"-I{include}", f"-I{include / 'internal'}"]
-    subprocess.run([compiler, *folders, str(PROGRAMS / "frame_offsets.c"), "-o", str(binary)], check=True)
-    printed = subprocess.run([str(binary)], capture_output=True, text=True, check=True).stdout.split()
+    subprocess.run(
+        [compiler, *folders, str(PROGRAMS / "frame_offsets.c"), "-o", str(binary)], check=True
+    )
+    printed = subprocess.run(
+        [str(binary)], capture_output=True, text=True, check=True
+    ).stdout.split()
     layout = FIXED[3, int(minor.removeprefix("3."))]
     threads = (
         layout.interpreters_head,
@@ -358,10 +414,20 @@ def test_fixed_layouts_are_those_of_the_headers(minor: str, tmp_path: Path) -> N
     )
     own = layout.frames
     frames = (
-        own.thread_frame, own.cframe_frame, own.frame_previous, own.frame_code, own.frame_instruction, own.frame_owner,
-        own.code_filename, own.code_qualname, own.code_linetable,
-        own.code_firstlineno, own.code_instructions, own.text_ascii, own.text_compact,
-    )  # fmt: skip
+        own.thread_frame,
+        own.cframe_frame,
+        own.frame_previous,
+        own.frame_code,
+        own.frame_instruction,
+        own.frame_owner,
+        own.code_filename,
+        own.code_qualname,
+        own.code_linetable,
+        own.code_firstlineno,
+        own.code_instructions,
+        own.text_ascii,
+        own.text_compact,
+    )
     assert list(map(str, threads + frames)) == printed
 
 
@@ -371,11 +437,21 @@ def test_fixed_layouts_are_those_of_the_headers(minor: str, tmp_path: Path) -> N
         (0x030A0DF0, bytes(1024), "keeps its frames in a way"),
         (0x030F00F0, bytes(1024), "keeps its frames in a way"),
         (0x030D00F0, bytes(1024), "does not begin with a description"),
-        (0x030D00F0, b"xdebugpy" + struct.pack("<QQ", 0x030D00F0, 1) + bytes(1000), "free-threaded"),
-        (0x030D00F0, b"xdebugpy" + struct.pack("<QQ", 0x030D00F0, 0) + bytes(1000), "in a way that this version"),
+        (
+            0x030D00F0,
+            b"xdebugpy" + struct.pack("<QQ", 0x030D00F0, 1) + bytes(1000),
+            "free-threaded",
+        ),
+        (
+            0x030D00F0,
+            b"xdebugpy" + struct.pack("<QQ", 0x030D00F0, 0) + bytes(1000),
+            "in a way that this version",
+        ),
     ],
 )
-def test_an_interpreter_that_is_not_known_is_named(version: int, runtime: bytes, words: str) -> None:
+def test_an_interpreter_that_is_not_known_is_named(
+    version: int, runtime: bytes, words: str
+) -> None:
     """A Python whose stacks cannot be read is an error that names its version, never a guess."""
     with pytest.raises(CaptureError, match=words):
         layout_of(version, runtime)
@@ -389,13 +465,16 @@ def test_symbols_are_found_in_libraries_only(tmp_path: Path) -> None:
     assert {} == symbol_addresses(text, ["main"])
     library = Path(sysconfig.get_config_var("LIBDIR"), sysconfig.get_config_var("INSTSONAME") or "")
     program = library if library.is_file() else Path(sys.executable).resolve()
-    assert {"Py_Version", "_PyRuntime"} == symbol_addresses(program, ["Py_Version", "_PyRuntime", "no_such"]).keys()
+    assert {"Py_Version", "_PyRuntime"} == symbol_addresses(
+        program, ["Py_Version", "_PyRuntime", "no_such"]
+    ).keys()
     (tmp_path / "cut").write_bytes(program.read_bytes()[:5000])
     assert {} == symbol_addresses(tmp_path / "cut", ["Py_Version"])
 
 
 def test_line_tables_are_decoded_as_python_does() -> None:
-    """The line of every instruction of every function of some modules is the one that Python itself says."""
+    """The line of every instruction of every function of some modules is the one that Python itself
+    says."""
 
     def codes(code: types.CodeType) -> Iterator[types.CodeType]:
         yield code
@@ -412,7 +491,9 @@ def test_line_tables_are_decoded_as_python_does() -> None:
             for line, *_ in code.co_positions():
                 last = last if line is None else line
                 lines.append(last)
-            assert lines == instruction_lines(code.co_linetable, code.co_firstlineno), code.co_qualname
+            assert lines == instruction_lines(code.co_linetable, code.co_firstlineno), (
+                code.co_qualname
+            )
 
 
 def lines_one_by_one(table: bytes, first_line: int) -> list[int]:
@@ -432,7 +513,8 @@ def lines_one_by_one(table: bytes, first_line: int) -> list[int]:
 
 @given(st.lists(st.integers(0x80, 0xFF) | st.integers(0, 0x7F)), st.integers(-1, 1 << 31))
 def test_any_bytes_are_a_line_table(table: list[int], first_line: int) -> None:
-    """Also those of a damaged file: bytes before the first entry, and after a number, say nothing."""
+    """Also those of a damaged file: bytes before the first entry, and after a number, say
+    nothing."""
     assert lines_one_by_one(bytes(table), first_line) == instruction_lines(bytes(table), first_line)
 
 
@@ -456,7 +538,8 @@ def test_a_file_of_samples_may_be_cut_anywhere(tmp_path: Path) -> None:
 
 
 def test_sampling_ends_when_the_folder_changes(tmp_path: Path) -> None:
-    """A new process of the job makes a file there, and is sampled from then on; without one nothing interrupts the sampling."""
+    """A new process of the job makes a file there, and is sampled from then on; without one nothing
+    interrupts the sampling."""
     with (tmp_path / "stacks.bin").open("wb", buffering=0) as file:
         reader, folder = Reader(file.fileno()), os.fsencode(tmp_path)
         began_ns = monotonic_ns()

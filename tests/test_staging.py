@@ -1,4 +1,5 @@
-"""Staging: the copy is the dataset, byte for byte; an interruption costs what was under way; nothing half-made looks whole."""
+"""Staging: the copy is the dataset, byte for byte; an interruption costs what was under way;
+nothing half-made looks whole."""
 
 import json
 import os
@@ -29,7 +30,10 @@ from ioprof.storage.node_local import node_local
 def datasets(small_tree, tmp_path_factory):
     """36 records in each form; for reading only."""
     folder = tmp_path_factory.mktemp("shared")
-    return {form: made(small_tree, folder / form.replace(" ", "-"), **options) for form, options in FORMS.items()}
+    return {
+        form: made(small_tree, folder / form.replace(" ", "-"), **options)
+        for form, options in FORMS.items()
+    }
 
 
 @pytest.fixture(params=FORMS)
@@ -45,13 +49,18 @@ def staged(dataset, folder, keep=True, **more):
     return Dataset.load(staging.destination)
 
 
-# ------------------------------------------------------------------------------------------------ the parts
+# ---------------------------------------------------------------------------------------- the parts
 
 
 @given(st.lists(st.integers(0, 40), max_size=8))
 def test_the_parts_are_all_bytes_once(sizes):
-    """Law: every byte of every file is in one part, and every file, an empty one too, has a part at its beginning."""
-    found = [Part(f"{number}", f"{number}", start, size, total) for number, total in enumerate(sizes) for start, size in cut(total)]
+    """Law: every byte of every file is in one part, and every file, an empty one too, has a part at
+    its beginning."""
+    found = [
+        Part(f"{number}", f"{number}", start, size, total)
+        for number, total in enumerate(sizes)
+        for start, size in cut(total)
+    ]
     for number, total in enumerate(sizes):
         own = [part for part in found if part.source == str(number)]
         covered = [place for part in own for place in range(part.start, part.start + part.bytes)]
@@ -73,29 +82,41 @@ def test_large_files_are_cut_and_small_ones_are_not(tmp_path):
     for part in parts_of(files, 7):
         found.setdefault(part.file_bytes, []).append((part.start, part.bytes))
     assert {size: cut(size) for size in (0, 6, 7, 8, 30)} == found
-    with pytest.raises(CommandError, match=r"missing: cannot be staged \(No such file or directory\)"):
+    with pytest.raises(
+        CommandError, match=r"missing: cannot be staged \(No such file or directory\)"
+    ):
         parts_of([(str(tmp_path / "missing"), "missing")])
 
 
 @pytest.mark.parametrize("threads", [1, 5])
 def test_what_is_copied_is_what_is_there(tmp_path, threads):
-    """Any order of threads makes the same bytes, and each part's hash is that of its bytes; times lie within the task."""
+    """Any order of threads makes the same bytes, and each part's hash is that of its bytes; times
+    lie within the task."""
     random = np.random.default_rng(0)
     sizes = [0, 1, 999, 1000, 1001, 12_345, *random.integers(0, 3000, 60).tolist()]
     for number, size in enumerate(sizes):
         (tmp_path / f"{number}").write_bytes(random.bytes(size))
-    files = [(str(tmp_path / f"{number}"), f"{number % 3}/{number}") for number in range(len(sizes))]
+    files = [
+        (str(tmp_path / f"{number}"), f"{number % 3}/{number}") for number in range(len(sizes))
+    ]
     parts, out, noted = parts_of(files, 1000), tmp_path / "out", []
     make_folders(parts, out)
 
     tasks = list(copy(parts, range(len(parts)), out, clock.monotonic_ns, noted.append, threads))
 
     assert {target: Path(source).read_bytes() for source, target in files} == folder_bytes(out)
-    assert sorted(range(len(parts))) == sorted(each.number for task in tasks for each in task.copied)
+    assert sorted(range(len(parts))) == sorted(
+        each.number for task in tasks for each in task.copied
+    )
     assert (sum(sizes), set(noted)) == (sum(task.bytes for task in tasks), set(tasks))
-    assert all(part_matches(parts[each.number], out, each.sha256) for task in tasks for each in task.copied)
     assert all(
-        task.read_ns >= 0 and task.write_ns >= 0 and task.read_ns + task.write_ns == task.end_ns - task.start_ns for task in tasks
+        part_matches(parts[each.number], out, each.sha256) for task in tasks for each in task.copied
+    )
+    assert all(
+        task.read_ns >= 0
+        and task.write_ns >= 0
+        and task.read_ns + task.write_ns == task.end_ns - task.start_ns
+        for task in tasks
     )
 
 
@@ -104,28 +125,34 @@ def test_a_source_that_shrinks_is_one_line(tmp_path):
     (tmp_path / "file").write_bytes(bytes(10))
     parts = parts_of([(str(tmp_path / "file"), "file")])
     (tmp_path / "file").write_bytes(bytes(4))
-    with pytest.raises(CommandError, match=r"file: cannot be staged \(it ends at byte 4, before its 10\)"):
+    with pytest.raises(
+        CommandError, match=r"file: cannot be staged \(it ends at byte 4, before its 10\)"
+    ):
         list(copy(parts, [0], tmp_path, clock.monotonic_ns, lambda _: None))
 
 
-# ------------------------------------------------------------------------------------------------ a dataset
+# ---------------------------------------------------------------------------------------- a dataset
 
 
 def test_a_copy_is_the_dataset(dataset, tmp_path):
-    """Byte for byte the same files but DALI's indexes, a manifest that verifies, and what it says of itself beside them."""
+    """Byte for byte the same files but DALI's indexes, a manifest that verifies, and what it says
+    of itself beside them."""
     found = staged(dataset, tmp_path / "local")
 
     before, after = folder_bytes(dataset.path), folder_bytes(found.path)
-    assert {name: data for name, data in before.items() if name != "dataset.json" and not name.endswith(".idx")} == {
-        name: data for name, data in after.items() if name not in ("dataset.json", STAGED_NAME)
-    }
+    assert {
+        name: data
+        for name, data in before.items()
+        if name != "dataset.json" and not name.endswith(".idx")
+    } == {name: data for name, data in after.items() if name not in ("dataset.json", STAGED_NAME)}
     assert dataset.manifest() == found.manifest()
     assert [] == plan_verification(found.path, deep=True, workers=1).run().problems
     assert [found.path] == list((tmp_path / "local").iterdir())
 
 
 def test_a_view_is_copied_as_files(datasets, tmp_path):
-    """Half a dataset by its index: only the chosen files are copied, and they are files, not links."""
+    """Half a dataset by its index: only the chosen files are copied, and they are files, not
+    links."""
     view = multiple_of(datasets["files"], Scale.parse("0.5x"))
     found = staged(view, tmp_path / "local")
     assert (18, False) == (
@@ -147,7 +174,8 @@ def test_the_facts_are_those_of_the_copy(dataset, tmp_path):
 
 @pytest.mark.parametrize("form", ["files", "lmdb"])
 def test_an_interrupted_copy_goes_on(datasets, tmp_path, form):
-    """What was copied before an interrupt is not copied again; until it is whole the folder holds no dataset."""
+    """What was copied before an interrupt is not copied again; until it is whole the folder holds
+    no dataset."""
     (tmp_path / "local").mkdir()
     dataset, copied = datasets[form], []
     staging = Staging(dataset, tmp_path / "local", keep=True, part_bytes=1 << 12, task_parts=1)
@@ -169,7 +197,8 @@ def test_an_interrupted_copy_goes_on(datasets, tmp_path, form):
 
 
 def test_after_a_crash_of_the_machine_nothing_is_believed(datasets, tmp_path):
-    """Written under another boot id, each part is compared with its hash, and copied again where it differs."""
+    """Written under another boot id, each part is compared with its hash, and copied again where it
+    differs."""
     dataset = datasets["files"]
     work = interrupted(dataset, tmp_path / "local")
     (work / "boot").write_text("another")
@@ -187,8 +216,20 @@ def test_a_torn_journal_is_read_as_far_as_it_is_whole(datasets, tmp_path):
     dataset = datasets["files"]
     work = interrupted(dataset, tmp_path / "local")
     with open(work / "journal", "ab") as journal:
-        journal.write(b"99999999999999 00\n-1 " + b"0" * 64 + b"\nx\n\xff\n5 " + b"z" * 64 + b"\n6 " + b"0" * 60)
-    assert [] == plan_verification(staged(dataset, tmp_path / "local").path, deep=True, workers=1).run().problems
+        journal.write(
+            b"99999999999999 00\n-1 "
+            + b"0" * 64
+            + b"\nx\n\xff\n5 "
+            + b"z" * 64
+            + b"\n6 "
+            + b"0" * 60
+        )
+    assert (
+        []
+        == plan_verification(staged(dataset, tmp_path / "local").path, deep=True, workers=1)
+        .run()
+        .problems
+    )
 
 
 def interrupted(dataset, folder):
@@ -208,11 +249,14 @@ def interrupted(dataset, folder):
 
 @pytest.mark.job(every=4)
 def test_a_killed_copy_is_no_dataset_and_goes_on(datasets, tmp_path):
-    """SIGKILL at any instant: no manifest under the dataset's name, and the same command makes it whole."""
+    """SIGKILL at any instant: no manifest under the dataset's name, and the same command makes it
+    whole."""
     large = multiple_of(datasets["files"], Scale.parse("60x"))
     (tmp_path / "local").mkdir()
     with jobs.started("stage", large.path, "local", cwd=tmp_path) as process:
-        jobs.wait_until(lambda: any((tmp_path / "local").glob(".*/journal")) or process.poll() is not None)
+        jobs.wait_until(
+            lambda: any((tmp_path / "local").glob(".*/journal")) or process.poll() is not None
+        )
         process.send_signal(signal.SIGKILL)
         process.communicate()
     there = (tmp_path / "local" / large.path.name / "dataset.json").exists()
@@ -220,15 +264,21 @@ def test_a_killed_copy_is_no_dataset_and_goes_on(datasets, tmp_path):
 
     finished = jobs.ioprof("stage", large.path, "local", "--json", cwd=tmp_path)
 
-    assert (0, large.records + 1) == (finished.code, json.loads(finished.out)["files"]), finished.err
+    assert (0, large.records + 1) == (
+        finished.code,
+        json.loads(finished.out)["files"],
+    ), finished.err
     assert [] == plan_verification(tmp_path / "local" / large.path.name, workers=1).run().problems
 
 
 @pytest.mark.parametrize("form", ["files", "lmdb", "webdataset"])
 def test_a_damaged_source_is_found_out_and_not_kept(small_tree, tmp_path, form):
-    """A byte that is not the manifest's: the copy is refused, and nothing is left that a later try would believe."""
+    """A byte that is not the manifest's: the copy is refused, and nothing is left that a later try
+    would believe."""
     dataset = made(small_tree, tmp_path / "data", layout=form)
-    victim = next(path for path in sorted(dataset.path.rglob("*")) if path.suffix in (".JPEG", ".mdb", ".tar"))
+    victim = next(
+        path for path in sorted(dataset.path.rglob("*")) if path.suffix in (".JPEG", ".mdb", ".tar")
+    )
     data = bytearray(victim.read_bytes())
     place = data.find(b"\xff\xd8") + 40
     data[place] ^= 1
@@ -252,14 +302,19 @@ def test_a_full_disk_is_found_before_anything_is_copied(datasets, small_disk):
     """The error says what is needed, what is there, and what to type."""
     disk = small_disk(1 << 16)
     with pytest.raises(
-        CommandError, match=r"needs 0\.00\d GB, .* has 0\.000 GB free; give another folder, or .*--dataset-scale 50%"
+        CommandError,
+        match=(
+            r"needs 0\.00\d GB, .* has 0\.000 GB free; give another folder, or"
+            r" .*--dataset-scale 50%"
+        ),
     ):
         staged(datasets["files"], disk)
     assert [] == list(disk.iterdir())
 
 
 def test_only_what_nobody_keeps_is_removed(datasets, tmp_path):
-    """A copy that went with a run goes with it; one that was asked for, and a folder that is no copy, stay."""
+    """A copy that went with a run goes with it; one that was asked for, and a folder that is no
+    copy, stay."""
     kept = staged(datasets["lmdb"], tmp_path / "kept")
     assert (False, True) == (remove_staged(kept.path), kept.path.exists())
     passing = staged(datasets["lmdb"], tmp_path / "passing", keep=False)
@@ -286,15 +341,22 @@ def test_a_copy_that_was_never_synced_does_not_outlive_the_machine(datasets, tmp
     assert [] == plan_verification(again.path, workers=1).run().problems
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"schema": "ioprof.staged/1"', '{"schema": 1}', "\x00", "[" * 5000])
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"schema": "ioprof.staged/1"', '{"schema": 1}', "\x00", "[" * 5000]
+)
 def test_a_hostile_description_is_no_copy(datasets, tmp_path, content):
-    """Whatever staged.json holds, it is an error of ours or no copy, and nothing is removed for it."""
+    """Whatever staged.json holds, it is an error of ours or no copy, and nothing is removed for
+    it."""
     found = staged(datasets["lmdb"], tmp_path / "local", keep=False)
     (found.path / STAGED_NAME).write_text(content)
-    assert (None, False, True) == (read_staged(found.path), remove_staged(found.path), found.path.exists())
+    assert (None, False, True) == (
+        read_staged(found.path),
+        remove_staged(found.path),
+        found.path.exists(),
+    )
 
 
-# ------------------------------------------------------------------------------------------------ the command
+# -------------------------------------------------------------------------------------- the command
 
 
 @pytest.mark.job
@@ -325,21 +387,34 @@ def test_bad_usage_is_one_line(datasets, tmp_path, arguments, expected):
     words = [str(tmp_path / "data") if word == "DATA" else word for word in arguments]
     environment = {name: value for name, value in os.environ.items() if name != "TMPDIR"}
     ended = subprocess.run(
-        [os.sys.executable, "-m", "ioprof", "stage", *words], cwd=tmp_path, env=environment, capture_output=True, text=True
+        [os.sys.executable, "-m", "ioprof", "stage", *words],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
     )
-    assert (2, True, False) == (ended.returncode, expected in ended.stderr, "Traceback" in ended.stderr), ended.stderr
+    assert (2, True, False) == (
+        ended.returncode,
+        expected in ended.stderr,
+        "Traceback" in ended.stderr,
+    ), ended.stderr
 
 
-# ------------------------------------------------------------------------------------------------ this node's own folder
+# --------------------------------------------------------------------------- this node's own folder
 
 
 def found(environment, tmp_path, kinds=None, types=None):
     kinds, types = kinds or {}, types or {}
-    return node_local(environment, lambda path: kinds.get(path.name, "local"), lambda path: types.get(str(path), "ext4"))
+    return node_local(
+        environment,
+        lambda path: kinds.get(path.name, "local"),
+        lambda path: types.get(str(path), "ext4"),
+    )
 
 
 def test_the_scheduler_s_own_folder_comes_first(tmp_path):
-    """What the scheduler made for the job is better than a general TMPDIR; a folder that is not there is passed over."""
+    """What the scheduler made for the job is better than a general TMPDIR; a folder that is not
+    there is passed over."""
     for name in ("job", "tmp"):
         (tmp_path / name).mkdir()
     both = {"TMPDIR": f"{tmp_path}/tmp", "SLURM_TMPDIR": f"{tmp_path}/job"}
@@ -349,11 +424,15 @@ def test_the_scheduler_s_own_folder_comes_first(tmp_path):
     )
     assert tmp_path / "tmp" == found({**both, "SLURM_TMPDIR": f"{tmp_path}/gone"}, tmp_path).folder
     for name in ("T4TMPDIR", "PBS_JOBFS", "PBS_LOCALDIR", "SGE_LOCALDIR", "SGE_BEEONDDIR"):
-        assert tmp_path / "job" == found({"TMPDIR": f"{tmp_path}/tmp", name: f"{tmp_path}/job"}, tmp_path).folder
+        assert (
+            tmp_path / "job"
+            == found({"TMPDIR": f"{tmp_path}/tmp", name: f"{tmp_path}/job"}, tmp_path).folder
+        )
 
 
 def test_a_shared_folder_is_not_the_node_s_own(tmp_path):
-    """TMPDIR on a shared file system is refused, by name; memory is taken where there is nothing else."""
+    """TMPDIR on a shared file system is refused, by name; memory is taken where there is nothing
+    else."""
     for name in ("tmp", "shm"):
         (tmp_path / name).mkdir()
     with pytest.raises(CommandError, match=r"TMPDIR: .*/tmp is shared\); name one: --stage-to"):
@@ -366,7 +445,10 @@ def test_a_shared_folder_is_not_the_node_s_own(tmp_path):
 def test_beeond_is_of_the_job_though_it_is_a_shared_file_system(tmp_path):
     """Named by the scheduler; and nothing is taken for it that is not mounted as such."""
     (tmp_path / "beeond").mkdir()
-    assert "BeeOND" in found({"SGE_BEEONDDIR": f"{tmp_path}/beeond"}, tmp_path, {"beeond": "shared"}).by
+    assert (
+        "BeeOND"
+        in found({"SGE_BEEONDDIR": f"{tmp_path}/beeond"}, tmp_path, {"beeond": "shared"}).by
+    )
 
 
 @pytest.mark.parametrize("value", ["", "relative", "/nowhere/at/all", "/dev/null"])

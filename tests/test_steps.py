@@ -21,10 +21,14 @@ def test_a_step_without_number_or_rank_is_none() -> None:
     """There is nothing to compare it with."""
     trace = timeline("step ##00")
     assert [(0, 0, 20, 40)] == steps(trace).rows()
-    assert 0 == len(steps(Trace(RunRecord(), trace.spans.with_columns(rank=pl.lit(None, pl.Int32)))))
+    assert 0 == len(
+        steps(Trace(RunRecord(), trace.spans.with_columns(rank=pl.lit(None, pl.Int32))))
+    )
 
 
-@pytest.mark.parametrize(("num_steps", "expected"), [(0, 0), (3, 0), (4, 2), (20, 2), (29, 2), (30, 3), (1000, 100)])
+@pytest.mark.parametrize(
+    ("num_steps", "expected"), [(0, 0), (3, 0), (4, 2), (20, 2), (29, 2), (30, 3), (1000, 100)]
+)
 def test_warmup_is_a_tenth_and_at_least_two(num_steps: int, expected: int) -> None:
     """Too few steps have no steady part."""
     assert expected == warmup(num_steps)

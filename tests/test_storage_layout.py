@@ -1,4 +1,5 @@
-"""The attribute `lustre.lov`: what was packed is read back, in either byte order, and nothing that it may hold stops the reader."""
+"""The attribute `lustre.lov`: what was packed is read back, in either byte order, and nothing that
+it may hold stops the reader."""
 
 import struct
 from dataclasses import dataclass
@@ -16,7 +17,13 @@ EOF = 2**64 - 1
 
 
 def plain(
-    order: str, osts: list[int], *, size: int = 1 << 20, pattern: int = RAID0, pool: str = "", count: int | None = None
+    order: str,
+    osts: list[int],
+    *,
+    size: int = 1 << 20,
+    pattern: int = RAID0,
+    pool: str = "",
+    count: int | None = None,
 ) -> bytes:
     """lov_user_md_v1, or v3 where there is a pool, as lustre_user.h packs it."""
     stripes = len(osts) if count is None else count
@@ -37,10 +44,13 @@ class Entry:
 
 
 def composite(order: str, entries: list[Entry], mirrors: int = 1) -> bytes:
-    """lov_comp_md_v1: a header, a table of 48 bytes for each entry, and the entries' own attributes."""
+    """lov_comp_md_v1: a header, a table of 48 bytes for each entry, and the entries' own
+    attributes."""
     offset = 32 + 48 * len(entries)
     size = offset + sum(len(entry.blob) for entry in entries)
-    head = struct.pack(f"{order}IIIHHHHHHQ", COMPOSITE, size, 1, 0, len(entries), mirrors - 1, 0, 0, 0, 0)
+    head = struct.pack(
+        f"{order}IIIHHHHHHQ", COMPOSITE, size, 1, 0, len(entries), mirrors - 1, 0, 0, 0, 0
+    )
     table = b""
     for number, entry in enumerate(entries, 1):
         identity = entry.mirror << 16 | number
@@ -56,7 +66,8 @@ indices = st.lists(st.integers(0, 2**32 - 1), max_size=8)
 
 @given(orders, indices, st.integers(1, 2**32 - 1), st.sampled_from(["", "flash", "a" * 15]))
 def test_a_plain_layout_is_read_back(order: str, osts: list[int], size: int, pool: str) -> None:
-    """Round trip through the kernel's structure, packed here from its definition; the byte order is detected."""
+    """Round trip through the kernel's structure, packed here from its definition; the byte order is
+    detected."""
     found = layout_of(plain(order, osts, size=size, pool=pool))
     expected = Component(0, None, ("raid0",), len(osts), size, pool or None, tuple(osts))
     assert Layout((expected,)) == found
@@ -64,7 +75,8 @@ def test_a_plain_layout_is_read_back(order: str, osts: list[int], size: int, poo
 
 @given(orders, st.lists(indices, min_size=1, max_size=6), st.integers(1, 1000))
 def test_a_composite_layout_is_read_back(order: str, parts: list[list[int]], step: int) -> None:
-    """Every component at its extent, the last to the end of the file, those that have been written to and those that have not."""
+    """Every component at its extent, the last to the end of the file, those that have been written
+    to and those that have not."""
     ends = [step * (place + 1) for place in range(len(parts) - 1)] + [EOF]
     entries = [
         Entry(step * place, end, 0x10 if osts else 0, plain(order, osts))
@@ -79,7 +91,8 @@ def test_a_composite_layout_is_read_back(order: str, parts: list[list[int]], ste
 
 
 def test_a_small_file_on_the_metadata_server() -> None:
-    """Data-on-MDT: the first 64 KiB on the MDT, the rest striped over four targets, not written yet."""
+    """Data-on-MDT: the first 64 KiB on the MDT, the rest striped over four targets, not written
+    yet."""
     found = layout_of(
         composite(
             "<",
@@ -93,13 +106,21 @@ def test_a_small_file_on_the_metadata_server() -> None:
     assert (("mdt",), 0, 1 << 16) == (first.patterns, first.stripe_count, first.end_bytes)
     assert (4, (), False) == (second.stripe_count, second.osts, second.is_instantiated)
     assert 4 == found.stripe_count
-    assert "0 to 64 KiB: on the MDT; from 64 KiB: 4 stripes of 4 MiB (not written yet)" == layout_text(found)
+    assert (
+        "0 to 64 KiB: on the MDT; from 64 KiB: 4 stripes of 4 MiB (not written yet)"
+        == layout_text(found)
+    )
 
 
 def test_mirrors_pools_and_what_else_there_is() -> None:
-    """File-level redundancy, a stale mirror, overstriping, a file on tape, all targets, an extension that holds no data."""
+    """File-level redundancy, a stale mirror, overstriping, a file on tape, all targets, an
+    extension that holds no data."""
     blob = plain("<", [3, 7], pool="flash", pattern=RAID0 | OVERSTRIPED)
-    entries = [Entry(0, EOF, 0x10, blob, 1), Entry(0, EOF, 0x11, plain("<", [5]), 2), Entry(9, EOF, 0x40, plain("<", []), 2)]
+    entries = [
+        Entry(0, EOF, 0x10, blob, 1),
+        Entry(0, EOF, 0x11, plain("<", [5]), 2),
+        Entry(9, EOF, 0x40, plain("<", []), 2),
+    ]
     found = layout_of(composite("<", entries, mirrors=2))
     assert (2, [1, 2], [False, True]) == (
         found.num_mirrors,
@@ -107,10 +128,12 @@ def test_mirrors_pools_and_what_else_there_is() -> None:
         [part.is_stale for part in found.components],
     )
     assert (
-        "2 mirrors: 2 stripes of 1 MiB on OSTs 3 7 (overstriping, pool flash); 1 stripe of 1 MiB on OST 5 (stale)"
-        == layout_text(found)
+        "2 mirrors: 2 stripes of 1 MiB on OSTs 3 7 (overstriping, pool flash); 1 stripe of 1 MiB on"
+        " OST 5 (stale)" == layout_text(found)
     )
-    assert ("raid0", "released") == layout_of(plain("<", [], count=1, pattern=RAID0 | RELEASED)).components[0].patterns
+    assert ("raid0", "released") == layout_of(
+        plain("<", [], count=1, pattern=RAID0 | RELEASED)
+    ).components[0].patterns
     assert ALL_OSTS == layout_of(plain("<", [], count=0xFFFF)).stripe_count
     assert "all OSTs of 1 MiB" == layout_text(layout_of(plain("<", [], count=0xFFFF)))
     assert "the default number of stripes" == layout_text(layout_of(plain("<", [], size=0)))
@@ -132,17 +155,25 @@ def test_mirrors_pools_and_what_else_there_is() -> None:
     ],
 )
 def test_what_is_no_layout_is_said(what: str, data: bytes) -> None:
-    """A short attribute, a foreign one, a table that points beyond the end, a layout in a layout in a layout."""
+    """A short attribute, a foreign one, a table that points beyond the end, a layout in a layout in
+    a layout."""
     with pytest.raises(ValueError, match=what):
         layout_of(data)
 
 
 @given(orders, st.lists(indices, min_size=1, max_size=4), st.data())
-def test_a_garbled_attribute_is_a_layout_or_a_reason(order: str, parts: list[list[int]], data: st.DataObject) -> None:
-    """Cut anywhere, with any bytes exchanged: a value error or a layout whose words can be printed, and never anything else."""
-    whole = composite(order, [Entry(place, EOF, 0x10, plain(order, osts)) for place, osts in enumerate(parts)])
+def test_a_garbled_attribute_is_a_layout_or_a_reason(
+    order: str, parts: list[list[int]], data: st.DataObject
+) -> None:
+    """Cut anywhere, with any bytes exchanged: a value error or a layout whose words can be printed,
+    and never anything else."""
+    whole = composite(
+        order, [Entry(place, EOF, 0x10, plain(order, osts)) for place, osts in enumerate(parts)]
+    )
     garbled = bytearray(whole[: data.draw(st.integers(0, len(whole)))])
-    for place in data.draw(st.lists(st.integers(0, max(len(garbled) - 1, 0)), max_size=6)) if garbled else []:
+    for place in (
+        data.draw(st.lists(st.integers(0, max(len(garbled) - 1, 0)), max_size=6)) if garbled else []
+    ):
         garbled[place] = data.draw(st.integers(0, 255))
     try:
         found = layout_of(bytes(garbled))

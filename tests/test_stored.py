@@ -1,4 +1,5 @@
-"""Stored recordings: what is read is what was stored, and thinning leaves what happened from the first step on."""
+"""Stored recordings: what is read is what was stored, and thinning leaves what happened from the
+first step on."""
 
 from pathlib import Path
 
@@ -37,7 +38,11 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_is_read_is_what_was_stored(elsewhere: Path) -> None:
     """Of several recordings with several kinds of files."""
     recordings = {
-        name: {"a.ring": ring(string(0, b"/data"), span("read", 5, 9, 0), span("open", 7, 7)), "b.json": b"{}", "c": b"\0"}
+        name: {
+            "a.ring": ring(string(0, b"/data"), span("read", 5, 9, 0), span("open", 7, 7)),
+            "b.json": b"{}",
+            "c": b"\0",
+        }
         for name in ("one", "two")
     }
     stored.write_archive("subject", recordings)
@@ -48,13 +53,17 @@ def test_what_is_read_is_what_was_stored(elsewhere: Path) -> None:
 @given(TIMES)
 def test_times_are_the_same_after_differences(times: list[tuple[int, int]]) -> None:
     """Whatever they are, and a capture file that is cut off or is none keeps its bytes."""
-    whole = ring(string(0, b"/data" * 20), *(span("read", start, start + took, 0) for start, took in times))
+    whole = ring(
+        string(0, b"/data" * 20), *(span("read", start, start + took, 0) for start, took in times)
+    )
     for content in (whole, whole[:5000], b"", b"none"):
         assert content == stored._with_times(stored._with_differences(content))
 
 
 @pytest.mark.parametrize("kind", ["read", "open"])
-def test_thinning_leaves_out_short_accesses_before_the_first_step(kind: str, tmp_path: Path) -> None:
+def test_thinning_leaves_out_short_accesses_before_the_first_step(
+    kind: str, tmp_path: Path
+) -> None:
     """And their strings; long ones, and those of the second before the step, stay as they are."""
     step = 10 * SECOND_NS
     kept = [
@@ -79,16 +88,26 @@ def test_without_a_step_nothing_is_thinned() -> None:
 def test_of_the_samples_before_the_first_step_a_tenth_stays() -> None:
     """With their stacks and codes; all later ones stay."""
     step = 10 * SECOND_NS
-    samples = np.array([(time, 0, time % 2) for time in (*range(100), *range(step, step + 20))], stored._SAMPLES)
+    samples = np.array(
+        [(time, 0, time % 2) for time in (*range(100), *range(step, step + 20))], stored._SAMPLES
+    )
     code = [np.array([number, 1, 1, 1, 1, 1], "<u4").tobytes() + b"ab" for number in range(3)]
     stacks = [np.array([number, number, 0], "<u4").tobytes() for number in range(3)]
     records = (
-        [(CODE_RECORD, each) for each in code] + [(STACK_RECORD, each) for each in stacks] + [(SAMPLES_RECORD, samples.tobytes())]
+        [(CODE_RECORD, each) for each in code]
+        + [(STACK_RECORD, each) for each in stacks]
+        + [(SAMPLES_RECORD, samples.tobytes())]
     )
-    data = b"".join(np.array([kind, len(content)], "<u4").tobytes() + content for kind, content in records)
-    found = stored.thinned({"a.ring": ring(span("step", step, step + 1)), "stacks-a-1.bin": data})["stacks-a-1.bin"]
+    data = b"".join(
+        np.array([kind, len(content)], "<u4").tobytes() + content for kind, content in records
+    )
+    found = stored.thinned({"a.ring": ring(span("step", step, step + 1)), "stacks-a-1.bin": data})[
+        "stacks-a-1.bin"
+    ]
     left = list(stored._stack_records(found))
-    assert [*range(0, 100, 10), *range(step, step + 20)] == np.frombuffer(left[-1][1], stored._SAMPLES)["time_ns"].tolist()
+    assert [*range(0, 100, 10), *range(step, step + 20)] == np.frombuffer(
+        left[-1][1], stored._SAMPLES
+    )["time_ns"].tolist()
     assert [code[0], code[1], stacks[0], stacks[1]] == [content for _, content in left[:-1]]
 
 

@@ -1,4 +1,5 @@
-"""The process that stores a long job's run: what it stores is what the recorder would store, and its loss costs nothing."""
+"""The process that stores a long job's run: what it stores is what the recorder would store, and
+its loss costs nothing."""
 
 import os
 import signal
@@ -35,13 +36,23 @@ def spool(tmp_path: Path) -> Path:
     """Reads and a step, more than are held in memory."""
     read, step = (KINDS.index(kind) + 1 for kind in ("read", "step"))
     reads = [
-        record(kind=read, start_ns=at * 50, end_ns=at * 50 + at % 40, bytes=64, source=1 + at % 2, offset=0, file=0)
+        record(
+            kind=read,
+            start_ns=at * 50,
+            end_ns=at * 50 + at % 40,
+            bytes=64,
+            source=1 + at % 2,
+            offset=0,
+            file=0,
+        )
         for at in range(SLOTS)
     ]
     folder = tmp_path / "spool"
     folder.mkdir()
     first = chunk(string(0, b"/a"), record(kind=step, start_ns=0, end_ns=90, step=0))
-    (folder / "7.ring").write_bytes(header_bytes(writer=1, rank=0, rank_source=1) + first + CHUNKS * chunk(*reads))
+    (folder / "7.ring").write_bytes(
+        header_bytes(writer=1, rank=0, rank_source=1) + first + CHUNKS * chunk(*reads)
+    )
     return folder
 
 
@@ -59,25 +70,34 @@ def storing(spool: Path) -> Iterator[StoringProcess]:
 
 
 @pytest.mark.job(every=4)
-def test_what_the_process_stores_is_what_its_recorder_would_store(spool: Path, storing: StoringProcess, tmp_path: Path) -> None:
+def test_what_the_process_stores_is_what_its_recorder_would_store(
+    spool: Path, storing: StoringProcess, tmp_path: Path
+) -> None:
     """All files are the same, and what is known of the spans."""
     (out := tmp_path / "out").mkdir()
     (own := tmp_path / "own").mkdir()
     known = storing.store(spool, out, RECORD)
     assert known is not None
     expected, found = store_run(spool, own, RECORD), Trace.load_known(out, known)
-    assert {path.name: path.read_bytes() for path in own.iterdir()} == {path.name: path.read_bytes() for path in out.iterdir()}
+    assert {path.name: path.read_bytes() for path in own.iterdir()} == {
+        path.name: path.read_bytes() for path in out.iterdir()
+    }
     assert CHUNKS * SLOTS + 1 == expected.num_spans == found.num_spans > ROWS_IN_MEMORY
     assert {"sums", "structure", "_parts"} <= found.__dict__.keys()
     assert_frame_equal(expected.sums, found.sums, check_row_order=False)
     assert_frame_equal(expected.structure, found.structure)
-    bounds = [[(part.first_ns, part.last_ns, part.ranks) for part in trace._parts] for trace in (expected, found)]
+    bounds = [
+        [(part.first_ns, part.last_ns, part.ranks) for part in trace._parts]
+        for trace in (expected, found)
+    ]
     assert bounds[0] == bounds[1]
     assert_frame_equal(expected.spans, found.spans)
 
 
 @pytest.mark.job
-def test_a_process_that_is_killed_leaves_nothing(spool: Path, storing: StoringProcess, tmp_path: Path) -> None:
+def test_a_process_that_is_killed_leaves_nothing(
+    spool: Path, storing: StoringProcess, tmp_path: Path
+) -> None:
     """Then the recorder stores the run."""
     (out := tmp_path / "out").mkdir()
     assert storing._process is not None
@@ -115,14 +135,20 @@ with storing.starting(Path(sys.argv[1])):
 @pytest.mark.parametrize("after_s", [0, 3])
 def test_it_ends_with_its_recorder(spool: Path, after_s: float) -> None:
     """Also if that is killed, while the process loads or waits."""
-    with subprocess.Popen([sys.executable, "-c", RECORDER, str(spool)], stdout=subprocess.PIPE) as recorder:
+    with subprocess.Popen(
+        [sys.executable, "-c", RECORDER, str(spool)], stdout=subprocess.PIPE
+    ) as recorder:
         assert recorder.stdout is not None
         pid = int(recorder.stdout.readline())
         assert PROGRAM in psutil.Process(pid).cmdline()
         time.sleep(after_s)
         recorder.kill()
     until = time.monotonic() + 20
-    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE and time.monotonic() < until:
+    while (
+        psutil.pid_exists(pid)
+        and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        and time.monotonic() < until
+    ):
         time.sleep(0.05)
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
@@ -139,8 +165,11 @@ def test_little_is_stored_without_it(spool: Path) -> None:
 
 @pytest.mark.job(every=4)
 @pytest.mark.parametrize("ends_early", [False, True])
-def test_a_recording_that_has_it_is_whole(ends_early: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The run folder has all that the command did, with the costs of recording, whether the process lives on or not.
+def test_a_recording_that_has_it_is_whole(
+    ends_early: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run folder has all that the command did, with the costs of recording, whether the process
+    lives on or not.
 
     The process is no part of the job: it is not recorded.
     """
@@ -156,7 +185,14 @@ def test_a_recording_that_has_it_is_whole(ends_early: bool, tmp_path: Path, monk
 
     monkeypatch.setattr(lifecycle, "StoringProcess", partial(Watched, 0.05, 0))
     (data := tmp_path / "data").write_bytes(bytes(1 << 20))
-    command = [sys.executable, str(PROGRAMS / "read_at_rate.py"), str(data), "2000", "3", str(tmp_path / "end")]
+    command = [
+        sys.executable,
+        str(PROGRAMS / "read_at_rate.py"),
+        str(data),
+        "2000",
+        "3",
+        str(tmp_path / "end"),
+    ]
     run = record_command(command, tmp_path / "run", dict(os.environ))
     assert [ends_early] == [known is None for known in stored]
     found = Trace.load(tmp_path / "run")

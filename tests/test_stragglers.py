@@ -1,4 +1,5 @@
-"""What made a rank late: its time since it met the rank that waited for it, less that rank's own, by cause."""
+"""What made a rank late: its time since it met the rank that waited for it, less that rank's own,
+by cause."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -34,17 +35,28 @@ LOCAL_SGD = """
     compute r1    .. ......111.222 .333...
     comm r1       00 ............. ....444
 """
-"""Rank 1 decoded for five instants more in the first of three steps; while rank 0 waits, it makes its other steps as rank 0 did."""
+"""Rank 1 decoded for five instants more in the first of three steps; while rank 0 waits, it makes
+its other steps as rank 0 did."""
 
 
-# ------------------------------------------------------------------------------------------------ laws
+# --------------------------------------------------------------------------------------------- laws
 
 
-@given(st.lists(st.tuples(st.integers(0, 10**12), st.lists(st.integers(-(10**12), 10**12), min_size=4, max_size=4)), max_size=9))
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 10**12), st.lists(st.integers(-(10**12), 10**12), min_size=4, max_size=4)
+        ),
+        max_size=9,
+    )
+)
 def test_what_is_shared_out_sums_to_the_wait(rows: list[tuple[int, list[int]]]) -> None:
     """Exactly; nothing is negative, and a cause that took no longer gets nothing."""
     rows = [(waited, excess) for waited, excess in rows if max(excess) > 0]
-    waited, excess = np.array([row[0] for row in rows], np.int64), np.array([row[1] for row in rows], np.int64).reshape(-1, 4)
+    waited, excess = (
+        np.array([row[0] for row in rows], np.int64),
+        np.array([row[1] for row in rows], np.int64).reshape(-1, 4),
+    )
     found = shared_out(waited, excess)
     assert found.sum(axis=1).tolist() == waited.tolist()
     assert (found >= 0).all()
@@ -53,7 +65,8 @@ def test_what_is_shared_out_sums_to_the_wait(rows: list[tuple[int, list[int]]]) 
 
 @dataclass
 class LocalSgd:
-    """Ranks that train alone, and average their models after every `every` steps: a model of them that knows why a rank is late."""
+    """Ranks that train alone, and average their models after every `every` steps: a model of them
+    that knows why a rank is late."""
 
     work: list[list[tuple[int, int]]]
     """Of each rank and step: the time to decode a batch, and to compute, in nanoseconds."""
@@ -63,11 +76,20 @@ class LocalSgd:
     """Of each average."""
 
     def run(self) -> tuple[Trace, dict[int, Counter[str]]]:
-        """The trace, and for each late rank the time that others waited for it: where a cause alone made it late, by that cause."""
+        """The trace, and for each late rank the time that others waited for it: where a cause alone
+        made it late, by that cause."""
         spans: list[dict[str, object]] = []
         truth: dict[int, Counter[str]] = {}
 
-        def add(kind: str, start: int, end: int, rank: int, step: int, process: int | None = None, name: str | None = None) -> None:
+        def add(
+            kind: str,
+            start: int,
+            end: int,
+            rank: int,
+            step: int,
+            process: int | None = None,
+            name: str | None = None,
+        ) -> None:
             process = pid(rank) if process is None else process
             common = {"kind": kind, "rank": rank, "pid": process, "tid": process, "name": name}
             spans.append({**common, "start_ns": start, "end_ns": end, "batch": step, "step": step})
@@ -90,9 +112,14 @@ class LocalSgd:
                 late = max(range(len(now)), key=lambda rank: (now[rank], -rank))
                 for rank in range(len(now)):
                     if waited := now[late] - now[rank]:
-                        more = {cause: max(0, spent[late][cause] - spent[rank][cause]) for cause in ("decode", "compute")}
+                        more = {
+                            cause: max(0, spent[late][cause] - spent[rank][cause])
+                            for cause in ("decode", "compute")
+                        }
                         decode = round(waited * more["decode"] / sum(more.values()))
-                        truth.setdefault(late, Counter()).update(decode=decode, compute=waited - decode)
+                        truth.setdefault(late, Counter()).update(
+                            decode=decode, compute=waited - decode
+                        )
                 last = now[late]
                 for number in range(self.collectives):
                     until = last + self.exchange
@@ -102,20 +129,33 @@ class LocalSgd:
                     last = until
             for rank in range(len(now)):
                 add("step", began[rank], now[rank], rank, step)
-        config = {"ranks": len(now), "workers": 1, "batch_size": 1, "device": "cpu", "loader": "files"}
+        config = {
+            "ranks": len(now),
+            "workers": 1,
+            "batch_size": 1,
+            "device": "cpu",
+            "loader": "files",
+        }
         record = RunRecord.of({"config": config, "status": "complete"})
         return Trace(record, pl.DataFrame(spans, schema=table_schema(SPAN_COLUMNS))), truth
 
 
 @given(st.data(), st.integers(2, 3), st.integers(1, 4), st.integers(1, 9), st.integers(1, 3))
 @settings(deadline=None, max_examples=examples(50))
-def test_ranks_that_average_every_n_steps(data: st.DataObject, ranks: int, every: int, exchange: int, collectives: int) -> None:
-    """What made a rank late is what the model of such a job knows, however long ago it was; here computing goes by CPU."""
+def test_ranks_that_average_every_n_steps(
+    data: st.DataObject, ranks: int, every: int, exchange: int, collectives: int
+) -> None:
+    """What made a rank late is what the model of such a job knows, however long ago it was; here
+    computing goes by CPU."""
     took = st.tuples(st.integers(0, 50), st.integers(1, 50))
-    work = data.draw(st.lists(st.lists(took, min_size=8, max_size=8), min_size=ranks, max_size=ranks))
+    work = data.draw(
+        st.lists(st.lists(took, min_size=8, max_size=8), min_size=ranks, max_size=ranks)
+    )
     trace, truth = LocalSgd(work, every, exchange, collectives).run()
     found = charges(trace)
-    expected = {rank: {cause: ns for cause, ns in causes.items() if ns} for rank, causes in truth.items()}
+    expected = {
+        rank: {cause: ns for cause, ns in causes.items() if ns} for rank, causes in truth.items()
+    }
     assert {rank: sum(causes.values()) for rank, causes in expected.items()} == {
         rank: sum(causes.values()) for rank, causes in found.straggler_wait_ns.items()
     }
@@ -125,11 +165,12 @@ def test_ranks_that_average_every_n_steps(data: st.DataObject, ranks: int, every
     assert {} == found.computed_meanwhile_ns
 
 
-# ------------------------------------------------------------------------------------------------ drawings
+# ----------------------------------------------------------------------------------------- drawings
 
 
 def test_a_rank_is_late_by_what_it_did_more_and_not_by_what_it_did_last() -> None:
-    """Three steps after the ranks met: in the time in which rank 0 waits, rank 1 computes mostly, no longer than rank 0 had."""
+    """Three steps after the ranks met: in the time in which rank 0 waits, rank 1 computes mostly,
+    no longer than rank 0 had."""
     found = charges(timeline(LOCAL_SGD))
     assert {1: {"decode": 50}} == found.straggler_wait_ns
     assert {} == found.computed_meanwhile_ns
@@ -141,12 +182,15 @@ def test_a_rank_is_late_by_what_it_did_more_and_not_by_what_it_did_last() -> Non
 def test_where_it_is_not_known_when_ranks_met_it_counts_what_the_late_one_did() -> None:
     """The first collective of a job, or the first that is known."""
     lines = LOCAL_SGD.splitlines()
-    drawing = "\n".join(line.replace(" 00", " ..", 1) if line.strip().startswith("comm") else line for line in lines)
+    drawing = "\n".join(
+        line.replace(" 00", " ..", 1) if line.strip().startswith("comm") else line for line in lines
+    )
     assert {1: {"compute": 40, "decode": 10}} == charges(timeline(drawing)).straggler_wait_ns
 
 
 def test_a_collective_beside_a_computation_is_no_meeting() -> None:
-    """Rank 0 is ahead after the first bucket as it was before: no rank waited for that one. Rank 1 was late by its batch."""
+    """Rank 0 is ahead after the first bucket as it was before: no rank waited for that one. Rank 1
+    was late by its batch."""
     drawing = """
         step             00 11111111111
         wait             .. 1..........
@@ -176,7 +220,9 @@ def test_leaving_the_last_meeting_later_is_exchange() -> None:
         comm r1     000....00
         compute r1  ...1111..
     """.replace("comm        0....0000", "comm name=a 0........\ncomm name=b .....0000")
-    drawing = drawing.replace("comm r1     000....00", "comm r1 name=a 000......\ncomm r1 name=b .......00")
+    drawing = drawing.replace(
+        "comm r1     000....00", "comm r1 name=a 000......\ncomm r1 name=b .......00"
+    )
     assert {1: {"exchange": 20}} == charges(timeline(drawing)).straggler_wait_ns
 
 
@@ -190,17 +236,36 @@ def test_ranks_are_not_compared_over_steps_in_which_the_device_was_not_recorded(
 
 @pytest.mark.parametrize(
     ("uncertainty_ns", "expected"),
-    [(0, {"host": 10, "compute": 40, "decode": 10}), (10, {"host": 10, "exchange": 14, "decode": 36})],
+    [
+        (0, {"host": 10, "compute": 40, "decode": 10}),
+        (10, {"host": 10, "exchange": 14, "decode": 36}),
+    ],
 )
-def test_ranks_have_met_within_the_uncertainty_of_their_clocks(uncertainty_ns: int, expected: dict[str, int]) -> None:
-    """Rank 0 seems to have left an instant before rank 1 arrived. That rank 1 left later is `exchange`."""
-    lines = [line.replace(" 00 ", " 000 ", 1).replace(" .. ", " ... ", 1) for line in LOCAL_SGD.splitlines()]
-    drawing = "\n".join(lines).replace("comm          000", "comm          0..").replace("comm r1       000", "comm r1       ..0")
-    assert expected == charges(timeline(drawing, clocks={"uncertainty_ns": uncertainty_ns})).straggler_wait_ns[1]
+def test_ranks_have_met_within_the_uncertainty_of_their_clocks(
+    uncertainty_ns: int, expected: dict[str, int]
+) -> None:
+    """Rank 0 seems to have left an instant before rank 1 arrived. That rank 1 left later is
+    `exchange`."""
+    lines = [
+        line.replace(" 00 ", " 000 ", 1).replace(" .. ", " ... ", 1)
+        for line in LOCAL_SGD.splitlines()
+    ]
+    drawing = (
+        "\n".join(lines)
+        .replace("comm          000", "comm          0..")
+        .replace("comm r1       000", "comm r1       ..0")
+    )
+    assert (
+        expected
+        == charges(timeline(drawing, clocks={"uncertainty_ns": uncertainty_ns})).straggler_wait_ns[
+            1
+        ]
+    )
 
 
 def test_a_rank_that_computed_more_was_not_delayed() -> None:
-    """Each rank computed more in one step, and as much as the other in all: what else it did has delayed nobody."""
+    """Each rank computed more in one step, and as much as the other in all: what else it did has
+    delayed nobody."""
     drawing = """
         step         0 1111111111 2222222222
         wait         . 1......... 2.........

@@ -1,4 +1,5 @@
-"""Order of shards that are read sequentially: properties of the assignment to readers and of the shuffle buffer."""
+"""Order of shards that are read sequentially: properties of the assignment to readers and of the
+shuffle buffer."""
 
 import numpy as np
 from hypothesis import given
@@ -10,7 +11,9 @@ from ioprof.loaders.streams import StreamOrder, cut, shuffled
 
 SIZES = st.lists(st.integers(1, 12), min_size=1, max_size=8)
 """Number of records of each shard."""
-JOBS = st.tuples(st.integers(1, 4), st.integers(1, 5), st.integers(0, 3), st.integers(1, 9), st.integers(0, 3))
+JOBS = st.tuples(
+    st.integers(1, 4), st.integers(1, 5), st.integers(0, 3), st.integers(1, 9), st.integers(0, 3)
+)
 """Ranks, batch size, workers, buffer, seed."""
 
 
@@ -19,34 +22,57 @@ def shards_of(sizes: list[int]) -> list[range]:
     return [range(end - size, end) for size, end in zip(sizes, ends, strict=True)]
 
 
-def order(shards: list[range], job: tuple[int, ...], rank: int, epochs: int, first: int = 0) -> StreamOrder:
+def order(
+    shards: list[range], job: tuple[int, ...], rank: int, epochs: int, first: int = 0
+) -> StreamOrder:
     ranks, batch_size, workers, buffer, seed = job
     records = sum(map(len, shards))
     batches = epochs * batches_per_epoch(records, LoaderOptions(batch_size, 1, rank, ranks))
-    options = LoaderOptions(batch_size, batches, rank, ranks, workers=workers, seed=seed, shuffle_buffer=buffer, first_batch=first)
+    options = LoaderOptions(
+        batch_size,
+        batches,
+        rank,
+        ranks,
+        workers=workers,
+        seed=seed,
+        shuffle_buffer=buffer,
+        first_batch=first,
+    )
     return StreamOrder(shards, options)
 
 
 @given(SIZES, JOBS)
 def test_every_record_is_in_one_batch_of_one_rank(sizes, job):
-    """In each epoch, for any shard sizes, ranks and workers divide the shards without gaps and overlaps."""
+    """In each epoch, for any shard sizes, ranks and workers divide the shards without gaps and
+    overlaps."""
     shards, ranks = shards_of(sizes), min(job[0], sum(sizes))
-    requests = [request for rank in range(ranks) for request in order(shards, (ranks, *job[1:]), rank, 2).requests()]
+    requests = [
+        request
+        for rank in range(ranks)
+        for request in order(shards, (ranks, *job[1:]), rank, 2).requests()
+    ]
     for epoch in (0, 1):
-        used = [index for request in requests if request.epoch == epoch for index in request.indices]
+        used = [
+            index for request in requests if request.epoch == epoch for index in request.indices
+        ]
         assert list(range(sum(sizes))) == sorted(used)
     assert all(request.indices for request in requests)
 
 
 @given(SIZES, JOBS, st.data())
 def test_a_lane_reads_what_its_batches_ask_for(sizes, job, data):
-    """It reads exactly the remaining records of its batches from the requested one on, each once."""
+    """It reads exactly the remaining records of its batches from the requested one on, each
+    once."""
     shards, ranks = shards_of(sizes), min(job[0], sum(sizes))
     ordered = order(shards, (ranks, *job[1:]), data.draw(st.integers(0, ranks - 1)), 2)
     requests = list(ordered.requests())
     asked = data.draw(st.sampled_from(requests))
     ranges, done = ordered.piece(asked.number)
-    mine = [each for each in requests if each.epoch == asked.epoch and ordered.lane(each.number) == ordered.lane(asked.number)]
+    mine = [
+        each
+        for each in requests
+        if each.epoch == asked.epoch and ordered.lane(each.number) == ordered.lane(asked.number)
+    ]
     assert done == {index for each in mine if each.number < asked.number for index in each.indices}
     read = [index for each in ranges for index in each]
     assert sorted(index for each in mine for index in each.indices) == sorted(read)
@@ -74,7 +100,9 @@ def test_the_buffer_holds_no_more_than_it_may(sizes, buffer, seed):
 
 def test_a_buffer_of_one_changes_nothing():
     """Records are returned in the order of the shard."""
-    assert list(range(50)) == list(shuffled([range(20), range(20, 50)], 1, np.random.default_rng(0)))
+    assert list(range(50)) == list(
+        shuffled([range(20), range(20, 50)], 1, np.random.default_rng(0))
+    )
 
 
 def test_a_larger_buffer_shuffles_more():
@@ -83,7 +111,9 @@ def test_a_larger_buffer_shuffles_more():
     for buffer in (10, 100, 1000):
         left = np.array(list(shuffled([range(20_000)], buffer, np.random.default_rng(1))))
         away[buffer] = np.abs(left - np.arange(20_000)).mean() / buffer
-    assert {10: True, 100: True, 1000: True} == {buffer: 0.5 < share < 1 for buffer, share in away.items()}, away
+    assert {10: True, 100: True, 1000: True} == {
+        buffer: 0.5 < share < 1 for buffer, share in away.items()
+    }, away
 
 
 @given(SIZES, st.integers(0, 100), st.integers(0, 100))

@@ -21,7 +21,8 @@ ITERATION = Iteration(1.0, 0.1, None, 0.1, 0.5, 0.2, 0.1)
 
 
 def job(lengths: list[list[int]], asked: int, before: int, after: int) -> Trace:
-    """A job whose epochs have steps of these lengths, in ticks; so many ticks lie before the first step and after the last."""
+    """A job whose epochs have steps of these lengths, in ticks; so many ticks lie before the first
+    step and after the last."""
     flat = [length for epoch in lengths for length in epoch]
     bar = "".join(f"{number:x}" * length for number, length in enumerate(flat))
     times = {"start_ns": -before * TICK_NS, "end_ns": (sum(flat) + after) * TICK_NS}
@@ -33,12 +34,20 @@ def job(lengths: list[list[int]], asked: int, before: int, after: int) -> Trace:
 def epochs(draw: st.DrawFn) -> list[list[int]]:
     """Two to four epochs of two or three steps; the timeline has 16 numbers."""
     per_epoch = draw(st.integers(2, 3))
-    return draw(st.lists(st.lists(st.integers(1, 6), min_size=per_epoch, max_size=per_epoch), min_size=2, max_size=4))
+    return draw(
+        st.lists(
+            st.lists(st.integers(1, 6), min_size=per_epoch, max_size=per_epoch),
+            min_size=2,
+            max_size=4,
+        )
+    )
 
 
 @settings(max_examples=15)
 @given(epochs(), st.integers(2, 90), st.integers(0, 9), st.integers(0, 9))
-def test_a_prediction_is_the_sum_of_its_epochs(lengths: list[list[int]], asked: int, before: int, after: int) -> None:
+def test_a_prediction_is_the_sum_of_its_epochs(
+    lengths: list[list[int]], asked: int, before: int, after: int
+) -> None:
     """Start, end, the first epoch once, and the mean of the later ones as often as they are due."""
     found = predicted_epochs(job(lengths, asked, before, after))
     assert found is not None
@@ -50,7 +59,9 @@ def test_a_prediction_is_the_sum_of_its_epochs(lengths: list[list[int]], asked: 
 
 @settings(max_examples=15)
 @given(epochs(), st.integers(0, 9), st.integers(0, 9))
-def test_the_epochs_that_were_made_are_predicted_exactly(lengths: list[list[int]], before: int, after: int) -> None:
+def test_the_epochs_that_were_made_are_predicted_exactly(
+    lengths: list[list[int]], before: int, after: int
+) -> None:
     """From themselves."""
     trace = job(lengths, len(lengths), before, after)
     found, times = predicted_epochs(trace), trace.run.times
@@ -63,7 +74,9 @@ def test_the_epochs_that_were_made_are_predicted_exactly(lengths: list[list[int]
 
 @settings(max_examples=15)
 @given(epochs(), st.integers(2, 90), st.integers(0, 9), st.integers(0, 9))
-def test_the_first_epochs_predict_as_a_shorter_run(lengths: list[list[int]], asked: int, before: int, after: int) -> None:
+def test_the_first_epochs_predict_as_a_shorter_run(
+    lengths: list[list[int]], asked: int, before: int, after: int
+) -> None:
     """What came after them has no influence."""
     long, short = (job(each, asked, before, after) for each in (lengths, lengths[:2]))
     assert predicted_epochs(short) == predicted_epochs(long, from_epochs=2)
@@ -75,13 +88,18 @@ def test_the_first_epochs_predict_as_a_shorter_run(lengths: list[list[int]], ask
     [
         (None, 100),
         ({"asked_bytes": None}, 100),
-        ({"asked_bytes": 60, "peak_bytes": 60, "page_cache_bytes": 25}, 25),  # the processes took 35
+        (
+            {"asked_bytes": 60, "peak_bytes": 60, "page_cache_bytes": 25},
+            25,
+        ),  # the processes took 35
         ({"asked_bytes": 60, "peak_bytes": 40, "page_cache_bytes": 25}, 45),
         ({"asked_bytes": 60}, 60),
         ({"asked_bytes": 10, "peak_bytes": 60, "page_cache_bytes": 5}, 0),
     ],
 )
-def test_the_page_cache_has_what_the_limit_leaves(limit: dict[str, Any] | None, expected: int) -> None:
+def test_the_page_cache_has_what_the_limit_leaves(
+    limit: dict[str, Any] | None, expected: int
+) -> None:
     """Advice that a dataset fits into memory rests on it."""
     run = RunRecord.of({"hosts": [{"name": "a", "memory_bytes": 100}], "limit": limit})
     assert expected == run.page_cache_room_bytes
@@ -91,38 +109,66 @@ def study(varied: str) -> Study:
     """Two runs."""
     first = StudyRow("1", "", "emulated", 1, 9, 64, 9.0, 64.0, 1.0, ITERATION, "storage")
     scales = {
-        "dataset_bytes": 10**9, "dataset_samples": 5000, "memory_limit_bytes": 2 * 10**9, "storage_bytes": (10**9, 0),
-        "epochs": 10, "predicted_s": 99.0, "error_s": 1.0, "first_epoch_s": 20.0, "later_epoch_s": 9.0,
-        "needed_bytes_per_s": 2e9, "needed_reads_per_s": 1e4, "at_samples_per_s": 1e4, "got_bytes_per_s": 5e7,
-    }  # fmt: skip
+        "dataset_bytes": 10**9,
+        "dataset_samples": 5000,
+        "memory_limit_bytes": 2 * 10**9,
+        "storage_bytes": (10**9, 0),
+        "epochs": 10,
+        "predicted_s": 99.0,
+        "error_s": 1.0,
+        "first_epoch_s": 20.0,
+        "later_epoch_s": 9.0,
+        "needed_bytes_per_s": 2e9,
+        "needed_reads_per_s": 1e4,
+        "at_samples_per_s": 1e4,
+        "got_bytes_per_s": 5e7,
+    }
     rows = [first if varied == "ranks" else replace(first, **scales)]
     rows.append(replace(rows[0], value="2", dataset_bytes=None if varied == "ranks" else 2 * 10**9))
     return Study("mine", "about", "a source", None, "no date", varied, "data", tuple(rows))
 
 
-@pytest.mark.parametrize(("varied", "figures"), [("ranks", ["iteration"]), ("dataset_scale", ["epochs", "rates", "iteration"])])
-def test_the_figures_have_what_the_page_sets_in_them(varied: str, figures: list[str], tmp_path: Any) -> None:
-    """The script of the page sets colours of `font` and `hoverlabel`, and takes those of lines and marks for its legend."""
+@pytest.mark.parametrize(
+    ("varied", "figures"),
+    [("ranks", ["iteration"]), ("dataset_scale", ["epochs", "rates", "iteration"])],
+)
+def test_the_figures_have_what_the_page_sets_in_them(
+    varied: str, figures: list[str], tmp_path: Any
+) -> None:
+    """The script of the page sets colours of `font` and `hoverlabel`, and takes those of lines and
+    marks for its legend."""
     write_study(study(varied), tmp_path)
     page = (tmp_path / "study.html").read_text()
-    found = dict(re.findall(r'<script[^>]*id="figure-(\w+)-0"[^>]*>(.*?)</script>', page, re.DOTALL))
+    found = dict(
+        re.findall(r'<script[^>]*id="figure-(\w+)-0"[^>]*>(.*?)</script>', page, re.DOTALL)
+    )
     assert figures == list(found)
     for text in found.values():
         drawn = json.loads(text)
         assert {"font", "hoverlabel"} <= drawn["layout"].keys()
-        assert all(trace["line" if trace["type"] == "scatter" else "marker"]["color"] for trace in drawn["data"])
+        assert all(
+            trace["line" if trace["type"] == "scatter" else "marker"]["color"]
+            for trace in drawn["data"]
+        )
 
 
 def test_a_study_of_scales_says_how_long_a_step_waits_for_other_ranks() -> None:
     """One whose own input is there waits in the exchange for ranks whose input is not."""
     names = [str(cell) for cell in study_table(study("dataset_scale")).columns[0].cells]
-    waits = {name: place for place, name in enumerate(names) if name in ("step waits for input", "for late ranks")}
+    waits = {
+        name: place
+        for place, name in enumerate(names)
+        if name in ("step waits for input", "for late ranks")
+    }
     values = list(study_table(study("dataset_scale")).columns[1].cells)
-    assert {"step waits for input": "20.0%", "for late ranks": "50.0%"} == {name: values[place] for name, place in waits.items()}
+    assert {"step waits for input": "20.0%", "for late ranks": "50.0%"} == {
+        name: values[place] for name, place in waits.items()
+    }
 
 
 def test_bytes_from_storage_are_those_of_their_epoch() -> None:
-    """By the end of each read; what came from the page cache is none of them, nor what was read after the last whole epoch."""
+    """By the end of each read; what came from the page cache is none of them, nor what was read
+    after the last whole epoch."""
     trace = timeline(
         """
         step              0000 1111 2222 3333 4444
@@ -142,7 +188,9 @@ def test_the_source_of_a_study_has_its_year_or_why_it_has_none() -> None:
     """In the notes under its table."""
     undated = study("ranks")
     assert study_notes(undated)[0].endswith("Source: a source (year unknown: no date).")
-    assert study_notes(replace(undated, year=2017, undated=""))[0].endswith("Source: a source (2017).")
+    assert study_notes(replace(undated, year=2017, undated=""))[0].endswith(
+        "Source: a source (2017)."
+    )
     assert study_notes(replace(undated, undated=""))[0].endswith("Source: a source.")
 
 

@@ -14,7 +14,21 @@ from ioprof.instrument.hooks.supplies import holds_values, may_be_batch
 
 
 @pytest.mark.parametrize(
-    "value", [None, True, 3, 0.5, "text" * 100, (), [], {}, (1.0, 2.0), {"loss": 0.1, "top5": 0.9}, b"ok", np.ones(3)]
+    "value",
+    [
+        None,
+        True,
+        3,
+        0.5,
+        "text" * 100,
+        (),
+        [],
+        {},
+        (1.0, 2.0),
+        {"loss": 0.1, "top5": 0.9},
+        b"ok",
+        np.ones(3),
+    ],
 )
 def test_results_without_data_are_no_batches(value: Any) -> None:
     """Of metrics, and of functions that write something."""
@@ -23,7 +37,15 @@ def test_results_without_data_are_no_batches(value: Any) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [np.ones((4, 8)), torch.ones(4, 8), {"x": np.ones(8), "y": 1}, [[0.5] * 8] * 4, [(np.ones(9), 3)], bytes(100), object()],
+    [
+        np.ones((4, 8)),
+        torch.ones(4, 8),
+        {"x": np.ones(8), "y": 1},
+        [[0.5] * 8] * 4,
+        [(np.ones(9), 3)],
+        bytes(100),
+        object(),
+    ],
 )
 def test_results_with_data_may_be_batches(value: Any) -> None:
     """Arrays, however they are packed, and what is not known."""
@@ -51,7 +73,8 @@ def test_tasks_that_are_given_what_a_model_computed(arguments: Any, computed: bo
 
 
 def test_the_time_in_torch_is_counted_with_operators() -> None:
-    """Methods, functions and operators of tensors are computation; Python that takes as long is not."""
+    """Methods, functions and operators of tensors are computation; Python that takes as long is
+    not."""
     for computes in (True, False):
         watch, tensor = TensorWatch(of_gradients=True), torch.ones(2000, 2000, requires_grad=True)
         watch.begin()
@@ -73,14 +96,22 @@ def test_what_no_gradient_is_wanted_of_counts_only_where_all_counts(of_gradients
     watch.begin()
     assert not ((stored - 1) * 2).square().mean().requires_grad
     watch.end(monotonic_ns())
-    assert not torch.ones(1).add(1).requires_grad  # the mode is taken away at the next call, at the latest
+    assert (
+        not torch.ones(1).add(1).requires_grad
+    )  # the mode is taken away at the next call, at the latest
     assert watch.is_computation is not of_gradients
 
 
 @pytest.mark.parametrize("sleeps", [False, True])
-def test_time_in_which_others_had_the_core_does_not_count(sleeps: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_in_which_others_had_the_core_does_not_count(
+    sleeps: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A preemption is longer than many a loss; what the thread slept is the loop's own."""
-    watch, tensor, elsewhere_ns = TensorWatch(of_gradients=True), torch.ones(2000, 2000, requires_grad=True), 0
+    watch, tensor, elsewhere_ns = (
+        TensorWatch(of_gradients=True),
+        torch.ones(2000, 2000, requires_grad=True),
+        0,
+    )
     monkeypatch.setattr(losses, "monotonic_ns", lambda: monotonic_ns() + elsewhere_ns)
     watch.begin()
     loss = (tensor - 1).square().mean()

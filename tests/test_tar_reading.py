@@ -1,4 +1,5 @@
-"""Reading tars record by record: what the writer wrote, from any record on, and nothing of what it did not."""
+"""Reading tars record by record: what the writer wrote, from any record on, and nothing of what it
+did not."""
 
 import io
 import random
@@ -25,13 +26,20 @@ from ioprof.loaders.tar_reading import BLOCK, CHUNK_BYTES, TarReader, first_numb
 @pytest.fixture(scope="module")
 def dataset(small_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     """The small tree as tars of 64 KiB; for reading only."""
-    return made(small_tree, tmp_path_factory.mktemp("tars") / "data", layout="webdataset", shard_bytes=1 << 16)
+    return made(
+        small_tree,
+        tmp_path_factory.mktemp("tars") / "data",
+        layout="webdataset",
+        shard_bytes=1 << 16,
+    )
 
 
 def captured_reads(folder: Path, program: str, path: Path) -> tuple[str, pl.DataFrame]:
     """What a program with a `TarReader` printed, and the reads of its tar, in their order."""
     spool = folder / "spool"
-    text = run_python(spool, f"import sys\nfrom ioprof.loaders.tar_reading import TarReader\n{program}", path)
+    text = run_python(
+        spool, f"import sys\nfrom ioprof.loaders.tar_reading import TarReader\n{program}", path
+    )
     return text, reads_of(captured(spool), path).sort("start_ns")
 
 
@@ -76,20 +84,27 @@ def write_tar(path: Path, sizes: list[int], first: int = 0) -> list[bytes]:
 
 
 @settings(max_examples=examples(25))
-@given(st.lists(st.integers(0, 3 * BLOCK) | st.just(CHUNK_BYTES + 1), min_size=1, max_size=12), st.data())
+@given(
+    st.lists(st.integers(0, 3 * BLOCK) | st.just(CHUNK_BYTES + 1), min_size=1, max_size=12),
+    st.data(),
+)
 def test_records_of_any_size_are_read_and_found(tmp_path_factory, sizes, data):
-    """Empty ones, those that fill blocks exactly, and those larger than one read; from any record on."""
+    """Empty ones, those that fill blocks exactly, and those larger than one read; from any record
+    on."""
     path = tmp_path_factory.mktemp("tar") / "a.tar"
     images = write_tar(path, sizes, first=100)
     start = data.draw(st.integers(0, len(sizes) - 1))
     shard = range(100, 100 + len(sizes))
-    assert [(100 + place, images[place], 7) for place in range(start, len(sizes))] == read(path, shard, shard[start:])
+    assert [(100 + place, images[place], 7) for place in range(start, len(sizes))] == read(
+        path, shard, shard[start:]
+    )
 
 
 @pytest.mark.job
 @needs_library
 def test_a_record_in_the_middle_is_found_by_a_few_reads(tmp_path):
-    """Of 2,000 records the 1,777th takes less than a hundredth of the reads that walking there would take."""
+    """Of 2,000 records the 1,777th takes less than a hundredth of the reads that walking there
+    would take."""
     path = tmp_path / "a.tar"
     images = write_tar(path, [random.Random(number).randrange(500, 9000) for number in range(2000)])
     program = "print(TarReader(sys.argv[1], range(2000), range(1777, 1778)).next()[1].hex())"
@@ -101,7 +116,8 @@ def test_a_record_in_the_middle_is_found_by_a_few_reads(tmp_path):
 @pytest.mark.job
 @needs_library
 def test_a_shard_is_read_once_from_one_end_to_the_other(tmp_path):
-    """Reads of one mebibyte that follow one another without gap or overlap, until the last record is there."""
+    """Reads of one mebibyte that follow one another without gap or overlap, until the last record
+    is there."""
     path = tmp_path / "a.tar"
     write_tar(path, [50_000] * 100)
     program = """
@@ -131,27 +147,37 @@ def refusal(path: Path, shard: range) -> str:
 @settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_a_damaged_tar_is_refused_or_read(dataset, tmp_path, data):
-    """Whatever a few bytes of the headers become, or wherever it is cut: records, or one of our errors in one line."""
+    """Whatever a few bytes of the headers become, or wherever it is cut: records, or one of our
+    errors in one line."""
     source = dataset.shard_paths()[0]
     content = bytearray(source.read_bytes())
-    headers = [place for place in range(0, len(content), BLOCK) if content[place + 257 : place + 262] == b"ustar"]
+    headers = [
+        place
+        for place in range(0, len(content), BLOCK)
+        if content[place + 257 : place + 262] == b"ustar"
+    ]
     for _ in range(data.draw(st.integers(0, 3))):
         place = data.draw(st.sampled_from(headers)) + data.draw(st.integers(0, BLOCK - 1))
         content[place] = data.draw(st.integers(0, 255))
     path = tmp_path / "a.tar"
-    path.write_bytes(content[: data.draw(st.integers(0, len(content)))] if data.draw(st.booleans()) else content)
+    path.write_bytes(
+        content[: data.draw(st.integers(0, len(content)))] if data.draw(st.booleans()) else content
+    )
     said = refusal(path, shard_of(source))
     assert not said or (said.startswith(str(path)) and len(said.splitlines()) == 1)
 
 
 def test_damage_is_named(dataset, tmp_path):
-    """A missing shard, one that begins with another record, a label that is none: refused with the shard's name."""
+    """A missing shard, one that begins with another record, a label that is none: refused with the
+    shard's name."""
     copy = Dataset.load(shutil.copytree(dataset.path, tmp_path / "data"))
     first, second = copy.shard_paths()[:2]
     options = LoaderOptions(4, 9, workers=0)
     content = second.read_bytes()
     shutil.copyfile(first, second)
-    with pytest.raises(DatasetError, match=r"train-00000\d\.tar: begins with record 0, which cannot be"):
+    with pytest.raises(
+        DatasetError, match=r"train-00000\d\.tar: begins with record 0, which cannot be"
+    ):
         check_loader("webdataset", copy, options)
     second.unlink()
     with pytest.raises(DatasetError, match=r"train-000001\.tar: cannot be read"):
@@ -174,15 +200,23 @@ from ioprof.format.dataset import Dataset
 from ioprof.loaders import make_loader
 from ioprof.loaders.base import LoaderOptions
 list(make_loader("webdataset", Dataset.load(Path(sys.argv[1])), LoaderOptions(5, 8, workers=0, crop=16, shuffle_buffer=4)))
-"""
+"""  # noqa: E501
     run(["-c", program, dataset.path], tmp_path / "spool", LD_PRELOAD=str(LIBRARY))
     trace = recorded(tmp_path / "spool")
     spans = trace.spans
-    reads = spans.join(trace.files, on="file").filter(pl.col("kind") == "read", pl.col("path").str.ends_with(".tar"))
+    reads = spans.join(trace.files, on="file").filter(
+        pl.col("kind") == "read", pl.col("path").str.ends_with(".tar")
+    )
     of_batches = reads.filter(reads["batch"].is_not_null())
     assert set(of_batches["batch"]) <= set(range(8))
-    assert dataset.bytes < of_batches["bytes"].sum() <= sum(path.stat().st_size for path in dataset.shard_paths())
-    assert BLOCK * len(dataset.shard_paths()) == reads["bytes"].sum() - of_batches["bytes"].sum()  # where each shard begins
+    assert (
+        dataset.bytes
+        < of_batches["bytes"].sum()
+        <= sum(path.stat().st_size for path in dataset.shard_paths())
+    )
+    assert (
+        BLOCK * len(dataset.shard_paths()) == reads["bytes"].sum() - of_batches["bytes"].sum()
+    )  # where each shard begins
     assert {"fetch", "decode", "transform", "collate", "wait", "deliver"} <= set(spans["kind"])
 
 

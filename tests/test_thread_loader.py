@@ -1,4 +1,5 @@
-"""`--loader threads`: what the loader of each layout delivers with as many workers, recorded like it."""
+"""`--loader threads`: what the loader of each layout delivers with as many workers, recorded like
+it."""
 
 import threading
 from pathlib import Path
@@ -43,12 +44,25 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def found(name: str, dataset: Dataset, **chosen: Any) -> list[tuple[int, bytes, list[int], tuple[str, ...]]]:
+def found(
+    name: str, dataset: Dataset, **chosen: Any
+) -> list[tuple[int, bytes, list[int], tuple[str, ...]]]:
     """All that a job sees of a rank's batches, of two epochs and one batch more."""
-    options = LoaderOptions(**{"batch_size": BATCH, "num_batches": 2 * RECORDS // BATCH + 1, "crop": 32, "workers": 2, **chosen})
+    options = LoaderOptions(
+        **{
+            "batch_size": BATCH,
+            "num_batches": 2 * RECORDS // BATCH + 1,
+            "crop": 32,
+            "workers": 2,
+            **chosen,
+        }
+    )
     check_loader(name, dataset, options)
     loader = make_loader(name, dataset, options)
-    return [(batch.number, batch.images.numpy().tobytes(), batch.labels.tolist(), batch.left_out) for batch in loader]
+    return [
+        (batch.number, batch.images.numpy().tobytes(), batch.labels.tolist(), batch.left_out)
+        for batch in loader
+    ]
 
 
 @pytest.mark.job
@@ -56,13 +70,18 @@ def found(name: str, dataset: Dataset, **chosen: Any) -> list[tuple[int, bytes, 
 def test_batches_are_those_of_worker_processes(tree: Path, tmp_path: Path, layout: str) -> None:
     """To the byte: decoded in part or by Pillow, for an evaluation, and from a later batch on."""
     dataset = made(tree, tmp_path / "data", **LAYOUTS[layout])
-    for options in ({}, {"decode": DECODES[2], "prefetch": 1}, {"evaluates": True, "first_batch": 3}):
+    for options in (
+        {},
+        {"decode": DECODES[2], "prefetch": 1},
+        {"evaluates": True, "first_batch": 3},
+    ):
         assert found(layout, dataset, **options) == found("threads", dataset, **options), options
 
 
 @pytest.mark.job
 def test_corrupt_images_are_left_out(tree: Path, tmp_path: Path) -> None:
-    """The same ones, with the same words, as by worker processes; a batch is smaller by what is left out."""
+    """The same ones, with the same words, as by worker processes; a batch is smaller by what is
+    left out."""
     dataset = made(tree, tmp_path / "data", layout="files")
     for line in dataset.index_path.read_text().splitlines()[3:12:4]:
         path = dataset.path / line.rpartition(" ")[0]
@@ -73,7 +92,8 @@ def test_corrupt_images_are_left_out(tree: Path, tmp_path: Path) -> None:
 
 
 def test_threads_end_with_the_loop(tree: Path, tmp_path: Path) -> None:
-    """Also where the loop ends early; torch computes with as many threads as before, in threads of later too."""
+    """Also where the loop ends early; torch computes with as many threads as before, in threads of
+    later too."""
     dataset = made(tree, tmp_path / "data", layout="files")
     before, num_threads = set(threading.enumerate()), torch.get_num_threads()
     batches = iter(make_loader("threads", dataset, LoaderOptions(BATCH, 50, crop=32, workers=3)))
@@ -91,7 +111,8 @@ def test_threads_end_with_the_loop(tree: Path, tmp_path: Path) -> None:
 @pytest.mark.job(every=4)
 @needs_library
 def test_each_read_leads_to_its_batch(tree: Path, tmp_path: Path) -> None:
-    """Reads lie in the thread and time of their batch's fetch; each file is read once in the epoch and once in the evaluation.
+    """Reads lie in the thread and time of their batch's fetch; each file is read once in the epoch
+    and once in the evaluation.
 
     A replay, which models processes, is refused.
     """
@@ -113,17 +134,30 @@ def test_each_read_leads_to_its_batch(tree: Path, tmp_path: Path) -> None:
     assert 0 == finished.code, finished.err
     trace = Trace.load(tmp_path / "run")
     made_batches = {
-        kind: set(trace.spans.filter(pl.col("kind") == kind, pl.col("batch").is_not_null())["batch"])
+        kind: set(
+            trace.spans.filter(pl.col("kind") == kind, pl.col("batch").is_not_null())["batch"]
+        )
         for kind in ("fetch", "wait", "read", "decode", "transform", "deliver")
     }
     num_batches = 2 * RECORDS // BATCH  # an epoch and an evaluation
-    assert dict.fromkeys(made_batches, num_batches) == {kind: len(found) for kind, found in made_batches.items()}
+    assert dict.fromkeys(made_batches, num_batches) == {
+        kind: len(found) for kind, found in made_batches.items()
+    }
     assert 1 == len({frozenset(found) for found in made_batches.values()})
     files = trace.files.filter(pl.col("path").str.ends_with(".JPEG"))
     reads = trace.spans.filter(pl.col("kind") == "read").join(files, on="file")
-    assert 2 * sum(path.stat().st_size for path in dataset.path.rglob("*.JPEG")) == reads["bytes"].sum()
-    fetches = trace.spans.filter(pl.col("kind") == "fetch").select("batch", "tid", since="start_ns", until="end_ns")
+    assert (
+        2 * sum(path.stat().st_size for path in dataset.path.rglob("*.JPEG"))
+        == reads["bytes"].sum()
+    )
+    fetches = trace.spans.filter(pl.col("kind") == "fetch").select(
+        "batch", "tid", since="start_ns", until="end_ns"
+    )
     joined = reads.join(fetches, on=["batch", "tid"])
-    assert len(reads) == len(joined.filter(pl.col("start_ns") >= pl.col("since"), pl.col("end_ns") <= pl.col("until")))
-    with pytest.raises(ReplayError, match=f"{num_batches} of its batches were made by threads of the rank"):
+    assert len(reads) == len(
+        joined.filter(pl.col("start_ns") >= pl.col("since"), pl.col("end_ns") <= pl.col("until"))
+    )
+    with pytest.raises(
+        ReplayError, match=f"{num_batches} of its batches were made by threads of the rank"
+    ):
         pipeline(trace)

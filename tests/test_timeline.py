@@ -42,7 +42,12 @@ def test_words_say_where_a_span_ran_and_what_it_was() -> None:
 def test_the_run_fits_the_drawing() -> None:
     """Ranks and workers are counted; values set by a test take precedence."""
     trace = timeline("fetch w0 #\nfetch w1 #\nstep r1 0", config={"batch_size": 8}, status="failed")
-    assert (2, 2, 8, "failed") == (trace.run.config.ranks, trace.run.config.workers, trace.run.config.batch_size, trace.run.status)
+    assert (2, 2, 8, "failed") == (
+        trace.run.config.ranks,
+        trace.run.config.workers,
+        trace.run.config.batch_size,
+        trace.run.status,
+    )
     assert list(SPAN_COLUMNS) == trace.spans.columns
 
 

@@ -1,4 +1,5 @@
-"""Options of the built-in job on an emulated device, in whole recorded jobs: what they change is in the report."""
+"""Options of the built-in job on an emulated device, in whole recorded jobs: what they change is in
+the report."""
 
 import json
 
@@ -15,14 +16,30 @@ from ioprof.train.accelerators.exchange import Exchange
 from ioprof.train.devices import emulated_device
 from ioprof.train.models import MODELS
 
-ALEXNET = ("run", "--loader", "null", "--device", "emulated:p100", "--model", "alexnet", "--batch-size", 512, "--no-stacks")
+ALEXNET = (
+    "run",
+    "--loader",
+    "null",
+    "--device",
+    "emulated:p100",
+    "--model",
+    "alexnet",
+    "--batch-size",
+    512,
+    "--no-stacks",
+)
 
 
-@pytest.mark.parametrize(("copy", "least", "most"), [("overlapped", 0.9, 1.0), ("pageable", 0.0, 0.01)])
+@pytest.mark.parametrize(
+    ("copy", "least", "most"), [("overlapped", 0.9, 1.0), ("pageable", 0.0, 0.01)]
+)
 @on_a_quiet_machine
 def test_what_hiding_copies_brings_is_in_the_report(copy, least, most, tmp_path):
-    """Copies on their own stream are hidden but for the first; pageable ones not at all, and are longer."""
-    finished = jobs.ioprof(*ALEXNET, "--steps", 20, "--copy", copy, "--out", "run", "--json", cwd=tmp_path)
+    """Copies on their own stream are hidden but for the first; pageable ones not at all, and are
+    longer."""
+    finished = jobs.ioprof(
+        *ALEXNET, "--steps", 20, "--copy", copy, "--out", "run", "--json", cwd=tmp_path
+    )
     assert 0 == finished.code, finished.err
     hidden = json.loads(finished.out)["overlap"]["h2d"]["hidden_ratio"]
     copies = Trace.load(tmp_path / "run").spans.filter(kind="h2d")
@@ -39,21 +56,52 @@ def test_what_hiding_copies_brings_is_in_the_report(copy, least, most, tmp_path)
 
 @pytest.mark.job(every=4)
 def test_a_preset_makes_its_job_with_the_exchange_that_was_asked_for(tmp_path):
-    """Options that are given win over the preset's; buckets take the time of their scheme on two emulated nodes."""
-    given = ("--exchange", "hierarchical", "--ranks-per-node", 1, "--ranks", 2, "--batch-size", 8, "--steps", 6, "--out", "run")
-    finished = jobs.ioprof("run", "--preset", "tsubame-io-resnet50", "--loader", "null", "--no-stacks", *given, cwd=tmp_path)
+    """Options that are given win over the preset's; buckets take the time of their scheme on two
+    emulated nodes."""
+    given = (
+        "--exchange",
+        "hierarchical",
+        "--ranks-per-node",
+        1,
+        "--ranks",
+        2,
+        "--batch-size",
+        8,
+        "--steps",
+        6,
+        "--out",
+        "run",
+    )
+    finished = jobs.ioprof(
+        "run",
+        "--preset",
+        "tsubame-io-resnet50",
+        "--loader",
+        "null",
+        "--no-stacks",
+        *given,
+        cwd=tmp_path,
+    )
 
     assert 0 == finished.code, finished.err
-    assert "learns nothing: optimizer, learning rate and label smoothing of the preset are not used" in finished.err
+    assert (
+        "learns nothing: optimizer, learning rate and label smoothing of the preset are not used"
+        in finished.err
+    )
     trace = Trace.load(tmp_path / "run")
     assert ("resnet50", "hierarchical", 1, 2, 8) == tuple(
-        getattr(trace.run.config, name) for name in ("model", "exchange", "ranks_per_node", "ranks", "batch_size")
+        getattr(trace.run.config, name)
+        for name in ("model", "exchange", "ranks_per_node", "ranks", "batch_size")
     )
-    plan = Exchange("hierarchical", 2, 1, emulated_device("emulated:p100", MODELS["resnet50"]).links)
+    plan = Exchange(
+        "hierarchical", 2, 1, emulated_device("emulated:p100", MODELS["resnet50"]).links
+    )
     is_bucket = pl.col("name").cast(pl.String).str.starts_with("gradients")
     buckets = trace.spans.filter(pl.col("kind") == "comm", pl.col("step") > 1, is_bucket)
     both = buckets.group_by("step", "name").agg(
-        arrived=pl.col("start_ns").max(), ended=pl.col("end_ns").max(), num_bytes=pl.col("bytes").first()
+        arrived=pl.col("start_ns").max(),
+        ended=pl.col("end_ns").max(),
+        num_bytes=pl.col("bytes").first(),
     )
     for _, _, arrived, ended, num_bytes in both.rows():
         assert pytest.approx(plan.seconds(num_bytes) * 1e9, rel=0.05) == ended - arrived
@@ -63,7 +111,8 @@ def test_a_preset_makes_its_job_with_the_exchange_that_was_asked_for(tmp_path):
 
 @pytest.mark.job
 def test_presets_are_listed_with_their_sources(tmp_path):
-    """`ioprof presets` names each with its source, and its year or why there is none; in JSON all that it sets."""
+    """`ioprof presets` names each with its source, and its year or why there is none; in JSON all
+    that it sets."""
     listed = jobs.ioprof("presets", "--json", cwd=tmp_path)
     found = {preset["name"]: preset for preset in json.loads(listed.out)}
     assert (2020, "lars", 7.4, 208) == (
@@ -73,21 +122,35 @@ def test_presets_are_listed_with_their_sources(tmp_path):
         found["mlperf-v0.7-resnet50"]["job"]["batch_size"],
     )
     text = jobs.ioprof("presets", cwd=tmp_path).out
-    assert all(word in text for word in ("tsubame-io-alexnet", "2019", "MLPerf training v0.6", "config_DGX1.sh"))
-    assert text.count("year unknown: ") == len([preset for preset in found.values() if not preset["year"]]) == 6
+    assert all(
+        word in text
+        for word in ("tsubame-io-alexnet", "2019", "MLPerf training v0.6", "config_DGX1.sh")
+    )
+    assert (
+        text.count("year unknown: ")
+        == len([preset for preset in found.values() if not preset["year"]])
+        == 6
+    )
 
 
 @pytest.mark.job(every=4)
 def test_a_study_is_made_again_by_one_command(tmp_path):
-    """One run for each number of ranks; its table is what the runs say, and the parts of a step sum to it."""
+    """One run for each number of ranks; its table is what the runs say, and the parts of a step sum
+    to it."""
     words = ("--values", "1,2", "--steps", 8, "--batch-size", 16, "--out", "made", "--json")
     finished = jobs.ioprof("study", "rannc-mlp", *words, cwd=tmp_path)
     assert 0 == finished.code, finished.err
     found = json.loads(finished.out)
-    assert ("rannc-mlp", None, "ranks", "pipeline") == (found["preset"], found["year"], found["varied"], found["parallel"])
+    assert ("rannc-mlp", None, "ranks", "pipeline") == (
+        found["preset"],
+        found["year"],
+        found["varied"],
+        found["parallel"],
+    )
     assert {"mlp"} == {row["model"] for row in found["rows"]}
     assert [("1", 1, 16, 8, "measured"), ("2", 2, 16, 8, "measured")] == [
-        (row["value"], row["ranks"], row["samples_per_step"], row["steps"], row["basis"]) for row in found["rows"]
+        (row["value"], row["ranks"], row["samples_per_step"], row["steps"], row["basis"])
+        for row in found["rows"]
     ]
     for row in found["rows"]:
         run = Run.load(tmp_path / row["run"])
@@ -98,10 +161,18 @@ def test_a_study_is_made_again_by_one_command(tmp_path):
         assert pytest.approx(step_s) == (steady["end_ns"] - steady["start_ns"]).mean() / 1e9
         assert pytest.approx(parts["straggler_s"]) == steady["straggler_ns"].mean() / 1e9
         named = run.trace.spans.filter(
-            pl.col("kind") == "compute", pl.col("step") >= 2, pl.col("name").cast(pl.String) == "optimizer"
+            pl.col("kind") == "compute",
+            pl.col("step") >= 2,
+            pl.col("name").cast(pl.String) == "optimizer",
         )
-        assert pytest.approx(parts["optimizer_s"]) == (named["end_ns"] - named["start_ns"]).sum() / len(steady) / 1e9
-        assert pytest.approx(row["speedup"]) == row["samples_per_s"] / found["rows"][0]["samples_per_s"]
+        assert (
+            pytest.approx(parts["optimizer_s"])
+            == (named["end_ns"] - named["start_ns"]).sum() / len(steady) / 1e9
+        )
+        assert (
+            pytest.approx(row["speedup"])
+            == row["samples_per_s"] / found["rows"][0]["samples_per_s"]
+        )
     page = (tmp_path / "made" / "study.html").read_text()
     assert all(word in page for word in ("forward + backward", "bubbles", "speed-up", "RaNNC"))
 

@@ -1,6 +1,8 @@
-"""The command finds what it would find without ioprof, and its caller finds what it would find of the command: each row both ways.
+"""The command finds what it would find without ioprof, and its caller finds what it would find of
+the command: each row both ways.
 
-A row is a few lines of bash. `$RUN` is first nothing, and `ioprof record ... --` then; output, messages and status are the same.
+A row is a few lines of bash. `$RUN` is first nothing, and `ioprof record ... --` then; output,
+messages and status are the same.
 """
 
 import json
@@ -78,7 +80,21 @@ ROWS: Final = {
     # Signals that are ignored or blocked.
     **{
         f"SIG{name} ignored": f"trap '' {name}; $RUN grep -E 'Sig(Ign|Blk)' /proc/self/status"
-        for name in ("HUP", "INT", "QUIT", "TERM", "USR1", "USR2", "ALRM", "PIPE", "XFSZ", "CHLD", "WINCH", "XCPU", "RTMIN")
+        for name in (
+            "HUP",
+            "INT",
+            "QUIT",
+            "TERM",
+            "USR1",
+            "USR2",
+            "ALRM",
+            "PIPE",
+            "XFSZ",
+            "CHLD",
+            "WINCH",
+            "XCPU",
+            "RTMIN",
+        )
     },
     "many signals ignored": "trap '' PIPE CHLD INT HUP; $RUN grep -E 'Sig(Ign|Blk)' /proc/self/status",
     "no signal ignored": "$RUN grep -E 'Sig(Ign|Blk)' /proc/self/status",
@@ -100,12 +116,12 @@ ROWS: Final = {
     "a working directory that is a link": "mkdir real; ln -s real link; cd link; $RUN bash -c pwd",
     "a working directory that is gone": "mkdir gone; cd gone; rmdir ../gone; $RUN bash -c 'echo here; exit 3' 2>/dev/null",
     "a working directory that is no UTF-8": "mkdir $'d\\xff'; cd $'d\\xff'; $RUN pwd",
-    "the process group and session": "$RUN bash -c 'ps -o pgid=,sid= -p $$' | { read g s; p=$(ps -o pgid=,sid= -p $$); echo $((\"$g $s\" == \"$p\")) 2>/dev/null || [ \"$g $s\" = \"$(echo $p)\" ] && echo same; }",
+    "the process group and session": '$RUN bash -c \'ps -o pgid=,sid= -p $$\' | { read g s; p=$(ps -o pgid=,sid= -p $$); echo $(("$g $s" == "$p")) 2>/dev/null || [ "$g $s" = "$(echo $p)" ] && echo same; }',
     # The environment.
     "the environment": "$RUN env -0 | tr '\\0' '\\n' | grep -vE '^(LD_PRELOAD|PYTHONPATH|IOPROF_|KINETO_LOG_LEVEL|RUN=|_=)' | sort",
     "odd names of variables": "env 'a.b=1' 'BASH_FUNC_f%%=() { echo of a function; }' '=x' $RUN bash -c 'f; env' | grep -aE 'a.b|of a'",
     "values that are no UTF-8": "V=$'\\xff\\xfe' $RUN bash -c 'printf %s \"$V\"' | od -c",
-    "almost no environment": "env -i PATH=\"$PATH\" TMPDIR=\"$TMPDIR\" $RUN bash -c 'echo ${HOME-no home}'",
+    "almost no environment": 'env -i PATH="$PATH" TMPDIR="$TMPDIR" $RUN bash -c \'echo ${HOME-no home}\'',
     "the locale C": "env -u LC_ALL -u LC_CTYPE LANG=C $RUN env | grep -c LC_CTYPE",
     "a sitecustomize of the user's": "mkdir p; echo 'print(\"customized\")' >p/sitecustomize.py; PYTHONPATH=p $RUN python3 -c 'print(1)'",
     "another Python's numpy": "mkdir -p p/numpy; echo 'raise ImportError(1)' >p/numpy/__init__.py; PYTHONPATH=$PWD/p $RUN bash -c 'exit 5'",
@@ -118,14 +134,14 @@ ROWS: Final = {
     "an interactive Python": "echo 'print(6 * 7)' | PYTHONINSPECT=1 $RUN python3 -c 'print(1)' 2>/dev/null",
     "a Python without a site": "$RUN python3 -I -S -c 'import sys; print(sys.flags.isolated, sys.flags.no_site); exit(5)'",
     # What fails of ioprof itself once the command runs.
-    "the run folder becomes a file": "$RUN bash -c 'rm -rf \"$OUT\"; >\"$OUT\"; exit 42'",
+    "the run folder becomes a file": '$RUN bash -c \'rm -rf "$OUT"; >"$OUT"; exit 42\'',
     "the run folder goes": "$RUN bash -c 'rm -rf \"$OUT\"; exit 42'",
     "TMPDIR is cleaned": "$RUN bash -c 'rm -rf \"$TMPDIR\"/*; exit 42'",
     "TMPDIR goes": "$RUN bash -c 'rm -rf \"$TMPDIR\"; exit 42'",
     "no file may grow": "ulimit -f 0; $RUN bash -c 'exit 42'",
     "the making of the run is killed": "$RUN bash -c '(sleep 0.3; pkill -KILL -P $PPID) & exit 42' 2>/dev/null",
     "the making of the run is told to end": "$RUN bash -c '(sleep 0.3; pkill -TERM -P $PPID) & exit 42' 2>/dev/null",
-}  # fmt: skip
+}
 SAID: Final = ("run folder: ", "ioprof: ")
 
 
@@ -133,10 +149,17 @@ def outcome(script: str, folder: Path, run: str) -> tuple[int, bytes, list[bytes
     """Status, output and messages of a row, without what ioprof says; `run` is `$RUN`."""
     for name in ("work", "tmp"):
         (folder / name).mkdir(parents=True)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV"))}
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV"))
+    }
     environment = {**kept, "RUN": run, "TMPDIR": f"{folder}/tmp", "OUT": f"{folder}/out"}
     ended = subprocess.run(
-        ["bash", "-c", script], cwd=folder / "work", env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=120
+        ["bash", "-c", script],
+        cwd=folder / "work",
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=120,
     )
     messages = [
         re.sub(rb"(line \d+: ) *\d+ ", rb"\1", line)
@@ -144,24 +167,37 @@ def outcome(script: str, folder: Path, run: str) -> tuple[int, bytes, list[bytes
         if not line.startswith(tuple(word.encode() for word in SAID))
     ]
     own = str(folder).encode()
-    return ended.returncode, ended.stdout.replace(own, b"FOLDER"), [line.replace(own, b"FOLDER") for line in messages]
+    return (
+        ended.returncode,
+        ended.stdout.replace(own, b"FOLDER"),
+        [line.replace(own, b"FOLDER") for line in messages],
+    )
 
 
 @pytest.mark.parametrize("script", ROWS.values(), ids=ROWS.keys())
 def test_a_row_is_the_same_recorded(script: str, tmp_path: Path) -> None:
     """Status, standard output and standard error, byte by byte."""
     bare = outcome(script, tmp_path / "0", "")
-    recorded = outcome(script, tmp_path / "1", f"{IOPROF} record --quiet --force --out {tmp_path}/1/out --")
+    recorded = outcome(
+        script, tmp_path / "1", f"{IOPROF} record --quiet --force --out {tmp_path}/1/out --"
+    )
     assert bare == recorded
 
 
-# ------------------------------------------------------------------------------------------------ signals
+# ------------------------------------------------------------------------------------------ signals
 
 
-def received(before: str, run: str, folder: Path, send: Callable[[subprocess.Popen[bytes]], None]) -> tuple[int, bytes]:
-    """Status and output of a program that tells which signals it received; `before` stands in front of the command."""
+def received(
+    before: str, run: str, folder: Path, send: Callable[[subprocess.Popen[bytes]], None]
+) -> tuple[int, bytes]:
+    """Status and output of a program that tells which signals it received; `before` stands in front
+    of the command."""
     line = f"exec {before} {run} {SIGNALS} 20"
-    how = {"env": {**os.environ, "TMPDIR": str(folder)}, "start_new_session": True, "stdout": subprocess.PIPE}
+    how = {
+        "env": {**os.environ, "TMPDIR": str(folder)},
+        "start_new_session": True,
+        "stdout": subprocess.PIPE,
+    }
     with subprocess.Popen(["bash", "-c", line], stderr=subprocess.DEVNULL, **how) as process:
         assert process.stdout is not None
         assert b"ready\n" == process.stdout.readline()
@@ -198,10 +234,28 @@ def nothing(_process: subprocess.Popen[bytes]) -> None:
 
 
 SENT: Final = {
-    **{f"SIG{name} to the group": ("", to_group(getattr(signal, f"SIG{name}")))
-       for name in ("TERM", "HUP", "INT", "QUIT", "USR1", "USR2", "ALRM", "CONT", "WINCH")},
-    **{f"SIG{name} to the process": ("", to_one(getattr(signal, f"SIG{name}")))
-       for name in ("TERM", "HUP", "INT", "QUIT", "USR1", "USR2", "ALRM", "VTALRM", "PROF", "XCPU", "IO", "PWR", "WINCH")},
+    **{
+        f"SIG{name} to the group": ("", to_group(getattr(signal, f"SIG{name}")))
+        for name in ("TERM", "HUP", "INT", "QUIT", "USR1", "USR2", "ALRM", "CONT", "WINCH")
+    },
+    **{
+        f"SIG{name} to the process": ("", to_one(getattr(signal, f"SIG{name}")))
+        for name in (
+            "TERM",
+            "HUP",
+            "INT",
+            "QUIT",
+            "USR1",
+            "USR2",
+            "ALRM",
+            "VTALRM",
+            "PROF",
+            "XCPU",
+            "IO",
+            "PWR",
+            "WINCH",
+        )
+    },
     "a real-time signal to the group": ("", to_group(signal.SIGRTMIN + 5)),
     "a real-time signal to the process": ("", to_one(signal.SIGRTMIN + 5)),
     "two signals to the group": ("", to_group(signal.SIGUSR1, signal.SIGTERM)),
@@ -210,7 +264,7 @@ SENT: Final = {
     "timeout": ("timeout 3", nothing),
     "timeout in the foreground": ("timeout --foreground 3", nothing),
     "timeout with another signal": ("timeout -s USR1 3", nothing),
-}  # fmt: skip
+}
 
 
 @pytest.mark.job(every=4)
@@ -222,16 +276,21 @@ def test_signals_are_received_as_without_ioprof(
     runs = "", f"{IOPROF} record --quiet --force --out {tmp_path}/out --"
     bare, recorded = (received(before, run, tmp_path, send) for run in runs)
     if before:  # `timeout` sends its signal to the process, and then to the group: the process may see one or two
-        bare, recorded = ((status, b" ".join(sorted({*seen.split()}))) for status, seen in (bare, recorded))
+        bare, recorded = (
+            (status, b" ".join(sorted({*seen.split()}))) for status, seen in (bare, recorded)
+        )
     assert bare == recorded
 
 
 def in_terminal(command: str, typed: dict[str, bytes], folder: Path) -> tuple[int, bytes]:
-    """Status and output of a command of a shell with job control, in a terminal; what is typed once a text is shown."""
+    """Status and output of a command of a shell with job control, in a terminal; what is typed once
+    a text is shown."""
     environment = {**os.environ, "TMPDIR": str(folder), "PS1": "", "TERM": "dumb"}
     pid, terminal = pty.fork()
     if pid == 0:
-        os.execve("/bin/bash", ["bash", "-c", f"set -m; {command}"], environment)  # set -m: the command is a group of its own
+        os.execve(
+            "/bin/bash", ["bash", "-c", f"set -m; {command}"], environment
+        )  # set -m: the command is a group of its own
     shown = b""
     left = dict(typed)
     while True:
@@ -247,18 +306,34 @@ def in_terminal(command: str, typed: dict[str, bytes], folder: Path) -> tuple[in
             os.write(terminal, left.pop(text))
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     os.close(terminal)
-    lines = [line for line in shown.splitlines() if not line.startswith(tuple(word.encode() for word in SAID))]
+    lines = [
+        line
+        for line in shown.splitlines()
+        if not line.startswith(tuple(word.encode() for word in SAID))
+    ]
     return status, b"\n".join(lines)
 
 
 IN_TERMINAL: Final = {
     "Ctrl-C": (f"$RUN {SIGNALS} 20", {"ready": b"\x03"}),
     "Ctrl-backslash": (f"$RUN {SIGNALS} 20", {"ready": b"\x1c"}),
-    "is a terminal": ("$RUN python3 -c 'import os; print([os.isatty(each) for each in range(3)], os.get_terminal_size())'", {}),
-    "reads from the terminal": ("$RUN bash -c 'echo name?; read name; echo hello $name'", {"name?": b"you\n"}),
-    "the foreground group": ("$RUN python3 -c 'import os; print(os.tcgetpgrp(0) == os.getpgrp())'", {}),
-    "stopped and continued": ("$RUN bash -c 'echo on; sleep 1; echo end; exit 4'; jobs; fg >/dev/null", {"on": b"\x1a"}),
-}  # fmt: skip
+    "is a terminal": (
+        "$RUN python3 -c 'import os; print([os.isatty(each) for each in range(3)], os.get_terminal_size())'",
+        {},
+    ),
+    "reads from the terminal": (
+        "$RUN bash -c 'echo name?; read name; echo hello $name'",
+        {"name?": b"you\n"},
+    ),
+    "the foreground group": (
+        "$RUN python3 -c 'import os; print(os.tcgetpgrp(0) == os.getpgrp())'",
+        {},
+    ),
+    "stopped and continued": (
+        "$RUN bash -c 'echo on; sleep 1; echo end; exit 4'; jobs; fg >/dev/null",
+        {"on": b"\x1a"},
+    ),
+}
 
 
 @pytest.mark.job(every=4)
@@ -267,11 +342,13 @@ def test_a_terminal_is_the_commands(command: str, typed: dict[str, bytes], tmp_p
     """Keys reach it once, it reads and writes there, and it can be stopped and continued."""
     recorded = f"{IOPROF} record --quiet --force --out {tmp_path}/out --"
     both = [in_terminal(command.replace("$RUN", run), typed, tmp_path) for run in ("", recorded)]
-    shown = [(status, text.replace(recorded.encode(), b"").replace(b"  ", b" ")) for status, text in both]
+    shown = [
+        (status, text.replace(recorded.encode(), b"").replace(b"  ", b" ")) for status, text in both
+    ]
     assert shown[0] == shown[1]
 
 
-# ------------------------------------------------------------------------------------------------ what ioprof says, and its command
+# ---------------------------------------------------------------- what ioprof says, and its command
 
 
 def record(folder: Path, *command: object, **variables: str) -> "subprocess.CompletedProcess[str]":
@@ -279,22 +356,32 @@ def record(folder: Path, *command: object, **variables: str) -> "subprocess.Comp
     (folder / "tmp").mkdir(exist_ok=True)
     line = [IOPROF, "record", "--quiet", "--out", folder / "out", "--", *command]
     environment = {**os.environ, "TMPDIR": str(folder / "tmp"), **variables}
-    return subprocess.run([str(word) for word in line], env=environment, capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        [str(word) for word in line], env=environment, capture_output=True, text=True, timeout=120
+    )
 
 
 @pytest.mark.job(every=4)
 def test_a_run_folder_that_cannot_be_made_loses_nothing(tmp_path: Path) -> None:
-    """One line says where the recording is and what to type; that makes the run folder, with the command's exit code."""
+    """One line says where the recording is and what to type; that makes the run folder, with the
+    command's exit code."""
     out = tmp_path / "out"
-    ended = record(tmp_path, "bash", "-c", f"cat /etc/passwd >/dev/null; rm -rf {out}; >{out}; exit 42")
+    ended = record(
+        tmp_path, "bash", "-c", f"cat /etc/passwd >/dev/null; rm -rf {out}; >{out}; exit 42"
+    )
     assert 42 == ended.returncode
     (line,) = ended.stderr.splitlines()
     (spool,) = (tmp_path / "tmp").glob("ioprof-*")
     typed = f"ioprof gather {spool} --out RUN"
     assert line.startswith(f"ioprof: {out}/")
     assert line.endswith(f"(the capture files stay in {spool}; make the run folder with: {typed})")
-    gathered = subprocess.run([IOPROF, *typed.split()[1:]], cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert (0, 42) == (gathered.returncode, json.loads((tmp_path / "RUN" / "run.json").read_text())["exit_code"]), gathered.stderr
+    gathered = subprocess.run(
+        [IOPROF, *typed.split()[1:]], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert (0, 42) == (
+        gathered.returncode,
+        json.loads((tmp_path / "RUN" / "run.json").read_text())["exit_code"],
+    ), gathered.stderr
     assert not spool.exists()
 
 
@@ -308,11 +395,24 @@ def test_a_recording_that_the_command_removed_is_named(tmp_path: Path) -> None:
 
 def test_what_cannot_be_recorded_is_run_once(tmp_path: Path) -> None:
     """As where no file may have a byte; one line says that it is not recorded."""
-    line = [str(IOPROF), "record", "--quiet", "--out", str(tmp_path / "out"), "--", "bash", "-c", "echo once; exit 7"]
+    line = [
+        str(IOPROF),
+        "record",
+        "--quiet",
+        "--out",
+        str(tmp_path / "out"),
+        "--",
+        "bash",
+        "-c",
+        "echo once; exit 7",
+    ]
     limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (0, 0))
     ended = subprocess.run(line, capture_output=True, text=True, timeout=120, preexec_fn=limit)
     assert (7, "once\n") == (ended.returncode, ended.stdout)
-    assert [True] == [each.endswith(": the command runs without being recorded") for each in ended.stderr.splitlines()]
+    assert [True] == [
+        each.endswith(": the command runs without being recorded")
+        for each in ended.stderr.splitlines()
+    ]
 
 
 def test_a_job_of_a_scheduler_does_not_fail_for_its_run_folder(tmp_path: Path) -> None:
@@ -320,11 +420,14 @@ def test_a_job_of_a_scheduler_does_not_fail_for_its_run_folder(tmp_path: Path) -
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "recording.json").write_text(json.dumps({"spool": "/nowhere"}))
     ended = record(tmp_path, "bash", "-c", "exit 7", SLURM_JOB_ID="9")
-    assert (7, True) == (ended.returncode, (tmp_path / "out-2" / "run.json").is_file()), ended.stderr
+    assert (7, True) == (ended.returncode, (tmp_path / "out-2" / "run.json").is_file()), (
+        ended.stderr
+    )
 
 
 def test_the_command_finds_the_python_of_its_packages(tmp_path: Path) -> None:
-    """Beside it, isolated; else, as for `pip install --user`, the one on the PATH of the version whose packages have ioprof."""
+    """Beside it, isolated; else, as for `pip install --user`, the one on the PATH of the version
+    whose packages have ioprof."""
     for name in ("bin", "path"):
         (tmp_path / name).mkdir()
     shutil.copy(IOPROF, tmp_path / "bin" / "ioprof")
@@ -337,8 +440,21 @@ def test_the_command_finds_the_python_of_its_packages(tmp_path: Path) -> None:
         is_beside = place.startswith("bin")
         environment = {**os.environ, "PATH": f"{tmp_path}/path:{os.environ['PATH']}"}
         how = {"env": environment, "capture_output": True, "text": True, "check": True}
-        ended = subprocess.run([tmp_path / "bin" / "ioprof", "report", "a b"], restore_signals=True, **how)
-        options = ["-X", "ioprof_ignored=+", *(["-E"] if is_beside else []), "-P", "-m", "ioprof", "report", "a b"]
+        ended = subprocess.run(
+            [tmp_path / "bin" / "ioprof", "report", "a b"], restore_signals=True, **how
+        )
+        options = [
+            "-X",
+            "ioprof_ignored=+",
+            *(["-E"] if is_beside else []),
+            "-P",
+            "-m",
+            "ioprof",
+            "report",
+            "a b",
+        ]
         assert f"{options}\n" == ended.stdout
-        ended = subprocess.run([tmp_path / "bin" / "ioprof"], restore_signals=False, **how)  # Python ignores both
+        ended = subprocess.run(
+            [tmp_path / "bin" / "ioprof"], restore_signals=False, **how
+        )  # Python ignores both
         assert "ioprof_ignored=13+25" in ended.stdout

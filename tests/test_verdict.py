@@ -20,7 +20,8 @@ FACTS = {"config": {"device": "cuda", "workers": 1, "batch_size": 4}}
 
 
 def test_a_worker_that_always_works_is_judged_by_all_of_its_time():
-    """A wait begins when half the work is done and so sees the last stages only: decode takes most, collate is what is seen."""
+    """A wait begins when half the work is done and so sees the last stages only: decode takes most,
+    collate is what is seen."""
     drawing = """
         step       000000000011111111112222222222
         wait       .......000.......111.......222
@@ -51,12 +52,16 @@ def test_workers_that_always_work_in_no_named_stage_are_not_bound_by_the_stage_t
     shares = {entry.cause: entry.share for entry in found.steps.causes}
     assert (0.0, 0.2) == (shares["loader"], shares["collate"])
     assert "loader" == found.verdict.bound_by
-    assert "80.0% of their work on what no read, decode or transform covers, 20.0% on collate" in found.verdict.text
+    assert (
+        "80.0% of their work on what no read, decode or transform covers, 20.0% on collate"
+        in found.verdict.text
+    )
     assert not [advice.action for advice in found.verdict.advice if "waits 0.00" in advice.action]
 
 
 def test_a_batch_that_takes_longer_to_make_than_to_use_is_no_matter_of_delivery():
-    """A worker makes a batch for 16 of 19 ms, and waits until the loop, which needs 14 ms for one, has got it."""
+    """A worker makes a batch for 16 of 19 ms, and waits until the loop, which needs 14 ms for one,
+    has got it."""
     found = summarise(Pipeline([16 * MS] * 60, [14 * MS] * 60, prefetch=1, deliver=3 * MS).trace())
     waited = {entry.cause: entry.seconds or 0.0 for entry in found.steps.causes}
     assert waited["delivery"] > waited["decode"] > 0
@@ -64,7 +69,8 @@ def test_a_batch_that_takes_longer_to_make_than_to_use_is_no_matter_of_delivery(
 
 
 def test_a_rare_slow_read_of_an_idle_worker_is_the_bound():
-    """Its own code takes more of the worker's time, but is done long before its batch is asked for."""
+    """Its own code takes more of the worker's time, but is done long before its batch is asked
+    for."""
     drawing = """
         step       0000011111222223333344444444444444
         wait       .....................44444444.....
@@ -77,7 +83,8 @@ def test_a_rare_slow_read_of_an_idle_worker_is_the_bound():
 
 
 def test_a_rank_that_begins_late_is_judged_by_what_made_it_late():
-    """Rank 0 waits in the exchange while rank 1 computes, because rank 1 got its batch late: decode, not an uneven load."""
+    """Rank 0 waits in the exchange while rank 1 computes, because rank 1 got its batch late:
+    decode, not an uneven load."""
     drawing = """
         step       000000000000
         wait       0...........
@@ -99,9 +106,14 @@ def test_a_rank_that_begins_late_is_judged_by_what_made_it_late():
 
 
 def test_a_machine_shared_with_others_is_no_ground_for_comparing():
-    """More than a tenth of the CPU time taken by others is said in the report and in the comparison; less is not."""
+    """More than a tenth of the CPU time taken by others is said in the report and in the
+    comparison; less is not."""
     busy, quiet = (
-        summarise(timeline("step 00\ncompute 00", hosts=[{"cpus": 2, "others_cpu_ratio": ratio}], name=name))
+        summarise(
+            timeline(
+                "step 00\ncompute 00", hosts=[{"cpus": 2, "others_cpu_ratio": ratio}], name=name
+            )
+        )
         for ratio, name in ((0.437, "busy"), (0.02, "quiet"))
     )
     said = "other programs took 43.7% of the host's CPU time"
@@ -136,7 +148,7 @@ def test_a_rank_that_computes_longer_is_an_uneven_load():
     assert "straggler" == summarise(timeline(drawing, **FACTS)).verdict.bound_by
 
 
-# ------------------------------------------------------------------------------------------------ hints in the words of the job
+# -------------------------------------------------------------------- hints in the words of the job
 
 DECODING = """
     step 0000000
@@ -145,7 +157,10 @@ DECODING = """
     decode w0 #####
     compute .....00
 """
-SLOW_START = "step 0000000000001123344\nwait 00000000000.\nfetch w0 00000000000.\ncompute ............0000000"
+SLOW_START = (
+    "step 0000000000001123344\nwait 00000000000.\nfetch w0 00000000000.\ncompute"
+    " ............0000000"
+)
 JOBS = {
     "built-in": {"loader": "lmdb", "steps": 5, "seed": 0, "workers": 2, "batch_size": 4},
     "torch": {"loader": "torch DataLoader", "prefetch": 2, "workers": 2, "batch_size": 4},
@@ -186,16 +201,30 @@ def test_workers_are_named_as_the_job_names_them(job, setting):
     ],
 )
 def test_no_more_workers_are_advised_than_there_are_shards(shards, workers, says):
-    """webdataset gives each shard to one worker. The gain of what a replay proposes has the same limit."""
-    config = {"loader": "torch DataLoader", "prefetch": 2, "workers": 2, "batch_size": 4, "device": "cuda", "shards": shards}
-    trace = timeline(DECODING, config=config | {"libraries": ["webdataset 1.0.2"]}, hosts=[{"cpus": 8}])
+    """webdataset gives each shard to one worker. The gain of what a replay proposes has the same
+    limit."""
+    config = {
+        "loader": "torch DataLoader",
+        "prefetch": 2,
+        "workers": 2,
+        "batch_size": 4,
+        "device": "cuda",
+        "shards": shards,
+    }
+    trace = timeline(
+        DECODING, config=config | {"libraries": ["webdataset 1.0.2"]}, hosts=[{"cpus": 8}]
+    )
     found = summarise(trace).verdict
     assert workers == [entry.change.workers for entry in found.advice if entry.change is not None]
     assert says in " | ".join(entry.action for entry in found.advice)
-    assert ("more shards" in " | ".join(entry.action for entry in found.advice)) == (shards in (1, 2, 4))
+    assert ("more shards" in " | ".join(entry.action for entry in found.advice)) == (
+        shards in (1, 2, 4)
+    )
 
 
-@pytest.mark.parametrize(("job", "setting"), [("built-in", "(--steps 50 or more)"), ("torch", "(50 steps or more)")])
+@pytest.mark.parametrize(
+    ("job", "setting"), [("built-in", "(--steps 50 or more)"), ("torch", "(50 steps or more)")]
+)
 def test_a_short_run_is_told_how_to_get_longer(job, setting):
     """`--steps` is an option of `ioprof run` alone; in the advice and in the caveat."""
     found, actions = advice(SLOW_START, job)
@@ -223,7 +252,8 @@ def test_a_killed_worker_is_answered_with_settings_of_the_job(job, remedy):
 
 
 def test_storage_hints_name_options_of_the_built_in_job_only():
-    """`--cache` belongs to `ioprof run`; a dataset that is not ioprof's cannot be converted by it."""
+    """`--cache` belongs to `ioprof run`; a dataset that is not ioprof's cannot be converted by
+    it."""
     reading = DECODING.replace("decode w0 #####", "read w0 cache 9B #####")
     for job in JOBS:
         found, actions = advice(reading, job)
@@ -232,7 +262,7 @@ def test_storage_hints_name_options_of_the_built_in_job_only():
         assert "ioprof convert" not in actions
 
 
-# ------------------------------------------------------------------------------------------------ the training process itself
+# ---------------------------------------------------------------------- the training process itself
 
 
 OWN = {"config": {"device": "cpu", "loader": None, "workers": None}}
@@ -259,10 +289,15 @@ def test_a_loop_that_reads_is_storage_bound_and_its_file_is_named():
 def test_a_library_on_slow_storage_is_named():
     """Page faults within a computation on the CPU."""
     trace = timeline("step 0000000000\nfault file=0 .#######\ncompute main 0000000000", **OWN)
-    found = summarise(with_paths(trace, "/env/lib/python3.11/site-packages/torch/lib/libtorch_cpu.so")).verdict
+    found = summarise(
+        with_paths(trace, "/env/lib/python3.11/site-packages/torch/lib/libtorch_cpu.so")
+    ).verdict
     assert "storage" == found.bound_by
     assert "…/site-packages/torch/lib/libtorch_cpu.so" in found.text
-    assert "Copy the environment of …/site-packages/torch/lib/libtorch_cpu.so" in found.advice[0].action
+    assert (
+        "Copy the environment of …/site-packages/torch/lib/libtorch_cpu.so"
+        in found.advice[0].action
+    )
 
 
 def test_a_loop_that_decodes_beside_a_loader_is_decode_bound():
@@ -284,7 +319,9 @@ def test_a_loop_that_decodes_beside_a_loader_is_decode_bound():
 def test_an_epoch_of_validation_or_a_checkpoint_is_a_bound():
     """With what it was spent on, and a number."""
     for kind, bound in (("validate", "validation"), ("checkpoint", "checkpoint"), ("gc", "gc")):
-        found = summarise(timeline(f"step 0000000000\n{kind} name=part main ######\ncompute .......000")).verdict
+        found = summarise(
+            timeline(f"step 0000000000\n{kind} name=part main ######\ncompute .......000")
+        ).verdict
         assert bound == found.bound_by
         assert "60.0%" in found.text
         assert found.advice
@@ -292,7 +329,10 @@ def test_an_epoch_of_validation_or_a_checkpoint_is_a_bound():
 
 def test_time_without_a_name_is_counted():
     """Of `host` and `loader`, without what details cover."""
-    trace = timeline("step 0000000000\nuser name=metric ..#.......\nwait .....000..\nsampler .....#\ncompute ........00")
+    trace = timeline(
+        "step 0000000000\nuser name=metric ..#.......\nwait .....000..\nsampler .....#\ncompute"
+        " ........00"
+    )
     assert 0.6 == pytest.approx(summarise(trace).unexplained_ratio)
     assert summarise(timeline("read ###")).unexplained_ratio is None
 
@@ -301,8 +341,14 @@ def test_time_without_a_name_is_counted():
     ("name", "short"),
     [
         ("/data/a.bin", "/data/a.bin"),
-        ("/a/very/long/path/with/many/folders/that/ends/in/shard-000017.tar", "…/folders/that/ends/in/shard-000017.tar"),
-        ("/a/very/long/path/with/many/folders/that/ends/in/train/", "…/with/many/folders/that/ends/in/train/"),
+        (
+            "/a/very/long/path/with/many/folders/that/ends/in/shard-000017.tar",
+            "…/folders/that/ends/in/shard-000017.tar",
+        ),
+        (
+            "/a/very/long/path/with/many/folders/that/ends/in/train/",
+            "…/with/many/folders/that/ends/in/train/",
+        ),
         ("rank 17: page cache", "rank 17: page cache"),
     ],
 )
@@ -312,7 +358,8 @@ def test_a_path_keeps_its_end(name, short):
 
 
 def test_what_another_thread_of_a_worker_waits_for_is_not_less_than_its_own_stages():
-    """A thread of the worker that sends each batch reads mapped pages for that: storage, though the worker itself collates only."""
+    """A thread of the worker that sends each batch reads mapped pages for that: storage, though the
+    worker itself collates only."""
     drawing = """
         step          000000000011111111112222222222
         wait          000000000.111111111.222222222.
@@ -332,7 +379,8 @@ def test_what_another_thread_of_a_worker_waits_for_is_not_less_than_its_own_stag
 
 @pytest.mark.parametrize("stage", ["decode", "transform"])
 def test_a_cause_that_is_larger_than_each_wait_is_named(stage):
-    """All waits for batches together are the bound, and the largest row of the table is another one."""
+    """All waits for batches together are the bound, and the largest row of the table is another
+    one."""
     drawing = f"""
         step          00000000001111111111
         wait          000000....111111....
@@ -345,14 +393,17 @@ def test_a_cause_that_is_larger_than_each_wait_is_named(stage):
     found = summarise(timeline(drawing, **FACTS))
 
     shares = {entry.cause: entry.share or 0.0 for entry in found.steps.causes}
-    largest = max((cause for cause in shares if cause != "compute"), key=lambda cause: shares[cause])
+    largest = max(
+        (cause for cause in shares if cause != "compute"), key=lambda cause: shares[cause]
+    )
     assert "host" == largest
     assert found.verdict.bound_by in ("storage", stage, "collate")
     assert "host alone took 30.0%" in found.verdict.text
 
 
 def test_many_small_causes_beside_compute_are_not_the_bound():
-    """Compute takes 85 %, and no other cause 10 %: it is the bound, and nothing says that only it can make the job faster."""
+    """Compute takes 85 %, and no other cause 10 %: it is the bound, and nothing says that only it
+    can make the job faster."""
     drawing = """
         step          00000000000000000000
         wait          0...................

@@ -1,4 +1,5 @@
-"""`ioprof verify` finds every difference from the manifest, and `ioprof inspect` shows what a folder is."""
+"""`ioprof verify` finds every difference from the manifest, and `ioprof inspect` shows what a
+folder is."""
 
 import json
 import os
@@ -26,7 +27,13 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "files": {"layout": "files", "image": "rgb256"},
     "lmdb": {"layout": "lmdb", "image": "rgb256", "encoding": "raw"},
     "shards": {"layout": "lmdb", "shards": 3},
-    "webdataset": {"layout": "webdataset", "shard_bytes": 1 << 16, "image": "rgb256", "encoding": "png", "size": 40},
+    "webdataset": {
+        "layout": "webdataset",
+        "shard_bytes": 1 << 16,
+        "image": "rgb256",
+        "encoding": "png",
+        "size": 40,
+    },
 }
 FUZZED = settings(max_examples=int(os.environ.get("IOPROF_FUZZED", "100")))
 
@@ -105,9 +112,16 @@ def test_damage_of_files_is_found(small_tree, tmp_path, damage: Callable[[Path],
 def test_a_manifest_that_lies_is_found(small_tree, tmp_path):
     """About any of what is counted."""
     dataset = made(small_tree, tmp_path / "dataset", layout="lmdb")
-    for change in ({"records": 35}, {"records": 37}, {"bytes": 7}, {"digest": "sha256:" + "0" * 64}):
+    for change in (
+        {"records": 35},
+        {"records": 37},
+        {"bytes": 7},
+        {"digest": "sha256:" + "0" * 64},
+    ):
         replace(dataset, **change).save()
-        assert any(next(iter(change)) in line or "36 records" in line for line in problems(dataset.path)), change
+        assert any(
+            next(iter(change)) in line or "36 records" in line for line in problems(dataset.path)
+        ), change
 
 
 def test_wrong_labels_are_found(small_tree, tmp_path):
@@ -145,7 +159,12 @@ def test_the_command_says_what_it_found(capsys, small_tree, tmp_path):
     assert f"next: ioprof run {path}" in printed.err
     assert 0 == main(["verify", str(path), "--source", str(small_tree), "--json", "--workers", "1"])
     keys = json.loads(capsys.readouterr().out)
-    assert (True, 36, "the source", []) == (keys["good"], keys["records"], keys["labels_compared_with"], keys["problems"])
+    assert (True, 36, "the source", []) == (
+        keys["good"],
+        keys["records"],
+        keys["labels_compared_with"],
+        keys["problems"],
+    )
     assert 2 == main(["verify", str(tmp_path)])
 
 
@@ -154,7 +173,13 @@ def test_inspect_says_what_a_folder_is(capsys, small_tree, tmp_path):
     dataset = made(small_tree, tmp_path / "dataset", **LAYOUTS["webdataset"])
     assert 0 == main(["inspect", str(dataset.path), "--json"])
     keys = json.loads(capsys.readouterr().out)
-    expected = {"kind": "dataset", "layout": "webdataset", "records": 36, "classes": 4, "digest": dataset.digest}
+    expected = {
+        "kind": "dataset",
+        "layout": "webdataset",
+        "records": 36,
+        "classes": 4,
+        "digest": dataset.digest,
+    }
     assert expected == {key: keys[key] for key in expected}
     assert 0 == main(["inspect", str(dataset.path)])
     printed = capsys.readouterr()
@@ -172,20 +197,24 @@ def test_inspect_says_what_a_folder_is(capsys, small_tree, tmp_path):
     assert "No such file or directory" in capsys.readouterr().err
 
 
-# ------------------------------------------------------------------------------------------------ hostile data
+# ------------------------------------------------------------------------------------- hostile data
 
 
 @pytest.fixture(scope="session")
 def one_of_each(tmp_path_factory, small_tree) -> dict[str, Path]:
     """A dataset in each layout, to copy from."""
     root = tmp_path_factory.mktemp("each")
-    return {layout: made(small_tree, root / layout, limit=6, **options).path for layout, options in LAYOUTS.items()}
+    return {
+        layout: made(small_tree, root / layout, limit=6, **options).path
+        for layout, options in LAYOUTS.items()
+    }
 
 
 @FUZZED
 @given(data=st.data())
 def test_damaged_indices_and_tars_are_problems(one_of_each, data, tmp_path_factory):
-    """Any byte changed, anything inserted, cut anywhere: it ends, and raises nothing but our error."""
+    """Any byte changed, anything inserted, cut anywhere: it ends, and raises nothing but our
+    error."""
     layout = data.draw(st.sampled_from(["files", "webdataset"]))
     path = tmp_path_factory.mktemp("fuzz") / "dataset"
     shutil.copytree(one_of_each[layout], path)
@@ -202,7 +231,10 @@ def test_damaged_indices_and_tars_are_problems(one_of_each, data, tmp_path_facto
 @FUZZED
 @given(
     values=st.lists(
-        st.tuples(st.binary(min_size=1, max_size=20), st.binary(max_size=60)), min_size=1, max_size=4, unique_by=lambda x: x[0]
+        st.tuples(st.binary(min_size=1, max_size=20), st.binary(max_size=60)),
+        min_size=1,
+        max_size=4,
+        unique_by=lambda x: x[0],
     )
 )
 def test_any_keys_and_values_of_an_lmdb_are_problems(tmp_path_factory, one_of_each, values):
@@ -211,7 +243,9 @@ def test_any_keys_and_values_of_an_lmdb_are_problems(tmp_path_factory, one_of_ea
     dataset = replace(Dataset.load(one_of_each["lmdb"]), path=folder, records=len(values) + 1)
     dataset.save()
     with (
-        closing(lmdb.open(str(folder / "train"), map_size=1 << 20, lock=False, sync=False)) as environment,
+        closing(
+            lmdb.open(str(folder / "train"), map_size=1 << 20, lock=False, sync=False)
+        ) as environment,
         environment.begin(write=True) as transaction,
     ):
         transaction.put(b"00000000_a", encode_image(b"x", 0))

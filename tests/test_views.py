@@ -1,4 +1,5 @@
-"""What the figures show, without drawing: nothing is lost by thinning, the lanes are right, the colours can be told apart."""
+"""What the figures show, without drawing: nothing is lost by thinning, the lanes are right, the
+colours can be told apart."""
 
 import itertools
 import re
@@ -35,9 +36,13 @@ def blame_tables(draw: st.DrawFn) -> pl.DataFrame:
     for rank in range(draw(st.integers(1, 6))):
         now = 0
         for step in range(draw(st.integers(1, 12))):
-            charges = draw(st.lists(st.integers(0, 10**9), min_size=len(CAUSES), max_size=len(CAUSES)))
+            charges = draw(
+                st.lists(st.integers(0, 10**9), min_size=len(CAUSES), max_size=len(CAUSES))
+            )
             keys = {f"{cause}_ns": charge for cause, charge in zip(CAUSES, charges, strict=True)}
-            rows.append({"rank": rank, "step": step, "start_ns": now, "end_ns": now + sum(charges), **keys})
+            rows.append(
+                {"rank": rank, "step": step, "start_ns": now, "end_ns": now + sum(charges), **keys}
+            )
             now += sum(charges)
     return steps_frame(rows)
 
@@ -48,9 +53,17 @@ def test_seconds_by_cause_add_up_to_the_wall_time(steps: pl.DataFrame) -> None:
     table = views.seconds_by_cause(steps)
     walls = steps.group_by("rank").agg(views.wall_ns().sum())
     expected = {row[0]: row[1] / 1e9 for row in walls.iter_rows()}
-    found = {row[0]: row[1] for row in table.drop_nulls("rank").group_by("rank").agg(pl.col("seconds").sum()).iter_rows()}
+    found = {
+        row[0]: row[1]
+        for row in table.drop_nulls("rank")
+        .group_by("rank")
+        .agg(pl.col("seconds").sum())
+        .iter_rows()
+    }
     assert found == pytest.approx(expected)
-    assert table.filter(pl.col("rank").is_null())["seconds"].sum() == pytest.approx(sum(expected.values()))
+    assert table.filter(pl.col("rank").is_null())["seconds"].sum() == pytest.approx(
+        sum(expected.values())
+    )
 
 
 @settings(max_examples=examples(40))
@@ -70,7 +83,11 @@ def test_thinning_steps_never_hides_the_longest(steps: pl.DataFrame, limit: int)
 def test_thinning_rates_never_hides_the_slowest_step(steps: pl.DataFrame, limit: int) -> None:
     table = views.rates(steps, 32, limit)
     for rank in views.chosen_ranks(steps):
-        walls = steps.filter(pl.col("rank") == rank, views.wall_ns() > 0).select(views.wall_ns()).to_series()
+        walls = (
+            steps.filter(pl.col("rank") == rank, views.wall_ns() > 0)
+            .select(views.wall_ns())
+            .to_series()
+        )
         if len(walls):
             mine = table.filter(pl.col("rank") == rank)
             assert len(mine) <= limit
@@ -96,7 +113,12 @@ def test_windows_are_around_a_usual_step_the_longest_one_and_the_start() -> None
     found = {window.name: window for window in views.windows(sample().steps, warmup=3)}
     stalled = sample().steps.filter(pl.col("step") == 37).row(0, named=True)
     assert list(found) == ["typical", "longest", "start"]
-    assert found["longest"].start_ns < stalled["start_ns"] < stalled["end_ns"] < found["longest"].end_ns
+    assert (
+        found["longest"].start_ns
+        < stalled["start_ns"]
+        < stalled["end_ns"]
+        < found["longest"].end_ns
+    )
     assert found["start"].start_ns == sample().steps["start_ns"].min()
     walls = sample().steps.select(views.wall_ns()).to_series()
     assert units.duration(walls.median() / 1e9) in found["typical"].reason
@@ -109,12 +131,16 @@ def span(kind: str, start: int, end: int, pid: int = 11, **more: Any) -> dict[st
 
 WHOLE = views.Window("all", "everything", 0, 0, 1000)
 PROCESSES = {
-    "processes": [{"pid": 11, "rank": 0, "worker": 0, "role": "worker"}, {"pid": 10, "rank": 0, "worker": -1, "role": "rank"}]
+    "processes": [
+        {"pid": 11, "rank": 0, "worker": 0, "role": "worker"},
+        {"pid": 10, "rank": 0, "worker": -1, "role": "rank"},
+    ]
 }
 
 
 def test_what_threads_of_a_rank_make_has_a_lane_of_its_own() -> None:
-    """In the pictures and in the page: what its main thread decodes and what another one does at that time are not mixed."""
+    """In the pictures and in the page: what its main thread decodes and what another one does at
+    that time are not mixed."""
     trace = timeline("""
     step            0000000000
     decode main     ##........
@@ -124,16 +150,29 @@ def test_what_threads_of_a_rank_make_has_a_lane_of_its_own() -> None:
     compute main    ......0000
     """)
     view = lanes.timeline_of(trace, WHOLE, [0])
-    shown = {(view.lanes[row["lane"]].name, row["kind"], row["start_ns"]) for row in view.bars.to_dicts()}
+    shown = {
+        (view.lanes[row["lane"]].name, row["kind"], row["start_ns"]) for row in view.bars.to_dicts()
+    }
     names = {100: "main process", 101: "process 101"}
     threads = [(lanes.THREADS, "decode", 10), (lanes.THREADS, "read", 20), ("reads", "read", 20)]
-    assert {("main process", "decode", 0), ("main process", "decode", 40), ("compute", "compute", 60), *threads} == shown
+    assert {
+        ("main process", "decode", 0),
+        ("main process", "decode", 40),
+        ("compute", "compute", 60),
+        *threads,
+    } == shown
 
     found = tracks_of(trace, blame(trace))
-    rows = {(found.tracks[row["track"]].name, row["kind"], row["pid"]) for row in found.table.to_dicts()}
-    made = {(lanes.THREADS, "decode", 100), (lanes.THREADS, "read", 100)} | {(name, "decode", pid) for pid, name in names.items()}
+    rows = {
+        (found.tracks[row["track"]].name, row["kind"], row["pid"]) for row in found.table.to_dicts()
+    }
+    made = {(lanes.THREADS, "decode", 100), (lanes.THREADS, "read", 100)} | {
+        (name, "decode", pid) for pid, name in names.items()
+    }
     assert made == {row for row in rows if row[1] in lanes.LEAVES}
-    spans = trace.spans.with_columns(by_thread=lanes.by_thread(trace)).filter(pl.col("kind").is_in(lanes.LEAVES))
+    spans = trace.spans.with_columns(by_thread=lanes.by_thread(trace)).filter(
+        pl.col("kind").is_in(lanes.LEAVES)
+    )
     assert len(spans) == placed(spans.lazy(), found.table).collect().height
 
 
@@ -155,8 +194,18 @@ def test_lanes_from_top_to_bottom() -> None:
         [{"file": 0, "path": "/data/a.JPEG"}],
     )
     view = lanes.timeline_of(trace, WHOLE, [0])
-    assert [lane.name for lane in view.lanes] == ["reads", "worker 0", "wait", "copies", "compute", "exchange"]
-    shown = [(view.lanes[row["lane"]].name, row["kind"], row["start_ns"], row["path"]) for row in view.bars.to_dicts()]
+    assert [lane.name for lane in view.lanes] == [
+        "reads",
+        "worker 0",
+        "wait",
+        "copies",
+        "compute",
+        "exchange",
+    ]
+    shown = [
+        (view.lanes[row["lane"]].name, row["kind"], row["start_ns"], row["path"])
+        for row in view.bars.to_dicts()
+    ]
     assert sorted(shown, key=str) == sorted(
         [
             ("reads", "read", 10, "/data/a.JPEG"),
@@ -177,8 +226,13 @@ def test_lanes_from_top_to_bottom() -> None:
 
 
 @settings(max_examples=examples(40))
-@given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 30)), min_size=1, max_size=80), st.integers(1, 60))
-def test_joining_short_spans_loses_no_time_and_keeps_the_longest(gaps: list[tuple[int, int]], limit: int) -> None:
+@given(
+    st.lists(st.tuples(st.integers(0, 40), st.integers(1, 30)), min_size=1, max_size=80),
+    st.integers(1, 60),
+)
+def test_joining_short_spans_loses_no_time_and_keeps_the_longest(
+    gaps: list[tuple[int, int]], limit: int
+) -> None:
     ends = list(itertools.accumulate(gap + took for gap, took in gaps))
     spans = [span("decode", end - took, end) for end, (_, took) in zip(ends, gaps, strict=True)]
     window = views.Window("all", "everything", 0, 0, ends[-1])
@@ -197,9 +251,15 @@ def test_latency_bins_count_every_read_once() -> None:
     assert set(bins["source"]) == {"storage", "page_cache", "unknown"}
 
 
-# ------------------------------------------------------------------------------------------------ colours
+# ------------------------------------------------------------------------------------------ colours
 
-_LMS = np.array([[0.31399022, 0.63951294, 0.04649755], [0.15537241, 0.75789446, 0.08670142], [0.01775239, 0.10944209, 0.87256922]])
+_LMS = np.array(
+    [
+        [0.31399022, 0.63951294, 0.04649755],
+        [0.15537241, 0.75789446, 0.08670142],
+        [0.01775239, 0.10944209, 0.87256922],
+    ]
+)
 _MISSING_CONE = {
     "normal": np.eye(3),
     "protanopia": np.array([[0, 1.05118294, -0.05116099], [0, 1, 0], [0, 0, 1]]),
@@ -209,19 +269,29 @@ _MISSING_CONE = {
 
 
 def _seen(colour: str, vision: str) -> np.ndarray:
-    """The colour in CIELAB as that vision sees it (Viénot, Brettel and Mollon 1999, on Hunt-Pointer-Estevez cones)."""
+    """The colour in CIELAB as that vision sees it (Viénot, Brettel and Mollon 1999, on
+    Hunt-Pointer-Estevez cones)."""
     encoded = np.array([int(colour[place : place + 2], 16) for place in (1, 3, 5)]) / 255
     linear = np.where(encoded <= 0.04045, encoded / 12.92, ((encoded + 0.055) / 1.055) ** 2.4)
     linear = np.clip(np.linalg.inv(_LMS) @ _MISSING_CONE[vision] @ _LMS @ linear, 0, 1)
-    xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]) @ linear / [0.9505, 1, 1.089]
+    xyz = (
+        np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+        @ linear
+        / [0.9505, 1, 1.089]
+    )
     root = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
     return np.array([116 * root[1] - 16, 500 * (root[0] - root[1]), 200 * (root[1] - root[2])])
 
 
 @pytest.mark.parametrize("vision", _MISSING_CONE)
 @pytest.mark.parametrize("dark", [False, True])
-def test_neighbours_in_a_stacked_bar_are_told_apart_with_any_colour_vision(vision: str, dark: bool) -> None:
-    colours = [palette.DARK.get(colour, colour) if dark else colour for colour in palette.CAUSE_COLOURS.values()]
+def test_neighbours_in_a_stacked_bar_are_told_apart_with_any_colour_vision(
+    vision: str, dark: bool
+) -> None:
+    colours = [
+        palette.DARK.get(colour, colour) if dark else colour
+        for colour in palette.CAUSE_COLOURS.values()
+    ]
     for one, other in itertools.pairwise(colours):
         assert np.linalg.norm(_seen(one, vision) - _seen(other, vision)) > 15
 
@@ -229,20 +299,37 @@ def test_neighbours_in_a_stacked_bar_are_told_apart_with_any_colour_vision(visio
 def _luminance(colour: str) -> float:
     """Relative luminance as WCAG 2.2 defines it."""
     encoded = np.array([int(colour[place : place + 2], 16) for place in (1, 3, 5)]) / 255
-    return float(np.where(encoded <= 0.04045, encoded / 12.92, ((encoded + 0.055) / 1.055) ** 2.4) @ [0.2126, 0.7152, 0.0722])
+    return float(
+        np.where(encoded <= 0.04045, encoded / 12.92, ((encoded + 0.055) / 1.055) ** 2.4)
+        @ [0.2126, 0.7152, 0.0722]
+    )
 
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_every_colour_of_a_chart_has_a_contrast_of_3_to_1(dark: bool) -> None:
-    """To the page, its cards, and the lanes of the timeline, as WCAG 2.2 asks of parts of graphics (1.4.11)."""
-    styles = "".join((ROOT / "ioprof" / "report" / name).read_text() for name in ("page.css", "page/timeline.css"))
+    """To the page, its cards, and the lanes of the timeline, as WCAG 2.2 asks of parts of graphics
+    (1.4.11)."""
+    styles = "".join(
+        (ROOT / "ioprof" / "report" / name).read_text()
+        for name in ("page.css", "page/timeline.css")
+    )
     found = re.findall(r"--(page|card|lane): (#[0-9a-f]{6})", styles)
-    grounds = {name: [colour for key, colour in found if key == name][int(dark)] for name in ("page", "card", "lane")}
-    used = {*palette.CAUSE_COLOURS.values(), *palette.SOURCE_COLOURS.values(), *(entry.light for entry in CLASSES)}
+    grounds = {
+        name: [colour for key, colour in found if key == name][int(dark)]
+        for name in ("page", "card", "lane")
+    }
+    used = {
+        *palette.CAUSE_COLOURS.values(),
+        *palette.SOURCE_COLOURS.values(),
+        *(entry.light for entry in CLASSES),
+    }
     assert len(used) > 20
     for colour in used:
         for name, ground in grounds.items():
-            low, high = sorted(_luminance(each) + 0.05 for each in (palette.DARK.get(colour, colour) if dark else colour, ground))
+            low, high = sorted(
+                _luminance(each) + 0.05
+                for each in (palette.DARK.get(colour, colour) if dark else colour, ground)
+            )
             assert high / low >= 3, (colour, name)
 
 

@@ -1,4 +1,5 @@
-"""`ioprof watch`: what it says of a job that goes on is what the run folder says afterwards, and nothing disturbs it."""
+"""`ioprof watch`: what it says of a job that goes on is what the run folder says afterwards, and
+nothing disturbs it."""
 
 import io
 import json
@@ -29,7 +30,14 @@ from ioprof.analysis.run import Run
 from ioprof.converters import GenerateOptions, generate
 from ioprof.format.layout import CHUNK_HEADER_DTYPE, FILE_HEADER_DTYPE, RECORD_DTYPE
 from ioprof.format.schema import CAUSES, KINDS
-from ioprof.format.wire_format import CHUNK_BYTES, CHUNK_HEADER_BYTES, FORMAT_VERSION, HEADER_BYTES, MAGIC, SLOTS
+from ioprof.format.wire_format import (
+    CHUNK_BYTES,
+    CHUNK_HEADER_BYTES,
+    FORMAT_VERSION,
+    HEADER_BYTES,
+    MAGIC,
+    SLOTS,
+)
 from ioprof.interchange.perfetto import write_perfetto
 from ioprof.recording.run_folder import MARKER
 from ioprof.watching.follower import Follower
@@ -77,15 +85,26 @@ def watch_a_job(folder: Path) -> Watched:
     wait_until(lambda: (folder / "run" / MARKER).exists() or recording.poll() is not None)
     with subprocess.Popen(
         [sys.executable, "-m", "ioprof", "watch", "run", "--every", "0.5", "--prometheus", "0"],
-        cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "COLUMNS": "100"},
-    ) as command:  # fmt: skip
+        cwd=folder,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "COLUMNS": "100"},
+    ) as command:
         (target,) = targets(str(folder / "run"))
         spool = LiveSpool(target.spool)
         assert command.stderr is not None
         url = command.stderr.readline().split()[-1]
         while recording.poll() is None:
             follow(live, spool)
-            before_end = max(before_end, live.ranks[0].steps if 0 in live.ranks and not (folder / "run/run.json").exists() else 0)
+            before_end = max(
+                before_end,
+                (
+                    live.ranks[0].steps
+                    if 0 in live.ranks and not (folder / "run/run.json").exists()
+                    else 0
+                ),
+            )
             try:
                 with urllib.request.urlopen(url, timeout=10) as answer:
                     metrics.append(answer.read().decode())
@@ -97,16 +116,23 @@ def watch_a_job(folder: Path) -> Watched:
         printed, messages = command.communicate(timeout=60)
     _, errors = recording.communicate()
     assert recording.returncode == 0, errors
-    return Watched(live, Run.load(folder / "run"), printed, messages, command.returncode, metrics, before_end)
+    return Watched(
+        live, Run.load(folder / "run"), printed, messages, command.returncode, metrics, before_end
+    )
 
 
 @pytest.mark.job(every=4)
 @needs_library
 def test_sums_are_those_of_the_run_folder(watched: Watched) -> None:
-    """Every span is counted once although chunks are flushed meanwhile; bytes by source, steps and batches are those of the run."""
+    """Every span is counted once although chunks are flushed meanwhile; bytes by source, steps and
+    batches are those of the run."""
     live, trace = watched.live, watched.run.trace
-    kinds = Counter(dict(trace.spans.filter(pl.col("kind") != "sampler").group_by("kind").len().rows()))
-    assert live.spans - live.skipped >= sum(kinds.values()) - kinds["fault"]  # which another program writes
+    kinds = Counter(
+        dict(trace.spans.filter(pl.col("kind") != "sampler").group_by("kind").len().rows())
+    )
+    assert (
+        live.spans - live.skipped >= sum(kinds.values()) - kinds["fault"]
+    )  # which another program writes
     assert live.skipped == 0
     reads = trace.spans.filter(pl.col("kind") == "read", pl.col("rank").is_not_null())
     by_source = {str(source): (number, size) for source, number, size in _sums(reads)}
@@ -132,12 +158,18 @@ def _length(steps: pl.DataFrame) -> int:
 @needs_library
 @on_a_quiet_machine
 def test_causes_so_far_are_near_those_of_the_report(tmp_path: Path) -> None:
-    """The estimate of each cause is within 5 points of its share in the report, if waiting for ranks counts as exchange."""
+    """The estimate of each cause is within 5 points of its share in the report, if waiting for
+    ranks counts as exchange."""
     watched = watch_a_job(tmp_path)
-    sums, causes = watched.live.ranks[0], {entry.cause: entry.share or 0.0 for entry in watched.run.summary.steps.causes}
+    sums, causes = (
+        watched.live.ranks[0],
+        {entry.cause: entry.share or 0.0 for entry in watched.run.summary.steps.causes},
+    )
     assert sum(sums.cause_ns.values()) == sums.step_ns
     causes["exchange"] += causes.pop("straggler")
-    estimated = {cause: sums.cause_ns[cause] / sums.step_ns for cause in CAUSES if cause != "straggler"}
+    estimated = {
+        cause: sums.cause_ns[cause] / sums.step_ns for cause in CAUSES if cause != "straggler"
+    }
     with comparing_times():
         assert estimated == pytest.approx(causes, abs=0.05)
 
@@ -158,7 +190,8 @@ def test_the_command_prints_lines_and_says_that_the_job_ended(watched: Watched) 
 def test_metrics_are_parsed_by_the_client_library(watched: Watched) -> None:
     """Names, types and labels follow Prometheus's conventions, and counters never fall.
 
-    The last text is of another watcher, which read at other times, and so may charge some waits to another cause.
+    The last text is of another watcher, which read at other times, and so may charge some waits to
+    another cause.
     """
     parser = pytest.importorskip("prometheus_client.parser", reason="needs prometheus_client")
     last = metrics_text(watched.live, "run", False, 0)
@@ -169,7 +202,11 @@ def test_metrics_are_parsed_by_the_client_library(watched: Watched) -> None:
             seen.add((family.name, family.type))
             for sample in family.samples:
                 assert "job" in sample.labels
-                assert family.name == "ioprof_job_running" or "spans" in family.name or {"rank", "host"} <= sample.labels.keys()
+                assert (
+                    family.name == "ioprof_job_running"
+                    or "spans" in family.name
+                    or {"rank", "host"} <= sample.labels.keys()
+                )
                 key = sample.name, tuple(sorted(sample.labels.items()))
                 is_divided = text is last and sample.name == "ioprof_cause_seconds_total"
                 assert family.type == "gauge" or is_divided or sample.value >= before.get(key, 0)
@@ -178,7 +215,11 @@ def test_metrics_are_parsed_by_the_client_library(watched: Watched) -> None:
     assert ("ioprof_storage_read_latency_seconds", "histogram") in seen
     (steps,) = (value for (name, _), value in before.items() if name == "ioprof_steps_total")
     assert steps == watched.live.ranks[0].steps
-    buckets = [value for (name, labels), value in before.items() if name.endswith("_bucket") and ("le", "+Inf") in labels]
+    buckets = [
+        value
+        for (name, labels), value in before.items()
+        if name.endswith("_bucket") and ("le", "+Inf") in labels
+    ]
     sums = watched.live.ranks[0]
     assert buckets == [sums.reads["storage"] + sums.reads["unknown"]]
 
@@ -186,8 +227,13 @@ def test_metrics_are_parsed_by_the_client_library(watched: Watched) -> None:
 @pytest.mark.job(every=4)
 @needs_library
 def test_a_killed_recording_is_watched_to_its_end(tmp_path: Path) -> None:
-    """ioprof is killed, the job goes on for a while: `watch` ends with the job and names the command that makes the run folder."""
-    job = [sys.executable, "-c", "import time; [(open('/etc/hosts').read(), time.sleep(0.01)) for _ in range(300)]"]
+    """ioprof is killed, the job goes on for a while: `watch` ends with the job and names the
+    command that makes the run folder."""
+    job = [
+        sys.executable,
+        "-c",
+        "import time; [(open('/etc/hosts').read(), time.sleep(0.01)) for _ in range(300)]",
+    ]
     recording = start("record", "--out", "run", "--", *job, cwd=tmp_path)
     wait_until(lambda: (tmp_path / "run" / MARKER).exists() or recording.poll() is not None)
     watching = start("watch", recording.pid, "--every", "0.3", cwd=tmp_path)
@@ -209,7 +255,11 @@ def test_a_killed_recording_is_watched_to_its_end(tmp_path: Path) -> None:
 @pytest.mark.job
 @pytest.mark.parametrize(
     ("what", "message"),
-    [("nothing", "nothing is recorded there"), ("999999999", "no such process"), (str(os.getpid()), "is not recorded by ioprof")],
+    [
+        ("nothing", "nothing is recorded there"),
+        ("999999999", "no such process"),
+        (str(os.getpid()), "is not recorded by ioprof"),
+    ],
     ids=["folder", "no process", "own process"],
 )
 def test_what_cannot_be_watched_is_said(tmp_path: Path, what: str, message: str) -> None:
@@ -217,17 +267,23 @@ def test_what_cannot_be_watched_is_said(tmp_path: Path, what: str, message: str)
     assert (ended.code, message in ended.err, len(ended.err.splitlines())) == (2, True, 1)
 
 
-# ------------------------------------------------------------------------------------------------ capture files, byte by byte
+# ---------------------------------------------------------------------- capture files, byte by byte
 
 
 class Written:
-    """A capture file that a test writes as the C writer does: slots first, then the count; full chunks are flushed to the end."""
+    """A capture file that a test writes as the C writer does: slots first, then the count; full
+    chunks are flushed to the end."""
 
     def __init__(self, path: Path, homes: int = 2) -> None:
         self.path, self.homes = path, homes
         self.data = bytearray(HEADER_BYTES + homes * CHUNK_BYTES)
         header = np.zeros(1, FILE_HEADER_DTYPE)
-        header["magic"], header["version"], header["host"], header["pid"] = MAGIC, FORMAT_VERSION, b"h", 7
+        header["magic"], header["version"], header["host"], header["pid"] = (
+            MAGIC,
+            FORMAT_VERSION,
+            b"h",
+            7,
+        )
         self.data[: header.nbytes] = header.tobytes()
         self.counts, self.flushes = [0] * homes, [0] * homes
         for home in range(homes):
@@ -245,8 +301,17 @@ class Written:
         if self.counts[home] == SLOTS:
             self.flush(home)
         record = np.zeros(1, RECORD_DTYPE)
-        record["kind"], record["start_ns"], record["end_ns"] = KINDS.index("user") + 1, number + 1, number + 2
-        start = HEADER_BYTES + home * CHUNK_BYTES + CHUNK_HEADER_BYTES + self.counts[home] * RECORD_DTYPE.itemsize
+        record["kind"], record["start_ns"], record["end_ns"] = (
+            KINDS.index("user") + 1,
+            number + 1,
+            number + 2,
+        )
+        start = (
+            HEADER_BYTES
+            + home * CHUNK_BYTES
+            + CHUNK_HEADER_BYTES
+            + self.counts[home] * RECORD_DTYPE.itemsize
+        )
         self.data[start : start + RECORD_DTYPE.itemsize] = record.tobytes()
         self.counts[home] += 1
         self._state(home, home + 1)
@@ -264,7 +329,8 @@ class Written:
 
 @pytest.mark.job
 def test_every_record_is_read_once_however_chunks_are_flushed(tmp_path: Path) -> None:
-    """Looks at any time find each record exactly once: within chunks, after one flush, after several."""
+    """Looks at any time find each record exactly once: within chunks, after one flush, after
+    several."""
     random = np.random.default_rng(5)
     written, emitted, found = Written(tmp_path / "x.ring"), 0, []
     follower = Follower(tmp_path / "x.ring")
@@ -280,7 +346,8 @@ def test_every_record_is_read_once_however_chunks_are_flushed(tmp_path: Path) ->
 
 @pytest.mark.job
 def test_a_copy_that_is_being_written_is_read_when_it_is_complete(tmp_path: Path) -> None:
-    """While a chunk is flushed its copy has the same flush count: it is left for the next look, and nothing is read twice."""
+    """While a chunk is flushed its copy has the same flush count: it is left for the next look, and
+    nothing is read twice."""
     written = Written(tmp_path / "x.ring", homes=1)
     for number in range(SLOTS):
         written.emit(0, number)
@@ -288,7 +355,9 @@ def test_a_copy_that_is_being_written_is_read_when_it_is_complete(tmp_path: Path
     follower = Follower(tmp_path / "x.ring")
     assert len(follower.look().records) == SLOTS
     start = HEADER_BYTES
-    with open(written.path, "ab") as file:  # the copy is there, the active chunk has not begun again
+    with open(
+        written.path, "ab"
+    ) as file:  # the copy is there, the active chunk has not begun again
         file.write(written.data[start : start + CHUNK_BYTES])
     assert len(follower.look().records) == 0
     written.flush(0)
@@ -324,12 +393,18 @@ def show(live: Live) -> str:
 
 
 def test_hostile_names_do_nothing_on_the_screen_and_in_metrics() -> None:
-    """A path or host of markup, control characters, 4,000 characters and invalid UTF-8 is one harmless text."""
+    """A path or host of markup, control characters, 4,000 characters and invalid UTF-8 is one
+    harmless text."""
     parser = pytest.importorskip("prometheus_client.parser", reason="needs prometheus_client")
     name = HOSTILE.decode("utf-8", "backslashreplace")
     records = np.zeros(3, RECORD_DTYPE)
     records["kind"] = [KINDS.index(kind) + 1 for kind in ("read", "fetch", "step")]
-    records["start_ns"], records["end_ns"], records["source"], records["bytes"] = [1, 1, 1], [5, 6, 9], [1, 0, 0], 10
+    records["start_ns"], records["end_ns"], records["source"], records["bytes"] = (
+        [1, 1, 1],
+        [5, 6, 9],
+        [1, 0, 0],
+        10,
+    )
     live = Live()
     live.add(News(Who(name, 1, 0, 0), records, {0: HOSTILE}, 0))
     live.settle(100)
@@ -338,15 +413,23 @@ def test_hostile_names_do_nothing_on_the_screen_and_in_metrics() -> None:
     assert all(each.isprintable() for each in shown.splitlines())
     assert all(len(each) <= 80 for each in shown.splitlines()[1:-1])
     families = list(parser.text_string_to_metric_families(metrics_text(live, name, True, 0)))
-    labels = {each for family in families for sample in family.samples for each in sample.labels.values()}
+    labels = {
+        each for family in families for sample in family.samples for each in sample.labels.values()
+    }
     assert all(each.isprintable() and len(each) < 300 for each in labels)
-    assert [sample.value for family in families for sample in family.samples if sample.name == "ioprof_steps_total"] == [1]
+    assert [
+        sample.value
+        for family in families
+        for sample in family.samples
+        if sample.name == "ioprof_steps_total"
+    ] == [1]
 
 
 @pytest.mark.job
 @needs_library
 def test_the_dashboard_asks_for_metrics_and_labels_that_there_are(watched: Watched) -> None:
-    """Each name in the queries of docs/grafana-dashboard.json is a metric, and each label of a legend is one of its labels."""
+    """Each name in the queries of docs/grafana-dashboard.json is a metric, and each label of a
+    legend is one of its labels."""
     parser = pytest.importorskip("prometheus_client.parser", reason="needs prometheus_client")
     families = parser.text_string_to_metric_families(metrics_text(watched.live, "run", True, 0))
     labels = {sample.name: sample.labels.keys() for family in families for sample in family.samples}
@@ -357,26 +440,39 @@ def test_the_dashboard_asks_for_metrics_and_labels_that_there_are(watched: Watch
         names = re.findall(r"ioprof_\w+", target["expr"])
         assert names
         assert set(names) <= labels.keys()
-        assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) <= set.union(*(set(labels[name]) for name in names))
+        assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) <= set.union(
+            *(set(labels[name]) for name in names)
+        )
     documented = set(re.findall(r"`(ioprof_\w+)`", (ROOT / "docs/interchange.md").read_text()))
     assert {re.sub("_(bucket|sum|count)$", "", name) for name in labels} == documented
 
 
 @pytest.mark.job
 @needs_library
-def test_the_perfetto_trace_of_a_recorded_run_has_the_sums_of_its_summary(watched: Watched, tmp_path: Path) -> None:
-    """Of a real run too, each span is one slice with its times, counts and bytes are those of summary.json, and arrows lead on."""
+def test_the_perfetto_trace_of_a_recorded_run_has_the_sums_of_its_summary(
+    watched: Watched, tmp_path: Path
+) -> None:
+    """Of a real run too, each span is one slice with its times, counts and bytes are those of
+    summary.json, and arrows lead on."""
     run = watched.run
     written = write_perfetto(run.trace, tmp_path / "run.pftrace")
     found = Decoded(tmp_path / "run.pftrace")
     assert found.unbalanced == 0
     assert of_slices(found.slices) == rows(run.trace.spans)
-    accesses = [each for each in found.slices if each["kind"] in ("read", "fault") and each.get("source") not in ("socket", "pipe")]
+    accesses = [
+        each
+        for each in found.slices
+        if each["kind"] in ("read", "fault") and each.get("source") not in ("socket", "pipe")
+    ]
     reads = [each for each in accesses if each.get("batch") is not None and each.get("bytes") != 0]
     assert len(reads) == run.summary.storage.accesses
     assert sum(each.get("bytes", 0) for each in reads) == run.summary.storage.bytes
     assert len(found.slices) == run.summary.capture.events
-    led = Counter((found.begun[number]["kind"], found.ended[number]["kind"]) for number in found.begun)
+    led = Counter(
+        (found.begun[number]["kind"], found.ended[number]["kind"]) for number in found.begun
+    )
     assert led.keys() == {("read", "fetch"), ("fetch", "wait"), ("wait", "step")}
-    assert led["fetch", "wait"] == led["wait", "step"] >= watched.live.ranks[0].steps - 2  # a wait may have begun before any step
+    assert (
+        led["fetch", "wait"] == led["wait", "step"] >= watched.live.ranks[0].steps - 2
+    )  # a wait may have begun before any step
     assert written.counters == len(run.trace.counters) == sum(map(len, found.counters.values()))

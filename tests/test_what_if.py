@@ -1,4 +1,5 @@
-"""The benchmark of predictions: which runs it makes in which order, and from which of them a change is predicted."""
+"""The benchmark of predictions: which runs it makes in which order, and from which of them a change
+is predicted."""
 
 import sys
 from datetime import datetime
@@ -24,7 +25,8 @@ SCENARIO = what_if_scenarios.Scenario("a job", {"workers": 1}, what_if_scenarios
 
 
 class Drifting:
-    """Runs of a simulated job on a machine whose speed changes after each second run; other programs compete with some of them."""
+    """Runs of a simulated job on a machine whose speed changes after each second run; other
+    programs compete with some of them."""
 
     def __init__(self, disturbed: tuple[str, ...] = (), most: int = 100) -> None:
         self.names = list[str]()
@@ -52,11 +54,15 @@ def paired(runs: Any) -> list[what_if.Result]:
 
 
 def test_a_change_is_predicted_from_the_run_directly_before() -> None:
-    """So that a machine whose speed changes between pairs makes no error. One first run for all changes has all of it."""
+    """So that a machine whose speed changes between pairs makes no error. One first run for all
+    changes has all of it."""
     runs = Drifting()
     found = paired(runs)
     assert runs.names == ["pair1/base", "pair1/changed", "pair2/base", "pair2/changed"]
-    assert [(each.base, each.run) for each in found] == [("pair1/base", "pair1/changed"), ("pair2/base", "pair2/changed")]
+    assert [(each.base, each.run) for each in found] == [
+        ("pair1/base", "pair1/changed"),
+        ("pair2/base", "pair2/changed"),
+    ]
     assert [each.error for each in found] == pytest.approx([0, 0], abs=1e-3)
     assert found[1].noise == pytest.approx(10 / 13 - 1)
     errors = [each.error for each in what_if.results(Drifting(), SCENARIO)]
@@ -67,9 +73,16 @@ def test_a_pair_from_a_disturbed_run_is_made_once_more(capsys: pytest.CaptureFix
     """At most once; the table has what was used, and that reports predict nothing of it."""
     runs = Drifting(disturbed=("pair1/base", "pair2/base", "pair2/base-again"))
     found = paired(runs)
-    assert runs.names == [f"pair{number}/{name}" for number in (1, 2) for name in ("base", "base-again", "changed")]
-    assert [(each.base, bool(each.refused)) for each in found] == [("pair1/base-again", False), ("pair2/base-again", True)]
-    assert capsys.readouterr().out.count("the job once more, since 1.0 threads of other programs") == 2
+    assert runs.names == [
+        f"pair{number}/{name}" for number in (1, 2) for name in ("base", "base-again", "changed")
+    ]
+    assert [(each.base, bool(each.refused)) for each in found] == [
+        ("pair1/base-again", False),
+        ("pair2/base-again", True),
+    ]
+    assert (
+        capsys.readouterr().out.count("the job once more, since 1.0 threads of other programs") == 2
+    )
 
 
 def test_pairs_without_time_are_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,4 +94,6 @@ def test_pairs_without_time_are_named(capsys: pytest.CaptureFixture[str]) -> Non
 
 @pytest.mark.parametrize(("text", "day"), [("21:50", 25), ("21:49", 26), ("00:30", 26)])
 def test_a_time_is_the_next_one(text: str, day: int) -> None:
-    assert next_time(text, datetime(2026, 11, 25, 21, 49, 30)) == datetime.strptime(f"2026-11-{day} {text}", "%Y-%m-%d %H:%M")
+    assert next_time(text, datetime(2026, 11, 25, 21, 49, 30)) == datetime.strptime(
+        f"2026-11-{day} {text}", "%Y-%m-%d %H:%M"
+    )

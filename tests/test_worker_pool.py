@@ -50,7 +50,13 @@ def test_an_error_of_a_worker_is_raised_here():
 def test_a_worker_that_is_killed_ends_the_job():
     """As an error that says what to do, not as a hang, for any state of the other workers."""
     with pytest.raises(CommandError, match=r"died \(signal 9\).*fewer --workers") as raised:
-        list(ordered_map(signal.raise_signal, [signal.SIGCHLD] * 20 + [signal.SIGKILL] + [signal.SIGCHLD] * 20, 2))
+        list(
+            ordered_map(
+                signal.raise_signal,
+                [signal.SIGCHLD] * 20 + [signal.SIGKILL] + [signal.SIGCHLD] * 20,
+                2,
+            )
+        )
     assert 1 == raised.value.exit_code
     with pytest.raises(CommandError, match=r"died \(exit code 3\)"):
         list(ordered_map(os._exit, [3], 2))
@@ -71,7 +77,8 @@ def test_a_stopped_worker_does_not_hold_up_the_end():
 
 @pytest.mark.job
 def test_workers_ignore_the_signals_that_end_their_parent():
-    """Ctrl-C, and what a batch system sends to every process: the parent leaves things in order, and ends them."""
+    """Ctrl-C, and what a batch system sends to every process: the parent leaves things in order,
+    and ends them."""
     results = ordered_map(operator.neg, count(), 2)
     next(results)
     for child in psutil.Process().children():
@@ -81,18 +88,23 @@ def test_workers_ignore_the_signals_that_end_their_parent():
     results.close()
 
 
-# ------------------------------------------------------------------------------------------------ large results
+# ------------------------------------------------------------------------------------ large results
 
 
 @pytest.mark.job
 @pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize("size", [0, 1, 70_000, SLOT_BYTES - 1, SLOT_BYTES, SLOT_BYTES + 1, 3 * SLOT_BYTES])
+@pytest.mark.parametrize(
+    "size", [0, 1, 70_000, SLOT_BYTES - 1, SLOT_BYTES, SLOT_BYTES + 1, 3 * SLOT_BYTES]
+)
 def test_large_results_arrive_whole(monkeypatch, size, shared):
     """Whether they fit into the shared memory or not, and where there is none."""
     if not shared:
         monkeypatch.delattr(os, "memfd_create")
     tasks = [(number, size) for number in range(12)]
-    found = [made._replace(data=bytes(made.data)) for made in ordered_map(record_of, tasks, 2, views=True)]
+    found = [
+        made._replace(data=bytes(made.data))
+        for made in ordered_map(record_of, tasks, 2, views=True)
+    ]
     assert list(map(record_of, tasks)) == found
 
 
@@ -111,17 +123,20 @@ def test_a_record_can_be_pickled_by_any_protocol(protocol):
     assert RecordData.of(b"abc") == pickle.loads(pickle.dumps(RecordData.of(b"abc"), protocol))
 
 
-# ------------------------------------------------------------------------------------------------ who starts them
+# ---------------------------------------------------------------------------------- who starts them
 
 
 @pytest.mark.job
 def test_a_script_is_not_run_again_by_its_workers(tmp_path):
     """It needs no `if __name__ == "__main__":`, and does what it does once."""
-    source = tree(tmp_path / "source", {f"n01/{number}.JPEG": jpeg(seed=number) for number in range(20)})
+    source = tree(
+        tmp_path / "source", {f"n01/{number}.JPEG": jpeg(seed=number) for number in range(20)}
+    )
     script = tmp_path / "script.py"
     script.write_text(
-        "import sys\nfrom pathlib import Path\nfrom ioprof.converters import ConvertOptions, convert\nprint('once')\n"
-        "convert(Path(sys.argv[1]), Path(sys.argv[2]), ConvertOptions(workers=3))\n"
+        "import sys\nfrom pathlib import Path\nfrom ioprof.converters import ConvertOptions,"
+        " convert\nprint('once')\nconvert(Path(sys.argv[1]), Path(sys.argv[2]),"
+        " ConvertOptions(workers=3))\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     words = [sys.executable, str(script), str(source), str(tmp_path / "dataset")]
@@ -132,30 +147,52 @@ def test_a_script_is_not_run_again_by_its_workers(tmp_path):
 
 @pytest.mark.job
 def test_a_worker_loads_little():
-    """What takes long to load is not what its first image needs: no LMDB, no Parquet, no command line."""
-    code = "import ioprof.converters.job.worker_process, ioprof.converters.job.image_converter, sys; print(' '.join(sys.modules))"
+    """What takes long to load is not what its first image needs: no LMDB, no Parquet, no command
+    line."""
+    code = (
+        "import ioprof.converters.job.worker_process, ioprof.converters.job.image_converter, sys;"
+        " print(' '.join(sys.modules))"
+    )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    )
     loaded = set(done.stdout.split())
-    assert set() == {"lmdb", "pyarrow", "typer", "rich", "multiprocessing", "ioprof.converters.api", "ioprof.cli"} & loaded
+    assert (
+        set()
+        == {
+            "lmdb",
+            "pyarrow",
+            "typer",
+            "rich",
+            "multiprocessing",
+            "ioprof.converters.api",
+            "ioprof.cli",
+        }
+        & loaded
+    )
 
 
 @pytest.mark.job
 def test_any_module_may_be_the_first_to_be_loaded():
-    """A worker imports the module of its function first, so no import cycle may depend on another order."""
+    """A worker imports the module of its function first, so no import cycle may depend on another
+    order."""
     code = (
-        "import importlib, pathlib, sys, ioprof.converters\n"
-        "folder = pathlib.Path(ioprof.converters.__file__).parent\n"
-        "for path in [*folder.glob('[a-z]*.py'), *folder.glob('*/[a-z]*.py')]:\n"
-        "    for name in [name for name in sys.modules if name.startswith('ioprof.converters')]:\n"
-        "        del sys.modules[name]\n"
-        "    importlib.import_module('.'.join(['ioprof.converters', *path.relative_to(folder).with_suffix('').parts]))\n"
-        "    print(path.stem)\n"
+        "import importlib, pathlib, sys, ioprof.converters\nfolder ="
+        " pathlib.Path(ioprof.converters.__file__).parent\nfor path in [*folder.glob('[a-z]*.py'),"
+        " *folder.glob('*/[a-z]*.py')]:\n    for name in [name for name in sys.modules if"
+        " name.startswith('ioprof.converters')]:\n        del sys.modules[name]\n   "
+        " importlib.import_module('.'.join(['ioprof.converters',"
+        " *path.relative_to(folder).with_suffix('').parts]))\n    print(path.stem)\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment
+    )
     assert (0, "") == (done.returncode, done.stderr)
-    assert {"conversion", "parts", "multiples", "verification", "generation", "registry"} <= set(done.stdout.split())
+    assert {"conversion", "parts", "multiples", "verification", "generation", "registry"} <= set(
+        done.stdout.split()
+    )
 
 
 def test_the_subpackages_of_converters_import_one_way():
@@ -164,6 +201,10 @@ def test_the_subpackages_of_converters_import_one_way():
     folder = ROOT / "converters"
     for path in (*folder.glob("*.py"), *folder.glob("*/*.py")):
         own = path.relative_to(folder).with_suffix("").parts[0]
-        imported = set(re.findall(r"^\s*(?:from|import) ioprof\.converters\.(\w+)", path.read_text(), re.MULTILINE))
+        imported = set(
+            re.findall(
+                r"^\s*(?:from|import) ioprof\.converters\.(\w+)", path.read_text(), re.MULTILINE
+            )
+        )
         if own in order:
             assert imported <= set(order[: order.index(own) + 1]), path

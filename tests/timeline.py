@@ -10,19 +10,23 @@
     compute         ....000000 ..11111111
     ''')
 
-A line consists of words and a bar. Blanks within the bar are for readability and take no time. The first word is the kind; others:
+A line consists of words and a bar. Blanks within the bar are for readability and take no time. The
+first word is the kind; others:
 
     r1              rank 1 (default r0)
-    w0              in loader worker 0 of the rank (default: in the rank's main thread; compute, copies and exchange on a stream)
+    w0              in loader worker 0 of the rank (default: in the rank's main thread; compute,
+                    copies and exchange on a stream)
     main            in the rank's main thread (for compute on a CPU)
     t0              in thread 0 of the rank's process that is not the main thread
     storage, cache, unknown, socket, pipe       where a read's bytes came from (default storage)
     file=3          number of the file of each span of the line
     4096B           bytes of each span of the line
-    name=gradients  name of each span of the line; a `comm` is called "gradients" unless it says otherwise
+    name=gradients  name of each span of the line; a `comm` is called "gradients" unless it says
+                    otherwise
 
-In the bar `.` is nothing. A digit is a span with that number (hexadecimal: a is 10), as its step and its batch; `#`, `=`
-and `-` are spans without a number. Equal neighbours are one span, so `#=` are two spans that touch.
+In the bar `.` is nothing. A digit is a span with that number (hexadecimal: a is 10), as its step
+and its batch; `#`, `=` and `-` are spans without a number. Equal neighbours are one span, so `#=`
+are two spans that touch.
 """
 
 import re
@@ -39,7 +43,13 @@ from ioprof.format.trace import Trace, table_schema
 TICK_NS: Final = 10
 """Duration of one character."""
 
-_SOURCES: Final = {"storage": "storage", "cache": "page_cache", "unknown": "unknown", "socket": "socket", "pipe": "pipe"}
+_SOURCES: Final = {
+    "storage": "storage",
+    "cache": "page_cache",
+    "unknown": "unknown",
+    "socket": "socket",
+    "pipe": "pipe",
+}
 _STREAMS: Final = {"compute": 0, "kernel": 0, "h2d": 1, "d2h": 1, "comm": 2}
 _DIGITS: Final = "0123456789abcdef"
 _LANE: Final = re.compile(
@@ -48,19 +58,29 @@ _LANE: Final = re.compile(
 
 
 def timeline(drawing: str, **run: Any) -> Trace:
-    """The trace of a drawing. `run` sets whole keys of run.json; `config` is merged into one that fits the drawing."""
+    """The trace of a drawing. `run` sets whole keys of run.json; `config` is merged into one that
+    fits the drawing."""
     spans = [span for line in drawing.splitlines() if line.strip() for span in _lane(line)]
     ranks = len({span["rank"] for span in spans})
     workers = len({span["pid"] for span in spans if span["rank"] == 0 and span["pid"] != pid(0)})
-    config = {"ranks": ranks, "workers": workers, "batch_size": 1, "device": "cuda", "loader": "files"} | run.pop("config", {})
+    config = {
+        "ranks": ranks,
+        "workers": workers,
+        "batch_size": 1,
+        "device": "cuda",
+        "loader": "files",
+    } | run.pop("config", {})
     record = RunRecord.of({"config": config, "status": "complete", **run})
     return Trace(record, pl.DataFrame(spans, schema=table_schema(SPAN_COLUMNS)))
 
 
 def charged(steps: pl.DataFrame) -> dict[tuple[int, int], dict[str, int]]:
-    """A table of blame as characters: (rank, step) to cause to count, without zeros; a null stays None."""
+    """A table of blame as characters: (rank, step) to cause to count, without zeros; a null stays
+    None."""
     return {
-        (row["rank"], row["step"]): {cause: _ticks(row[f"{cause}_ns"]) for cause in CAUSES if row[f"{cause}_ns"] != 0}
+        (row["rank"], row["step"]): {
+            cause: _ticks(row[f"{cause}_ns"]) for cause in CAUSES if row[f"{cause}_ns"] != 0
+        }
         for row in steps.iter_rows(named=True)
     }
 
@@ -68,7 +88,10 @@ def charged(steps: pl.DataFrame) -> dict[tuple[int, int], dict[str, int]]:
 def details(trace: Trace, *causes: str) -> dict[str, list[tuple[str, int]]]:
     """The named parts of causes, in nanoseconds."""
     found = charges(trace)
-    return {cause: found.details.of_cause(cause, int(found.steps[f"{cause}_ns"].sum()), trace) for cause in causes}
+    return {
+        cause: found.details.of_cause(cause, int(found.steps[f"{cause}_ns"].sum()), trace)
+        for cause in causes
+    }
 
 
 def pid(rank: int, worker: int | None = None) -> int:
@@ -91,7 +114,11 @@ def _lane(line: str) -> list[dict[str, Any]]:
     for mark, run in groupby(bar):
         length = len(list(run))
         if mark != ".":
-            spans.append(common | _number(mark) | {"start_ns": at * TICK_NS, "end_ns": (at + length) * TICK_NS})
+            spans.append(
+                common
+                | _number(mark)
+                | {"start_ns": at * TICK_NS, "end_ns": (at + length) * TICK_NS}
+            )
         at += length
     return spans
 
@@ -122,8 +149,18 @@ def _common(kind: str, words: list[str]) -> dict[str, Any]:
             case _:
                 found["name"] = word.removeprefix("name=")
     process = pid(found["rank"], worker)
-    stream = {} if main or worker is not None or own_thread is not None or kind not in _STREAMS else {"stream": _STREAMS[kind]}
+    stream = (
+        {}
+        if main or worker is not None or own_thread is not None or kind not in _STREAMS
+        else {"stream": _STREAMS[kind]}
+    )
     thread = process + 10_000 * (1 + stream["stream"]) if stream else process
     thread = process + 50_000 + own_thread if own_thread is not None else thread
-    defaults = {"source": "storage"} if kind in ("read", "fault") else {"name": "gradients"} if kind == "comm" else {}
+    defaults = (
+        {"source": "storage"}
+        if kind in ("read", "fault")
+        else {"name": "gradients"}
+        if kind == "comm"
+        else {}
+    )
     return defaults | found | {"pid": process, "tid": thread} | stream

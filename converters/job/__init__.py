@@ -1,1 +1,3 @@
-"""Conversion, generation and replication of datasets as resumable jobs: workers, journal, destination, parts, verification."""
+"""Conversion, generation and replication of datasets as resumable jobs: workers, journal,
+destination, parts, verification.
+"""

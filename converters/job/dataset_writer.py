@@ -1,4 +1,6 @@
-"""The writer of a job: receives the outcome of each image, in order, and writes the dataset; it can resume anywhere."""
+"""The writer of a job: receives the outcome of each image, in order, and writes the dataset; it can
+resume anywhere.
+"""
 
 import contextlib
 import json
@@ -19,14 +21,27 @@ from ioprof.converters.images.transforms import CORRUPT, OTHER_FORM
 from ioprof.converters.job.crash_recovery import UncheckedDataset, count_valid_records
 from ioprof.converters.job.destination import put_in_place, sync_file_system
 from ioprof.converters.job.image_converter import RecordData
-from ioprof.converters.job.journal import Entry, Journal, QuarantineEntry, RecordEntry, journal_progress, read_runs
+from ioprof.converters.job.journal import (
+    Entry,
+    Journal,
+    QuarantineEntry,
+    RecordEntry,
+    journal_progress,
+    read_runs,
+)
 from ioprof.converters.job.length_quantiles import length_quantiles
 from ioprof.converters.job.partial_output import PartialOutput, open_partial_output
 from ioprof.converters.layouts.lustre_striping import recommended_stripes, stripe_folder
 from ioprof.converters.layouts.registry import LAYOUTS, Layout, Record, Target
 from ioprof.converters.options import ConvertOptions
 from ioprof.errors import CommandError
-from ioprof.format.dataset import MANIFEST_NAME, Dataset, ImageClass, RecordDigest, write_json_atomically
+from ioprof.format.dataset import (
+    MANIFEST_NAME,
+    Dataset,
+    ImageClass,
+    RecordDigest,
+    write_json_atomically,
+)
 from ioprof.reporter import Advance
 
 
@@ -76,27 +91,44 @@ class DatasetWriter:
         for path in work.data.glob(".*.tmp"):  # an incomplete manifest
             path.unlink()
         trusted = work.is_same_boot() or not work.has_progress
-        start = journal_progress(work.journal).records if trusted else self._count_valid(work, is_finished=False)
+        start = (
+            journal_progress(work.journal).records
+            if trusted
+            else self._count_valid(work, is_finished=False)
+        )
         if not start:
             work.clear()
             trusted = True
-        if trusted:  # otherwise the data is checked again at the end, however often the job is interrupted
+        if (
+            trusted
+        ):  # otherwise the data is checked again at the end, however often the job is interrupted
             work.record_boot()
         tally = self._write(work, start, outcomes, advance)
         sync_file_system(work.folder)
         if not trusted and self._count_valid(work, is_finished=True) != tally.records:
             work.clear()
-            raise CommandError("data written before the machine crashed is damaged; start the same command again", exit_code=1)
+            raise CommandError(
+                "data written before the machine crashed is damaged; start the same command again",
+                exit_code=1,
+            )
         return tally
 
     def complete_tally(self, work: PartialOutput) -> "Tally | None":
         """The tally of the journal, if it lists all images."""
-        return Tally.of(work.journal) if journal_progress(work.journal).images == self.images else None
+        return (
+            Tally.of(work.journal) if journal_progress(work.journal).images == self.images else None
+        )
 
-    def _write(self, work: PartialOutput, start: int, outcomes: Outcomes, advance: Advance) -> "Tally":
+    def _write(
+        self, work: PartialOutput, start: int, outcomes: Outcomes, advance: Advance
+    ) -> "Tally":
         work.data.mkdir(exist_ok=True)
         if self.options.stripe and not start:
-            stripe_folder(work.data, recommended_stripes(self.options.layout, self.options.shards), self.destination)
+            stripe_folder(
+                work.data,
+                recommended_stripes(self.options.layout, self.options.shards),
+                self.destination,
+            )
         labels = {entry.wnid: label for label, entry in enumerate(self.classes)}
         layout: Layout = LAYOUTS[self.options.layout](self._target(work), start=start)
         with layout:
@@ -105,7 +137,10 @@ class DatasetWriter:
                 self._check_allowed(entry, entry.name)
             if tally.images:
                 advance(tally.images)
-            with Journal(work.journal, tally.end) as journal, contextlib.closing(outcomes(self.first + tally.images)) as chunks:
+            with (
+                Journal(work.journal, tally.end) as journal,
+                contextlib.closing(outcomes(self.first + tally.images)) as chunks,
+            ):
                 for chunk in chunks:
                     self._write_chunk(chunk, tally, journal, layout, labels)
                     advance(len(chunk))
@@ -113,7 +148,14 @@ class DatasetWriter:
             tally.shards = layout.shards
         return tally
 
-    def _write_chunk(self, chunk: list[Outcome], tally: "Tally", journal: Journal, layout: Layout, labels: dict[str, int]) -> None:
+    def _write_chunk(
+        self,
+        chunk: list[Outcome],
+        tally: "Tally",
+        journal: Journal,
+        layout: Layout,
+        labels: dict[str, int],
+    ) -> None:
         entries: list[Entry] = []
         for wnid, name, where, made in chunk:
             if isinstance(made, RecordData):
@@ -127,14 +169,29 @@ class DatasetWriter:
             if isinstance(entry, RecordEntry):
                 assert isinstance(outcome.made, RecordData)
                 place = self.first + tally.images
-                layout.add(Record(tally.records, outcome.wnid, outcome.name, entry.label, outcome.made.data, place))
+                layout.add(
+                    Record(
+                        tally.records,
+                        outcome.wnid,
+                        outcome.name,
+                        entry.label,
+                        outcome.made.data,
+                        place,
+                    )
+                )
             tally.add(entry)
 
     def _check_allowed(self, entry: QuarantineEntry, where: object) -> None:
         is_corrupt = entry.reason.startswith(CORRUPT)
         if ((is_corrupt and self.options.on_corrupt) or self.options.on_error) == "fail":
-            hint = "" if entry.reason.endswith(OTHER_FORM) else "; to leave such images out: --on-error quarantine"
-            hint += "; to use them as Pillow decodes them: --on-corrupt accept" if is_corrupt else ""
+            hint = (
+                ""
+                if entry.reason.endswith(OTHER_FORM)
+                else "; to leave such images out: --on-error quarantine"
+            )
+            hint += (
+                "; to use them as Pillow decodes them: --on-corrupt accept" if is_corrupt else ""
+            )
             raise CommandError(f"{where}: {entry.reason}{hint}", exit_code=1)
 
     def _count_valid(self, work: PartialOutput, is_finished: bool) -> int:
@@ -142,9 +199,12 @@ class DatasetWriter:
         if not tally.records:
             return 0
         found = count_valid_records(
-            UncheckedDataset(self.manifest(work.data, tally), self._target(work), work.journal), is_finished
+            UncheckedDataset(self.manifest(work.data, tally), self._target(work), work.journal),
+            is_finished,
         )
-        return 0 if self.options.layout == "lmdb" and found < tally.records else found  # a damaged LMDB cannot be truncated
+        return (
+            0 if self.options.layout == "lmdb" and found < tally.records else found
+        )  # a damaged LMDB cannot be truncated
 
     def _target(self, work: PartialOutput) -> Target:
         options = self.options
@@ -196,7 +256,8 @@ class Job:
     """What must be equal for a job to resume an interrupted one."""
     manifest_name: str
     manifest: Callable[["Tally"], dict[str, Any]]
-    """Content of the file `manifest_name`, which is written last; raises `CommandError` where records are required and missing."""
+    """Content of the file `manifest_name`, which is written last; raises `CommandError` where
+    records are required and missing."""
     clean: Callable[[PartialOutput], None] = lambda _: None
     """Called after the rename; must be idempotent."""
 
@@ -252,7 +313,9 @@ class Job:
 
 
 class Resumable(ABC):
-    """A planned conversion, merge or copy; planned and run again after an interruption, it goes on from where it was."""
+    """A planned conversion, merge or copy; planned and run again after an interruption, it goes on
+    from where it was.
+    """
 
     @property
     @abstractmethod
@@ -271,11 +334,18 @@ class Resumable(ABC):
 
 def dataset_job(writing: DatasetWriter, identity: dict[str, Any]) -> Job:
     """The job that writes a whole dataset."""
-    return Job(writing, identity, MANIFEST_NAME, lambda tally: writing.manifest(writing.destination, tally).manifest())
+    return Job(
+        writing,
+        identity,
+        MANIFEST_NAME,
+        lambda tally: writing.manifest(writing.destination, tally).manifest(),
+    )
 
 
 class Tally:
-    """The manifest's totals, accumulated while the records are written, which are the first of a journal."""
+    """The manifest's totals, accumulated while the records are written, which are the first of a
+    journal.
+    """
 
     def __init__(self, journal: Path) -> None:
         self._journal = journal
@@ -290,14 +360,19 @@ class Tally:
 
     @classmethod
     def of(cls, journal: Path, records: int | None = None) -> "Tally":
-        """The tally of a journal; with `records`, up to the entry before the record of that number."""
+        """The tally of a journal; with `records`, up to the entry before the record of that
+        number.
+        """
         tally = cls(journal)
         for run, tally.end in read_runs(journal, records):
             if isinstance(run, QuarantineEntry):
                 tally.quarantined.append(run)
             else:
                 tally.digest.add_entries(run.tobytes())
-                tally.records, tally.bytes = tally.records + len(run), tally.bytes + int(run["length"].sum())
+                tally.records, tally.bytes = (
+                    tally.records + len(run),
+                    tally.bytes + int(run["length"].sum()),
+                )
         return tally
 
     @property
@@ -307,7 +382,9 @@ class Tally:
 
     @cached_property
     def record_bytes_quantiles(self) -> dict[str, int]:
-        """Of all records; to be asked when they are complete. The journal has them, so that they are not held in memory."""
+        """Of all records; to be asked when they are complete. The journal has them, so that they
+        are not held in memory.
+        """
         return length_quantiles(self._lengths, self.records, self.bytes)
 
     def _lengths(self) -> Iterator[NDArray[np.int64]]:

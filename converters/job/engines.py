@@ -22,17 +22,28 @@ _WINDOW_PER_THREAD: Final = 4
 
 
 class Engine(Protocol):
-    """A parallel `map` with results in the order of the tasks, and a bounded number of pending results."""
+    """A parallel `map` with results in the order of the tasks, and a bounded number of pending
+    results.
+    """
 
     @property
     def workers_here(self) -> int | None:
-        """Number of worker processes on this machine, which see the same files; None: the workers run elsewhere."""
+        """Number of worker processes on this machine, which see the same files; None: the workers
+        run elsewhere.
+        """
         ...
 
     def __call__(
-        self, function: Callable[[Task], Result], tasks: Iterable[Task], num_tasks: int, /, views: bool = False
+        self,
+        function: Callable[[Task], Result],
+        tasks: Iterable[Task],
+        num_tasks: int,
+        /,
+        views: bool = False,
     ) -> Generator[Result]:
-        """With `views`, bytes that a result pickles as `PickleBuffer` are valid only until the next result is requested."""
+        """With `views`, bytes that a result pickles as `PickleBuffer` are valid only until the next
+        result is requested.
+        """
         ...
 
 
@@ -49,7 +60,11 @@ class Local:
         return self.workers or num_cores()
 
     def __call__(
-        self, function: Callable[[Task], Result], tasks: Iterable[Task], num_tasks: int, views: bool = False
+        self,
+        function: Callable[[Task], Result],
+        tasks: Iterable[Task],
+        num_tasks: int,
+        views: bool = False,
     ) -> Generator[Result]:
         """See `Engine`."""
         return ordered_map(function, tasks, max(1, min(self.workers_here, num_tasks)), views)
@@ -61,9 +76,11 @@ def local(workers: int | None) -> Local:
 
 
 class Dask:
-    """The workers of the cluster whose scheduler has this address, or is described by this scheduler file.
+    """The workers of the cluster whose scheduler has this address, or is described by this
+    scheduler file.
 
-    They must see the source under the same path, and have the same versions of the libraries in `versions`. Raises `CommandError`.
+    They must see the source under the same path, and have the same versions of the libraries in
+    `versions`. Raises `CommandError`.
     """
 
     workers_here = None
@@ -72,19 +89,29 @@ class Dask:
         try:
             import distributed
         except ImportError:
-            raise CommandError("--engine dask needs Dask; install it with: pip install 'ioprof[dask]'") from None
+            raise CommandError(
+                "--engine dask needs Dask; install it with: pip install 'ioprof[dask]'"
+            ) from None
         self._distributed: Any = distributed
         self._scheduler = scheduler
 
     def __call__(
-        self, function: Callable[[Task], Result], tasks: Iterable[Task], num_tasks: int, views: bool = False
+        self,
+        function: Callable[[Task], Result],
+        tasks: Iterable[Task],
+        num_tasks: int,
+        views: bool = False,
     ) -> Generator[Result]:
         """See `Engine`."""
         address = "scheduler_file" if Path(self._scheduler).is_file() else "address"
         try:
-            client = self._distributed.Client(**{address: self._scheduler}, timeout=_CONNECT_S, set_as_default=False)
+            client = self._distributed.Client(
+                **{address: self._scheduler}, timeout=_CONNECT_S, set_as_default=False
+            )
         except (OSError, ValueError, TypeError) as error:
-            raise CommandError(f"--scheduler {self._scheduler}: no Dask scheduler answers ({error})") from None
+            raise CommandError(
+                f"--scheduler {self._scheduler}: no Dask scheduler answers ({error})"
+            ) from None
         with client:
             _check_versions(client, self._scheduler)
             window = _WINDOW_PER_THREAD * max(1, sum(client.nthreads().values()))
@@ -96,11 +123,17 @@ def engine_for(name: str, workers: int | None, scheduler: str | None) -> Engine:
     if name not in ENGINES:
         raise CommandError(f"--engine {name!r}: choose one of {', '.join(ENGINES)}")
     if (name == "dask") != (scheduler is not None):
-        raise CommandError("--engine dask and --scheduler ADDRESS need each other: give the scheduler of a running Dask cluster")
+        raise CommandError(
+            "--engine dask and --scheduler ADDRESS need each other: give the scheduler of a running"
+            " Dask cluster"
+        )
     if scheduler is None:
         return Local(workers)
     if workers is not None:
-        raise CommandError(f"--workers {workers}: the Dask cluster determines the number of workers; leave --workers out")
+        raise CommandError(
+            f"--workers {workers}: the Dask cluster determines the number of workers; leave"
+            " --workers out"
+        )
     return Dask(scheduler)
 
 
@@ -123,8 +156,15 @@ def _check_versions(client: Any, scheduler: str) -> None:
         raise CommandError(f"--scheduler {scheduler}: the cluster has no worker", exit_code=1)
     for worker, answer in answers.items():
         if answer != versions():
-            what = f"has {answer}, here is {versions()}" if isinstance(answer, dict) else f"cannot import ioprof ({answer})"
-            raise CommandError(f"Dask worker {worker} {what}; the bytes could differ: install the same versions", exit_code=1)
+            what = (
+                f"has {answer}, here is {versions()}"
+                if isinstance(answer, dict)
+                else f"cannot import ioprof ({answer})"
+            )
+            raise CommandError(
+                f"Dask worker {worker} {what}; the bytes could differ: install the same versions",
+                exit_code=1,
+            )
 
 
 def _map_ordered(
@@ -143,7 +183,8 @@ def _map_ordered(
 
 
 def _call(function: Callable[[Any], Any], task: Any) -> Any:
-    # A copy per task: a Dask worker runs tasks in several threads, and cannot tell which task is the last.
+    # A copy per task: a Dask worker runs tasks in several threads, and cannot tell which task is
+    # the last.
     own = copy.copy(function)
     try:
         return own(task)
@@ -157,7 +198,14 @@ def _next_result(distributed: Any, pending: deque[Any]) -> Any:
         return future.result()
     except IoprofError:
         raise
-    except (distributed.KilledWorker, distributed.CancelledError, distributed.TimeoutError, OSError) as error:
-        raise CommandError(f"the Dask cluster failed: {' '.join(str(error).split())}", exit_code=1) from None
+    except (
+        distributed.KilledWorker,
+        distributed.CancelledError,
+        distributed.TimeoutError,
+        OSError,
+    ) as error:
+        raise CommandError(
+            f"the Dask cluster failed: {' '.join(str(error).split())}", exit_code=1
+        ) from None
     finally:
         future.release()

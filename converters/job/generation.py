@@ -1,4 +1,6 @@
-"""Generates a synthetic ImageNet: images with its size distribution, in the forms in which it is distributed."""
+"""Generates a synthetic ImageNet: images with its size distribution, in the forms in which it is
+distributed.
+"""
 
 import contextlib
 import tarfile
@@ -11,7 +13,12 @@ from typing import Any, Final, Protocol
 
 from ioprof import __version__
 from ioprof.converters.job.dataset_writer import CHUNK_IMAGES, in_chunks
-from ioprof.converters.job.destination import check_destination, new_folder, require_space, sync_file_system
+from ioprof.converters.job.destination import (
+    check_destination,
+    new_folder,
+    require_space,
+    sync_file_system,
+)
 from ioprof.converters.job.engines import local
 from ioprof.converters.manifests import SYNTHETIC_NAME, SYNTHETIC_SCHEMA
 from ioprof.converters.options import GenerateOptions
@@ -44,13 +51,16 @@ class Synthetic:
 
     def manifest(self) -> dict[str, Any]:
         """The keys of `synthetic.json`."""
-        return {"schema": SYNTHETIC_SCHEMA, **{key: value for key, value in asdict(self).items() if key != "path"}}
+        return {
+            "schema": SYNTHETIC_SCHEMA,
+            **{key: value for key, value in asdict(self).items() if key != "path"},
+        }
 
     def text(self, seconds: float) -> str:
         """One line: what was made, and the rate at which it was made in `seconds`."""
         return (
-            f"{self.path}: {self.images} images in {self.classes} classes, {self.bytes / 1e6:.1f} MB in {seconds:.1f} s "
-            f"({self.images / seconds:.0f} images/s)"
+            f"{self.path}: {self.images} images in {self.classes} classes, {self.bytes / 1e6:.1f}"
+            f" MB in {seconds:.1f} s ({self.images / seconds:.0f} images/s)"
         )
 
 
@@ -62,7 +72,9 @@ class Generation:
     options: GenerateOptions
 
     def run(self, advance: Advance = lambda _: None) -> Synthetic:
-        """Generate; on failure nothing is left. Raises `CommandError` for a full disk, exhausted memory, or a dead worker."""
+        """Generate; on failure nothing is left. Raises `CommandError` for a full disk, exhausted
+        memory, or a dead worker.
+        """
         with new_folder(self.destination, self.options.force) as folder:
             result = self._write(folder, advance)
             sync_file_system(folder)
@@ -78,7 +90,9 @@ class Generation:
         tasks = ((options.seed, chunk) for chunk in in_chunks(inputs))
         num_tasks = -(-options.images // CHUNK_IMAGES)
         with FORMS[options.form](folder) as writer:
-            with contextlib.closing(local(options.workers)(_create_images, tasks, num_tasks)) as chunks:
+            with contextlib.closing(
+                local(options.workers)(_create_images, tasks, num_tasks)
+            ) as chunks:
                 for image, data in zip(planned, chain.from_iterable(chunks), strict=True):
                     writer.add(image.wnid, image.name, data)
                     lengths.append(len(data))
@@ -97,9 +111,15 @@ class Generation:
 
 
 def plan_generation(destination: Path, options: GenerateOptions) -> Generation:
-    """Check destination and free space; raises `CommandError` for anything that would stop the work."""
+    """Check destination and free space; raises `CommandError` for anything that would stop the
+    work.
+    """
     target = check_destination(destination, options.force)
-    require_space(target, options.images * (115_000 + _FILE_OVERHEAD_BYTES), options.images if options.form == "tree" else 1)
+    require_space(
+        target,
+        options.images * (115_000 + _FILE_OVERHEAD_BYTES),
+        options.images if options.form == "tree" else 1,
+    )
     return Generation(target, options)
 
 
@@ -108,7 +128,7 @@ def _create_images(task: tuple[int, list[SyntheticImage]]) -> list[bytes]:
     return [synthetic_image(seed, image.number, image.target_bytes) for image in planned]
 
 
-# ------------------------------------------------------------------------------------------------ forms
+# -------------------------------------------------------------------------------------------- forms
 
 
 class Form(Protocol):
@@ -124,7 +144,12 @@ class Form(Protocol):
 
     def __enter__(self) -> "Form": ...
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
 
 
 class TreeForm:
@@ -149,7 +174,9 @@ class TreeForm:
 
 
 class TarsForm:
-    """A tar that contains one tar per class, written in one pass; an inner tar's header is written once its size is known."""
+    """A tar that contains one tar per class, written in one pass; an inner tar's header is written
+    once its size is known.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._stream = (folder / "ILSVRC2012_img_train.tar").open("xb")

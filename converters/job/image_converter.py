@@ -1,4 +1,6 @@
-"""The work of a worker process: read images, transform them, and optionally write the record's file."""
+"""The work of a worker process: read images, transform them, and optionally write the record's
+file.
+"""
 
 import hashlib
 import os
@@ -21,7 +23,8 @@ READERS: Final = {
     "synthetic": "synthetic_source:SyntheticReader",
     "tfrecord": "packed_reader:PackedReader",
 }
-"""Kind of image that is not stored unchanged in a file → module in `sources` and class that reads it. Imported when needed."""
+"""Kind of image that is not stored unchanged in a file → module in `sources` and class that reads
+it. Imported when needed."""
 
 MAX_IMAGE_BYTES: Final = 1 << 28
 """A larger file is not an image, and is not read into memory."""
@@ -42,7 +45,11 @@ class RecordData(NamedTuple):
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         """Pickles the bytes out of band, so that they are not copied into the stream (PEP 574)."""
-        return RecordData, (PickleBuffer(self.data) if protocol >= 5 else bytes(self.data), self.sha256, self.length)
+        return RecordData, (
+            PickleBuffer(self.data) if protocol >= 5 else bytes(self.data),
+            self.sha256,
+            self.length,
+        )
 
 
 class ImageTask(NamedTuple):
@@ -54,13 +61,19 @@ class ImageTask(NamedTuple):
 
 
 class ImageConverter:
-    """Called with tasks, it returns for each the record, or the reason why the image cannot be used. Can be pickled; close it.
+    """Called with tasks, it returns for each the record, or the reason why the image cannot be
+    used. Can be pickled; close it.
 
-    With `files` each record is also written to its file. Raises `CommandError` when the source's storage fails, and OSError when
-    the destination's does.
+    With `files` each record is also written to its file. Raises `CommandError` when the source's
+    storage fails, and OSError when the destination's does.
     """
 
-    def __init__(self, image: ImageFormat, files: RecordFileWriter | None = None, accepts_corrupt: bool = False) -> None:
+    def __init__(
+        self,
+        image: ImageFormat,
+        files: RecordFileWriter | None = None,
+        accepts_corrupt: bool = False,
+    ) -> None:
         self._image = image
         self._accepts_corrupt = accepts_corrupt
         self._files = files
@@ -68,11 +81,17 @@ class ImageConverter:
         self._readers: dict[str, Reader] = {}
 
     @cached_property
-    def _transform(self) -> Callable[[bytes], bytes]:  # cached here, not in __init__: it cannot be pickled
+    def _transform(
+        self,
+    ) -> Callable[[bytes], bytes]:  # cached here, not in __init__: it cannot be pickled
         return transform_for(self._image, accepts_corrupt=self._accepts_corrupt)
 
     def __getstate__(self) -> dict[str, object]:
-        kept = {"_image": self._image, "_files": self._files, "_accepts_corrupt": self._accepts_corrupt}
+        kept = {
+            "_image": self._image,
+            "_files": self._files,
+            "_accepts_corrupt": self._accepts_corrupt,
+        }
         return {**kept, "_archives": {}, "_readers": {}}
 
     def __call__(self, tasks: list[ImageTask]) -> list[RecordData | str]:
@@ -98,18 +117,24 @@ class ImageConverter:
         return record
 
     def _read(self, image: SourceImage) -> bytes:
-        # A storage error is not a bad image: quarantining it would silently drop good images from the dataset.
+        # A storage error is not a bad image: quarantining it would silently drop good images from
+        # the dataset.
         try:
             if image.kind != "file":
                 return self._reader(image.kind).read(image)
-            return self._read_member(image, image.size) if image.size is not None else _read_file(image.file)
+            return (
+                self._read_member(image, image.size)
+                if image.size is not None
+                else _read_file(image.file)
+            )
         except OSError as error:
             why = error.strerror or str(error)
             raise CommandError(f"{image}: cannot be read ({why})", exit_code=1) from None
 
     def _read_member(self, image: SourceImage, size: int) -> bytes:
         _check_size(size)
-        # Archives stay open: on a parallel file system each open is a round trip to the metadata server.
+        # Archives stay open: on a parallel file system each open is a round trip to the metadata
+        # server.
         if image.file not in self._archives:
             self._archives[image.file] = os.open(image.file, os.O_RDONLY | os.O_CLOEXEC)
         data = os.pread(self._archives[image.file], size, image.offset)
@@ -120,7 +145,9 @@ class ImageConverter:
     def _reader(self, kind: str) -> Reader:
         if kind not in self._readers:
             module, _, name = READERS[kind].partition(":")
-            self._readers[kind] = getattr(import_module(f"ioprof.converters.sources.{module}"), name)()
+            self._readers[kind] = getattr(
+                import_module(f"ioprof.converters.sources.{module}"), name
+            )()
         return self._readers[kind]
 
 

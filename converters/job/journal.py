@@ -1,11 +1,13 @@
 """The journal of a job: a write-ahead log with one entry per image, readable after a SIGKILL.
 
-48 bytes per image, in the order of the job: for a record its label and its length (int64, little-endian) and the sha256 of its
-bytes, the input of a dataset's digest. For a quarantined image the label is -1, and length and hash are those of the text
-`NAME<tab>REASON`, which follows in UTF-8, padded with zeros to a multiple of 48 bytes.
+48 bytes per image, in the order of the job: for a record its label and its length (int64,
+little-endian) and the sha256 of its bytes, the input of a dataset's digest. For a quarantined image
+the label is -1, and length and hash are those of the text `NAME<tab>REASON`, which follows in
+UTF-8, padded with zeros to a multiple of 48 bytes.
 
-Entries are written before their records, so the journal is never behind the data. On resuming, the layout determines how many
-records are complete, and the journal is truncated to them. The first invalid entry ends the journal.
+Entries are written before their records, so the journal is never behind the data. On resuming, the
+layout determines how many records are complete, and the journal is truncated to them. The first
+invalid entry ends the journal.
 """
 
 import hashlib
@@ -52,7 +54,9 @@ class QuarantineEntry(NamedTuple):
     def encode(self) -> bytes:
         """The bytes of the entry."""
         text = f"{self.name}\t{self.reason}".encode()[:_MAX_TEXT_BYTES]
-        return _ENTRY.pack(_QUARANTINED, len(text), hashlib.sha256(text).digest()) + text.ljust(_padded_size(len(text)), b"\0")
+        return _ENTRY.pack(_QUARANTINED, len(text), hashlib.sha256(text).digest()) + text.ljust(
+            _padded_size(len(text)), b"\0"
+        )
 
 
 Entry = RecordEntry | QuarantineEntry
@@ -68,7 +72,9 @@ class JournalProgress(NamedTuple):
 
 
 def journal_progress(path: Path, records: int | None = None) -> JournalProgress:
-    """Number of images and records in the journal; with `records`, up to the entry before the record of that number."""
+    """Number of images and records in the journal; with `records`, up to the entry before the
+    record of that number.
+    """
     images = found = end = 0
     for run, end in read_runs(path, records):  # noqa: B007  the last one is returned
         if isinstance(run, QuarantineEntry):
@@ -78,8 +84,11 @@ def journal_progress(path: Path, records: int | None = None) -> JournalProgress:
     return JournalProgress(images, found, end)
 
 
-def read_runs(path: Path, records: int | None = None) -> Iterator[tuple[Records | QuarantineEntry, int]]:
-    """All entries, consecutive records as one array, each with the file offset of its end; empty where there is no file.
+def read_runs(
+    path: Path, records: int | None = None
+) -> Iterator[tuple[Records | QuarantineEntry, int]]:
+    """All entries, consecutive records as one array, each with the file offset of its end; empty
+    where there is no file.
 
     With `records` up to the entry before the record of that number.
     """
@@ -119,10 +128,14 @@ def read_entries(path: Path) -> Iterator[Entry]:
 
 
 class Journal:
-    """Appends to a journal after its byte `end`, with one write per call; used as a context manager."""
+    """Appends to a journal after its byte `end`, with one write per call; used as a context
+    manager.
+    """
 
     def __init__(self, path: Path, end: int) -> None:
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        self._descriptor = os.open(
+            path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666
+        )
         os.ftruncate(self._descriptor, end)
 
     def append(self, new: Iterable[Entry]) -> None:

@@ -1,4 +1,5 @@
-"""The incomplete output of a job, kept next to its destination until it is done, so that the same job can resume.
+"""The incomplete output of a job, kept next to its destination until it is done, so that the same
+job can resume.
 
 .NAME.partial/job.json    identity of the job: only the same job resumes from here
 .NAME.partial/journal     the records that are done (`journal.py`)
@@ -26,7 +27,12 @@ from ioprof.errors import CommandError
 from ioprof.files import make_folders, read_regular_file
 from ioprof.format.dataset import write_json_atomically
 
-_NO_LOCKS: Final = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL)  # Lustre without -o flock, some FUSE
+_NO_LOCKS: Final = (
+    errno.ENOSYS,
+    errno.ENOLCK,
+    errno.EOPNOTSUPP,
+    errno.EINVAL,
+)  # Lustre without -o flock, some FUSE
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _MAX_JOB_BYTES: Final = 1 << 20
 
@@ -62,7 +68,9 @@ class PartialOutput:
 
     @property
     def is_renamed(self) -> bool:
-        """Whether the data has already been renamed: the job was killed while it removed this folder."""
+        """Whether the data has already been renamed: the job was killed while it removed this
+        folder.
+        """
         return (self.folder / "job.json").exists() and self.has_progress and not self.data.exists()
 
     @property
@@ -71,7 +79,9 @@ class PartialOutput:
         return journal_progress(self.journal).images
 
     def is_same_boot(self) -> bool:
-        """Whether the machine has not been restarted since: then the kernel cannot have lost written data."""
+        """Whether the machine has not been restarted since: then the kernel cannot have lost
+        written data.
+        """
         try:
             return (self.folder / "boot").read_bytes() == _BOOT_ID.read_bytes()
         except OSError:
@@ -92,21 +102,32 @@ class PartialOutput:
         return keys if isinstance(keys, dict) else None
 
     def clear(self) -> None:
-        """Remove journal and data. The journal goes first: data that is not in the journal is ignored."""
+        """Remove journal and data. The journal goes first: data that is not in the journal is
+        ignored.
+        """
         self.journal.unlink(missing_ok=True)
         if self.data.exists():
             shutil.rmtree(self.data)
 
     def remove_if_empty(self) -> None:
-        """Remove the folder if it holds neither journal nor data: its job was killed while it removed the folder."""
+        """Remove the folder if it holds neither journal nor data: its job was killed while it
+        removed the folder.
+        """
         if self.folder.exists() and not self.has_progress and not self.data.exists():
-            with contextlib.suppress(CommandError, OSError), _lock(self.folder):  # fails where a job has just started
+            with (
+                contextlib.suppress(CommandError, OSError),
+                _lock(self.folder),
+            ):  # fails where a job has just started
                 shutil.rmtree(self.folder, ignore_errors=True)
 
     def remove(self, parents: Sequence[Path] = ()) -> None:
         """Remove the whole folder, and those of `parents` that are empty then."""
-        shutil.rmtree(self.data, ignore_errors=True)  # first: a journal without data means that the data has been renamed
-        for folder in [path for path in self.folder.glob("*/") if path.is_dir()]:  # parts that were merged
+        shutil.rmtree(
+            self.data, ignore_errors=True
+        )  # first: a journal without data means that the data has been renamed
+        for folder in [
+            path for path in self.folder.glob("*/") if path.is_dir()
+        ]:  # parts that were merged
             shutil.rmtree(folder, ignore_errors=True)
         shutil.rmtree(self.folder, ignore_errors=True)
         with contextlib.suppress(OSError):  # not empty: another process uses it now
@@ -114,14 +135,19 @@ class PartialOutput:
                 parent.rmdir()
 
     def prepare(self, job: dict[str, Any], force: bool) -> None:
-        """Resume the same job, or start from nothing; raises `CommandError` for the output of another job, unless `force`."""
+        """Resume the same job, or start from nothing; raises `CommandError` for the output of
+        another job, unless `force`.
+        """
         before = self.read_job()
         if before != job:
             if before is not None and self.has_progress and not force:
-                keys = sorted(key for key in before.keys() | job.keys() if before.get(key) != job.get(key))
+                keys = sorted(
+                    key for key in before.keys() | job.keys() if before.get(key) != job.get(key)
+                )
                 raise CommandError(
-                    f"{self.folder}: output of another, unfinished conversion to the same place (it differs in {', '.join(keys)}); "
-                    f"finish that one, or remove its output with --force or: rm -r {shlex.quote(str(self.folder))}"
+                    f"{self.folder}: output of another, unfinished conversion to the same place (it"
+                    f" differs in {', '.join(keys)}); finish that one, or remove its output with"
+                    f" --force or: rm -r {shlex.quote(str(self.folder))}"
                 )
             (self.folder / "job.json").unlink(missing_ok=True)
             self.clear()
@@ -131,10 +157,14 @@ class PartialOutput:
 
 
 @contextlib.contextmanager
-def open_partial_output(destination: Path, job: dict[str, Any], force: bool) -> Iterator[PartialOutput]:
-    """The job's folder, locked; removed when the block succeeds, and when it raises before anything is done.
+def open_partial_output(
+    destination: Path, job: dict[str, Any], force: bool
+) -> Iterator[PartialOutput]:
+    """The job's folder, locked; removed when the block succeeds, and when it raises before anything
+    is done.
 
-    Raises `CommandError` for a full disk or exhausted memory anywhere in the block; SIGTERM and SIGHUP raise KeyboardInterrupt.
+    Raises `CommandError` for a full disk or exhausted memory anywhere in the block; SIGTERM and
+    SIGHUP raise KeyboardInterrupt.
     """
     work = PartialOutput.for_destination(destination)
     missing = [parent for parent in destination.parents if not parent.exists()]
@@ -154,7 +184,9 @@ def open_partial_output(destination: Path, job: dict[str, Any], force: bool) -> 
             what = f"{destination}: cannot be written ({error.strerror or error})"
             raise CommandError(f"{what}; {_resume_hint(work)}", exit_code=1) from error
         except MemoryError as error:
-            raise CommandError(f"out of memory; use fewer --workers; {_resume_hint(work)}", exit_code=1) from error
+            raise CommandError(
+                f"out of memory; use fewer --workers; {_resume_hint(work)}", exit_code=1
+            ) from error
         except CommandError as error:
             if error.exit_code == 1 and work.has_progress:
                 raise CommandError(f"{error}; {_resume_hint(work)}", exit_code=1) from error
@@ -162,10 +194,14 @@ def open_partial_output(destination: Path, job: dict[str, Any], force: bool) -> 
 
 
 def _resume_hint(work: PartialOutput) -> str:
-    return "finished work is kept: the same command resumes from there" if work.has_progress else "nothing was left behind"
+    return (
+        "finished work is kept: the same command resumes from there"
+        if work.has_progress
+        else "nothing was left behind"
+    )
 
 
-# ------------------------------------------------------------------------------------------------ the lock
+# ----------------------------------------------------------------------------------------- the lock
 
 
 @contextlib.contextmanager
@@ -200,7 +236,9 @@ def _acquire(descriptor: int, path: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise CommandError(f"{path.parent}: another process works on it ({_printable(owner)})", exit_code=1) from None
+        raise CommandError(
+            f"{path.parent}: another process works on it ({_printable(owner)})", exit_code=1
+        ) from None
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
@@ -212,10 +250,14 @@ def _acquire(descriptor: int, path: Path) -> None:
 def _check_owner(owner: str, path: Path) -> None:
     # For a file system without locks: the host and process written in the lock file decide.
     host, _, process = owner.rpartition(" ")
-    gone = not owner or (host == os.uname().nodename and process.isdigit() and not Path(f"/proc/{process}").exists())
+    gone = not owner or (
+        host == os.uname().nodename and process.isdigit() and not Path(f"/proc/{process}").exists()
+    )
     if not gone and owner != f"{os.uname().nodename} {os.getpid()}":
         todo = f"if that process has ended: rm {shlex.quote(str(path))}"
-        raise CommandError(f"{path.parent}: {_printable(owner)} may be working on it; {todo}", exit_code=1)
+        raise CommandError(
+            f"{path.parent}: {_printable(owner)} may be working on it; {todo}", exit_code=1
+        )
 
 
 def _printable(owner: str) -> str:

@@ -1,8 +1,9 @@
 """A conversion in parts, one per task of a scheduler's job array, and the merge of the parts.
 
-Part 2 of 4 of DST is the folder `DST.part-2-of-4`: its records as one LMDB environment, independent of the requested layout, its
-journal, and `part.json`, written last. It has no records when all its images are bad. The merge reads the parts' records in order
-and passes them to the writer of a conversion on one machine, so the result has the same bytes.
+Part 2 of 4 of DST is the folder `DST.part-2-of-4`: its records as one LMDB environment, independent
+of the requested layout, its journal, and `part.json`, written last. It has no records when all its
+images are bad. The merge reads the parts' records in order and passes them to the writer of a
+conversion on one machine, so the result has the same bytes.
 """
 
 import glob
@@ -17,7 +18,15 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from ioprof.converters.job.dataset_writer import DatasetWriter, Job, Outcome, Resumable, Tally, dataset_job, in_chunks
+from ioprof.converters.job.dataset_writer import (
+    DatasetWriter,
+    Job,
+    Outcome,
+    Resumable,
+    Tally,
+    dataset_job,
+    in_chunks,
+)
 from ioprof.converters.job.destination import SPACE_MARGIN, check_destination, require_space
 from ioprof.converters.job.engines import local
 from ioprof.converters.job.image_converter import RecordData
@@ -34,7 +43,8 @@ from ioprof.reporter import Advance
 
 _MAX_PARTS: Final = 10_000
 _MAX_PART_BYTES: Final = 1 << 28
-_MERGE: Final = "merge of"  # key in the identity of a merge, in addition to that of its parts: the number of parts
+# key in the identity of a merge, in addition to that of its parts: the number of parts
+_MERGE: Final = "merge of"
 
 
 @dataclass(frozen=True)
@@ -49,7 +59,10 @@ class Part:
         """Parse `i/n`; raises `CommandError`."""
         match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
         if not match or not 1 <= int(match[1]) <= int(match[2]) <= _MAX_PARTS:
-            raise CommandError(f"--part {text!r}: give i/n, such as 1/4 to 4/4 for four parts (at most {_MAX_PARTS})")
+            raise CommandError(
+                f"--part {text!r}: give i/n, such as 1/4 to 4/4 for four parts (at most"
+                f" {_MAX_PARTS})"
+            )
         return cls(int(match[1]), int(match[2]))
 
     def places(self, total: int) -> range:
@@ -74,7 +87,9 @@ def without_versions(identity: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in identity.items() if key not in ("versions", "part")}
 
 
-def part_job(part: Part, writing: DatasetWriter, identity: dict[str, Any], options: ConvertOptions) -> Job:
+def part_job(
+    part: Part, writing: DatasetWriter, identity: dict[str, Any], options: ConvertOptions
+) -> Job:
     """The job that makes a part."""
 
     def manifest(tally: Tally) -> dict[str, Any]:
@@ -97,7 +112,7 @@ def part_job(part: Part, writing: DatasetWriter, identity: dict[str, Any], optio
     return Job(writing, {**identity, "part": str(part)}, PART_NAME, manifest)
 
 
-# ------------------------------------------------------------------------------------------------ merging
+# ------------------------------------------------------------------------------------------ merging
 
 
 @dataclass(frozen=True)
@@ -129,15 +144,25 @@ class FinishedPart:
         """The writer that wrote it."""
         places = self.places
         return DatasetWriter(
-            self.path, part_options(self.options), self.classes, self.source, places.start, len(places), self.total
+            self.path,
+            part_options(self.options),
+            self.classes,
+            self.source,
+            places.start,
+            len(places),
+            self.total,
         )
 
     def outcomes(self, skip: int, workers: int | None) -> Iterator[Outcome]:
-        """The outcomes of its images after the first `skip`; raises `DatasetError` when a record differs from the journal."""
+        """The outcomes of its images after the first `skip`; raises `DatasetError` when a record
+        differs from the journal.
+        """
         tally = Tally.of(self._journal)
         if tally.images != len(self.places):
             raise _damaged(self.path, "its journal is cut short")
-        first_record = sum(isinstance(entry, RecordEntry) for entry in islice(read_entries(self._journal), skip))
+        first_record = sum(
+            isinstance(entry, RecordEntry) for entry in islice(read_entries(self._journal), skip)
+        )
         stored = self._stored(tally, first_record, workers)
         for entry in islice(read_entries(self._journal), skip, None):
             if isinstance(entry, QuarantineEntry):
@@ -146,10 +171,15 @@ class FinishedPart:
                 continue
             found = next(stored, None)
             if found is None or (found[1], len(found[2].data), found[2].sha256) != entry:
-                raise _damaged(self.path, f"record {found[0] if found else '(missing)'} is not what was written")
+                raise _damaged(
+                    self.path,
+                    f"record {found[0] if found else '(missing)'} is not what was written",
+                )
             if entry.label >= len(self.classes):
                 raise _damaged(
-                    self.path, f"record {found[0]} has the label {entry.label}, and there are {len(self.classes)} classes"
+                    self.path,
+                    f"record {found[0]} has the label {entry.label}, and there are"
+                    f" {len(self.classes)} classes",
                 )
             yield Outcome(self.classes[entry.label].wnid, found[0], found[0], found[2])
 
@@ -162,7 +192,9 @@ class FinishedPart:
         found: dict[str, Any] = json.loads((self.path / PART_NAME).read_bytes())
         return found
 
-    def _stored(self, tally: Tally, skip: int, workers: int | None) -> Iterator[tuple[str, int, RecordData]]:
+    def _stored(
+        self, tally: Tally, skip: int, workers: int | None
+    ) -> Iterator[tuple[str, int, RecordData]]:
         if not tally.records:
             return
         with closing(_HashedRecords(self.writing.manifest(self.path, tally))) as work:
@@ -202,30 +234,45 @@ class Merge(Resumable):
         return replace(self.parts[0].options, force=self.force, workers=self.workers)
 
     def run(self, advance: Advance = lambda _: None) -> Dataset:
-        """Merge, and remove the parts. Raises `CommandError` or `DatasetError`; the same merge, started again, resumes."""
+        """Merge, and remove the parts. Raises `CommandError` or `DatasetError`; the same merge,
+        started again, resumes.
+        """
         self._job.run(self._outcomes, advance)
         return Dataset.load(self.destination)
 
     @property
     def _job(self) -> Job:
         first = self.parts[0]
-        options = replace(self.options, on_error="quarantine", on_corrupt=None)  # with `fail` there would be no finished parts
+        options = replace(
+            self.options, on_error="quarantine", on_corrupt=None
+        )  # with `fail` there would be no finished parts
         writing = DatasetWriter(
-            self.destination, options, first.classes, first.source, 0, first.total, first.total, first.refused,
+            self.destination,
+            options,
+            first.classes,
+            first.source,
+            0,
+            first.total,
+            first.total,
+            first.refused,
             without_versions(first.identity),
-        )  # fmt: skip
+        )
         job = dataset_job(writing, {**first.identity, _MERGE: len(self.parts)})
         return replace(job, clean=lambda work: move_parts(self.destination, job.identity, work))
 
     def _outcomes(self, first: int) -> Generator[list[Outcome]]:
         remaining = (part for part in self.parts if first < part.places.stop)
-        outcomes = (part.outcomes(max(0, first - part.places.start), self.workers) for part in remaining)
+        outcomes = (
+            part.outcomes(max(0, first - part.places.start), self.workers) for part in remaining
+        )
         yield from in_chunks(chain.from_iterable(outcomes))
 
 
 @dataclass(frozen=True)
 class WrittenMerge:
-    """A merge whose dataset is complete; of one that was killed after the rename the parts remain to be removed."""
+    """A merge whose dataset is complete; of one that was killed after the rename the parts remain
+    to be removed.
+    """
 
     destination: Path
     images: int
@@ -255,8 +302,12 @@ class WrittenMerge:
         return Dataset.load(self.destination)
 
 
-def plan_merge(destination: Path, force: bool = False, workers: int | None = None) -> Merge | WrittenMerge:
-    """Find the parts of `destination` and check the free space; raises `CommandError` or `DatasetError` if a part is missing."""
+def plan_merge(
+    destination: Path, force: bool = False, workers: int | None = None
+) -> Merge | WrittenMerge:
+    """Find the parts of `destination` and check the free space; raises `CommandError` or
+    `DatasetError` if a part is missing.
+    """
     target = check_destination(destination, force=True)
     PartialOutput.for_destination(target).remove_if_empty()
     if (cleanup := _find_cleanup(target)) is not None:
@@ -271,10 +322,17 @@ def plan_merge(destination: Path, force: bool = False, workers: int | None = Non
             raise _damaged(folder, f"is part {parts[-1].part}")
     first = parts[0]
     for other in parts[1:]:
-        keys = [key for key in first.identity.keys() | other.identity.keys() if first.identity.get(key) != other.identity.get(key)]
+        keys = [
+            key
+            for key in first.identity.keys() | other.identity.keys()
+            if first.identity.get(key) != other.identity.get(key)
+        ]
         keys += [key for key in ("total", "classes") if getattr(other, key) != getattr(first, key)]
         if keys:
-            raise CommandError(f"{other.path}: differs from part {first.part} in {', '.join(sorted(keys))}; convert it again")
+            raise CommandError(
+                f"{other.path}: differs from part {first.part} in {', '.join(sorted(keys))};"
+                " convert it again"
+            )
     merging = Merge(target, parts, force, workers)
     size = sum(path.stat().st_size for part in parts for path in part.path.rglob("*.mdb"))
     left = 1 - merging.done_before / merging.images
@@ -309,7 +367,9 @@ def _find_cleanup(destination: Path) -> WrittenMerge | None:
 
 
 def move_parts(destination: Path, identity: dict[str, Any], work: PartialOutput) -> None:
-    """Move the merged parts into the job's folder, which is removed at the end: a kill then leaves no part at its own place."""
+    """Move the merged parts into the job's folder, which is removed at the end: a kill then leaves
+    no part at its own place.
+    """
     for number in range(1, identity[_MERGE] + 1):
         folder = Part(number, identity[_MERGE]).folder_for(destination)
         with suppress(DatasetError):  # moved already, or of another conversion
@@ -319,22 +379,36 @@ def move_parts(destination: Path, identity: dict[str, Any], work: PartialOutput)
 
 def _find_parts(destination: Path) -> list[tuple[Path, Part]]:
     pattern = re.compile(re.escape(destination.name) + r"\.part-(\d{1,6})-of-(\d{1,6})")
-    matches = [match for path in destination.parent.glob("*") if (match := pattern.fullmatch(path.name))]
-    found = {Part(int(match[1]), int(match[2])): destination.with_name(match[0]) for match in matches}
+    matches = [
+        match for path in destination.parent.glob("*") if (match := pattern.fullmatch(path.name))
+    ]
+    found = {
+        Part(int(match[1]), int(match[2])): destination.with_name(match[0]) for match in matches
+    }
     counts = sorted({part.parts for part in found})
     if not found:
         what = f"ioprof convert imagenet SOURCE {destination} --part 1/4"
         raise CommandError(f"{destination}: there are no parts next to it; make them with: {what}")
     if len(counts) > 1:
         kinds = " and of ".join(map(str, counts))
-        raise CommandError(f"{destination}: there are parts of {kinds} next to it; remove those of the other conversion")
+        raise CommandError(
+            f"{destination}: there are parts of {kinds} next to it; remove those of the other"
+            " conversion"
+        )
     wanted = [Part(number, counts[0]) for number in range(1, min(counts[0], _MAX_PARTS) + 1)]
-    missing = [part for part in wanted if part not in found or not (found[part] / PART_NAME).is_file()]
+    missing = [
+        part for part in wanted if part not in found or not (found[part] / PART_NAME).is_file()
+    ]
     if missing:
-        unfinished = PartialOutput.for_destination(missing[0].folder_for(destination)).folder.exists()
+        unfinished = PartialOutput.for_destination(
+            missing[0].folder_for(destination)
+        ).folder.exists()
         state = " (started, but not finished)" if unfinished else ""
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise CommandError(f"{destination}: part {missing[0]}{state}{more} is missing; make it with: --part {missing[0]}")
+        raise CommandError(
+            f"{destination}: part {missing[0]}{state}{more} is missing; make it with: --part"
+            f" {missing[0]}"
+        )
     return [(found[part], part) for part in wanted]
 
 
@@ -344,21 +418,50 @@ def read_part(folder: Path) -> FinishedPart:
     try:
         keys = parse_json(read_regular_file(path, _MAX_PART_BYTES))
         if keys["schema"] != PART_SCHEMA:
-            raise _damaged(folder, f"schema is {str(keys['schema'])[:60]!r}, this version of ioprof reads {PART_SCHEMA!r}")
+            raise _damaged(
+                folder,
+                f"schema is {str(keys['schema'])[:60]!r}, this version of ioprof reads"
+                f" {PART_SCHEMA!r}",
+            )
         part = Part.parse(f"{keys['part']}/{keys['parts']}")
-        classes = tuple(ImageClass(str(entry["wnid"]), str(entry["name"])) for entry in keys["classes"])
+        classes = tuple(
+            ImageClass(str(entry["wnid"]), str(entry["name"])) for entry in keys["classes"]
+        )
         if not classes or not all(is_plain_name(entry.wnid) for entry in classes):
             raise _damaged(folder, "its classes cannot be used")
         options = _options(keys["options"])
-        quarantined = tuple({"name": str(entry["name"]), "reason": str(entry["reason"])} for entry in keys["quarantined"])
-        refused = tuple(QuarantineEntry(str(entry["name"]), str(entry["reason"])) for entry in keys.get("refused", []))
+        quarantined = tuple(
+            {"name": str(entry["name"]), "reason": str(entry["reason"])}
+            for entry in keys["quarantined"]
+        )
+        refused = tuple(
+            QuarantineEntry(str(entry["name"]), str(entry["reason"]))
+            for entry in keys.get("refused", [])
+        )
         counts = int(keys["total"]), int(keys["records"]), int(keys["bytes"])
-        found = FinishedPart(folder, part, *counts, quarantined, str(keys["source"]), classes, options, keys["identity"], refused)
+        found = FinishedPart(
+            folder,
+            part,
+            *counts,
+            quarantined,
+            str(keys["source"]),
+            classes,
+            options,
+            keys["identity"],
+            refused,
+        )
     except OSError as error:
         raise DatasetError(f"{path}: cannot be read ({error.strerror})") from None
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError, CommandError) as error:
-        raise _damaged(folder, f"{PART_NAME}: {type(error).__name__} {str(error)[:200]!r}") from None
-    if not (0 < found.total < 2**40 and found.records >= 0 and found.bytes >= 0 and isinstance(found.identity, dict)):
+        raise _damaged(
+            folder, f"{PART_NAME}: {type(error).__name__} {str(error)[:200]!r}"
+        ) from None
+    if not (
+        0 < found.total < 2**40
+        and found.records >= 0
+        and found.bytes >= 0
+        and isinstance(found.identity, dict)
+    ):
         raise _damaged(folder, f"{PART_NAME} cannot be used")
     return found
 

@@ -1,4 +1,6 @@
-"""A dataset in another layout: the same records in the same order, so the digest stays, and nothing is decoded."""
+"""A dataset in another layout: the same records in the same order, so the digest stays, and nothing
+is decoded.
+"""
 
 from collections.abc import Generator
 from dataclasses import asdict, dataclass, replace
@@ -38,7 +40,9 @@ class Relayout(Resumable):
         return self.dataset.records
 
     def run(self, advance: Advance = lambda _: None) -> Dataset:
-        """Write it, from the start or from where it was interrupted; raises `CommandError` or `DatasetError`."""
+        """Write it, from the start or from where it was interrupted; raises `CommandError` or
+        `DatasetError`.
+        """
         if not self.was_done:
             self._job.run(self._outcomes, advance)
         return Dataset.load(self.destination)
@@ -47,33 +51,63 @@ class Relayout(Resumable):
     def settings(self) -> dict[str, Any]:
         """What a finished dataset must agree in to be the result of the same command."""
         stored = ("layout", "shards", "shard_bytes", "labels")
-        return {"dataset": self.dataset.digest, **{key: getattr(self.options, key) for key in stored}}
+        return {
+            "dataset": self.dataset.digest,
+            **{key: getattr(self.options, key) for key in stored},
+        }
 
     @cached_property
     def _job(self) -> Job:
         dataset = self.dataset
         writer = DatasetWriter(
-            self.destination, self.options, dataset.classes, dataset.source, 0, dataset.records, dataset.records,
+            self.destination,
+            self.options,
+            dataset.classes,
+            dataset.source,
+            0,
+            dataset.records,
+            dataset.records,
             conversion=self.settings,
-        )  # fmt: skip
-        kept = {key: getattr(dataset, key) for key in ("image", "label_convention", "shuffle_seed", "scale", "quarantined")}
+        )
+        kept = {
+            key: getattr(dataset, key)
+            for key in ("image", "label_convention", "shuffle_seed", "scale", "quarantined")
+        }
 
         def manifest(tally: Tally) -> dict[str, Any]:
             made = replace(writer.manifest(self.destination, tally), **kept)
             if dataset.is_read and made.digest != dataset.digest:
-                raise DatasetError(f"{dataset.path}: its records differ from its manifest; see: ioprof verify {dataset.path}")
+                raise DatasetError(
+                    f"{dataset.path}: its records differ from its manifest; see: ioprof verify"
+                    f" {dataset.path}"
+                )
             return made.manifest()
 
-        return Job(writer, {**self.settings, "image": asdict(dataset.image), "version": __version__}, MANIFEST_NAME, manifest)
+        return Job(
+            writer,
+            {**self.settings, "image": asdict(dataset.image), "version": __version__},
+            MANIFEST_NAME,
+            manifest,
+        )
 
     def _outcomes(self, first: int) -> Generator[list[Outcome]]:
         dataset = self.dataset
-        whole = Multiple(dataset, self.destination, 1, np.empty(0, np.int64), dataset.scale, dataset.source, self.options.workers)
+        whole = Multiple(
+            dataset,
+            self.destination,
+            1,
+            np.empty(0, np.int64),
+            dataset.scale,
+            dataset.source,
+            self.options.workers,
+        )
         yield from whole.outcomes(first)
 
 
 def plan_relayout(source: Path, destination: Path, options: LayoutOptions) -> Relayout:
-    """Check dataset, destination and free space; raises `CommandError` or `DatasetError` for what would stop the work."""
+    """Check dataset, destination and free space; raises `CommandError` or `DatasetError` for what
+    would stop the work.
+    """
     if options.layout not in LAYOUTS:
         raise CommandError(f"--layout {options.layout!r}: choose one of {', '.join(LAYOUTS)}")
     dataset = Dataset.load(source)

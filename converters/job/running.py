@@ -49,26 +49,50 @@ class ConversionResult:
             return f"{made.path}: {made.records} records, {made.bytes / 1e6:.1f} MB"
         left_out = f", {len(made.quarantined)} quarantined" if made.quarantined else ""
         rates = f"{images / self.seconds:.0f} images/s"
-        rates += f" for the last {images}" if self.resumed_images else f", {made.bytes / 1e6 / self.seconds:.1f} MB/s"
-        text = f"{made.path}: {made.records} records{left_out}, {made.bytes / 1e6:.1f} MB in {self.seconds:.1f} s ({rates})"
+        rates += (
+            f" for the last {images}"
+            if self.resumed_images
+            else f", {made.bytes / 1e6 / self.seconds:.1f} MB/s"
+        )
+        text = (
+            f"{made.path}: {made.records} records{left_out}, {made.bytes / 1e6:.1f} MB in"
+            f" {self.seconds:.1f} s ({rates})"
+        )
         if not self.passed_over:
             return text
-        kinds = [f"{suffix} {count}" for suffix, count in list(self.passed_over.items())[:_SHOWN_SUFFIXES]]
+        kinds = [
+            f"{suffix} {count}"
+            for suffix, count in list(self.passed_over.items())[:_SHOWN_SUFFIXES]
+        ]
         more = ", ..." if len(self.passed_over) > _SHOWN_SUFFIXES else ""
-        passed_over = f"{sum(self.passed_over.values())} files passed over: not images by their names"
+        passed_over = (
+            f"{sum(self.passed_over.values())} files passed over: not images by their names"
+        )
         return f"{text}; {passed_over} ({', '.join(kinds)}{more})"
 
     def to_json(self, **more: object) -> str:
-        """The manifest (of a part: part.json), path and seconds, and `more` keys, as one JSON object."""
-        return json.dumps({**self.dataset.manifest(), "path": str(self.path), "seconds": self.seconds, **more})
+        """The manifest (of a part: part.json), path and seconds, and `more` keys, as one JSON
+        object.
+        """
+        return json.dumps(
+            {**self.dataset.manifest(), "path": str(self.path), "seconds": self.seconds, **more}
+        )
 
     def quarantined_text(self) -> str | None:
-        """How many images were quarantined, where they are listed, and the first of them; None: none was."""
+        """How many images were quarantined, where they are listed, and the first of them; None:
+        none was.
+        """
         quarantined = self.dataset.quarantined
         if not quarantined:
             return None
-        first, where = quarantined[0], MANIFEST_NAME if isinstance(self.dataset, Dataset) else PART_NAME
-        return f"quarantined {len(quarantined)} images, listed in {where}; the first: {first['name']}: {first['reason']}"
+        first, where = (
+            quarantined[0],
+            MANIFEST_NAME if isinstance(self.dataset, Dataset) else PART_NAME,
+        )
+        return (
+            f"quarantined {len(quarantined)} images, listed in {where}; the first: {first['name']}:"
+            f" {first['reason']}"
+        )
 
 
 def run_conversion(
@@ -82,9 +106,11 @@ def run_conversion(
     now_s: Callable[[], float] = time.perf_counter,
     on_lustre: Callable[[Path], bool] = is_lustre,
 ) -> ConversionResult:
-    """Make a dataset, or one part of it, at `destination`; resumes an interrupted run of the same conversion.
+    """Make a dataset, or one part of it, at `destination`; resumes an interrupted run of the same
+    conversion.
 
-    Raises `CommandError` or `DatasetError`; what is done by then is kept for the same conversion to resume.
+    Raises `CommandError` or `DatasetError`; what is done by then is kept for the same conversion to
+    resume.
     """
     begin_s = now_s()
     conversion = plan_conversion(source, destination, options, part, engine)
@@ -93,30 +119,52 @@ def run_conversion(
     if not conversion.done_before and on_lustre(conversion.destination):
         stripes = recommended_stripes(conversion.stored_as.layout, conversion.stored_as.shards)
         if conversion.stored_as.stripe:
-            reporter.say(f"on Lustre: the new folder gets the stripes of {stripes.command} ({stripes.reason})")
+            reporter.say(
+                f"on Lustre: the new folder gets the stripes of {stripes.command}"
+                f" ({stripes.reason})"
+            )
         else:
             what = f"--stripe does {stripes.command} on the new folder, before anything is written"
             reporter.say(f"on Lustre: {what} ({stripes.reason})")
     made = _run(conversion, "convert", reporter)
     done = conversion.images if conversion.was_done else conversion.done_before
-    return ConversionResult(made, conversion.images, done, passed_over, now_s() - begin_s, conversion.was_done)
+    return ConversionResult(
+        made, conversion.images, done, passed_over, now_s() - begin_s, conversion.was_done
+    )
 
 
-def run_merge(destination: Path, force: bool = False, workers: int | None = None, reporter: Reporter = SILENT) -> ConversionResult:
-    """Make the dataset `destination` of its parts, and remove the parts; raises `CommandError` or `DatasetError`."""
+def run_merge(
+    destination: Path, force: bool = False, workers: int | None = None, reporter: Reporter = SILENT
+) -> ConversionResult:
+    """Make the dataset `destination` of its parts, and remove the parts; raises `CommandError` or
+    `DatasetError`.
+    """
     begin_s = time.perf_counter()
     merging = plan_merge(destination, force, workers)
     made = _run(merging, "merge", reporter)
-    return ConversionResult(made, merging.images, merging.done_before, {}, time.perf_counter() - begin_s, merging.was_done)
+    return ConversionResult(
+        made,
+        merging.images,
+        merging.done_before,
+        {},
+        time.perf_counter() - begin_s,
+        merging.was_done,
+    )
 
 
-def run_relayout(source: Path, destination: Path, options: LayoutOptions, reporter: Reporter = SILENT) -> ConversionResult:
-    """Make a dataset of another layout with the records of `source`; raises `CommandError` or `DatasetError`."""
+def run_relayout(
+    source: Path, destination: Path, options: LayoutOptions, reporter: Reporter = SILENT
+) -> ConversionResult:
+    """Make a dataset of another layout with the records of `source`; raises `CommandError` or
+    `DatasetError`.
+    """
     begin_s = time.perf_counter()
     plan = plan_relayout(source, destination, options)
     made = _run(plan, "copy", reporter)
     done = plan.images if plan.was_done else plan.done_before
-    return ConversionResult(made, plan.images, done, {}, time.perf_counter() - begin_s, plan.was_done)
+    return ConversionResult(
+        made, plan.images, done, {}, time.perf_counter() - begin_s, plan.was_done
+    )
 
 
 def _without_note(advance: Advance) -> Advance:
@@ -133,12 +181,16 @@ def _without_note(advance: Advance) -> Advance:
     return counted
 
 
-def _run(job: Conversion | Merge | Relayout | WrittenMerge, what: str, reporter: Reporter) -> Dataset | FinishedPart:
+def _run(
+    job: Conversion | Merge | Relayout | WrittenMerge, what: str, reporter: Reporter
+) -> Dataset | FinishedPart:
     if job.was_done:
         reporter.say(f"{job.destination}: already done, same settings; nothing is changed")
         return job.run()
     if job.done_before:
-        reporter.say(f"resuming: the same command has done {job.done_before} of {job.images} images before")
+        reporter.say(
+            f"resuming: the same command has done {job.done_before} of {job.images} images before"
+        )
     try:
         with reporter.progress(what, job.images) as advance:
             note(advance, "starting workers")

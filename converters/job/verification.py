@@ -1,4 +1,6 @@
-"""Verifies a dataset against its manifest: counts, bytes and digest; deep: every record decodes, and has the source's label."""
+"""Verifies a dataset against its manifest: counts, bytes and digest; deep: every record decodes,
+and has the source's label.
+"""
 
 import contextlib
 import hashlib
@@ -75,13 +77,28 @@ class Verification:
         }
 
     def text(self, seconds: float) -> str:
-        """What was read, how long that took, and what is wrong: one line, and one for each listed problem."""
+        """What was read, how long that took, and what is wrong: one line, and one for each listed
+        problem.
+        """
         how = f"; every record decodes; labels are those of {self.labels_from}" if self.deep else ""
-        head = f"{self.dataset.path}: {self.records} records, {self.bytes / 1e6:.1f} MB, read in {seconds:.1f} s"
+        head = (
+            f"{self.dataset.path}: {self.records} records, {self.bytes / 1e6:.1f} MB, read in"
+            f" {seconds:.1f} s"
+        )
         if self.is_good:
             return f"{head}: as the manifest says{how}"
-        more = [f"  and {self.num_problems - len(self.problems)} more"] if self.num_problems > len(self.problems) else []
-        return "\n".join([f"{head}: {self.num_problems} problems", *(f"  {line}" for line in self.problems), *more])
+        more = (
+            [f"  and {self.num_problems - len(self.problems)} more"]
+            if self.num_problems > len(self.problems)
+            else []
+        )
+        return "\n".join(
+            [
+                f"{head}: {self.num_problems} problems",
+                *(f"  {line}" for line in self.problems),
+                *more,
+            ]
+        )
 
     def add_problem(self, text: str) -> None:
         """Count a problem, and list it if it is among the first `MAX_PROBLEMS`."""
@@ -101,8 +118,14 @@ class Verifier:
 
     def run(self, advance: Advance = lambda _: None) -> Verification:
         """Read all records; problems are listed in the result."""
-        labels_from = "the wnids in the names of the images, where they have one" if self.deep else None
-        found = Verification(self.dataset, self.deep, labels_from=labels_from if self.source is None else "the source")
+        labels_from = (
+            "the wnids in the names of the images, where they have one" if self.deep else None
+        )
+        found = Verification(
+            self.dataset,
+            self.deep,
+            labels_from=labels_from if self.source is None else "the source",
+        )
         digest = RecordDigest()
         expected = self._expected()
         try:
@@ -126,15 +149,22 @@ class Verifier:
                     yield from facts
                     advance(len(facts))
 
-    def _check(self, found: Verification, fact: RecordFacts, expected: tuple[str, int] | None) -> None:
+    def _check(
+        self, found: Verification, fact: RecordFacts, expected: tuple[str, int] | None
+    ) -> None:
         where = f"record {found.records} ({fact.name})"
         if not 0 <= fact.label < len(self.dataset.classes):
-            found.add_problem(f"{where}: label {fact.label}, but there are {len(self.dataset.classes)} classes")
+            found.add_problem(
+                f"{where}: label {fact.label}, but there are {len(self.dataset.classes)} classes"
+            )
         if fact.problem:
             found.add_problem(f"{where}: {fact.problem}")
         if self.source is not None and expected != (fact.name, fact.label):
             name, label = expected or ("nothing", "none")
-            found.add_problem(f"{where}: label {fact.label}; the source has {name} with label {label} at this index")
+            found.add_problem(
+                f"{where}: label {fact.label}; the source has {name} with label {label} at this"
+                " index"
+            )
         if self.deep and self.source is None:
             wnid = _WNID.match(fact.name)
             classes = self.dataset.classes
@@ -159,19 +189,31 @@ class Verifier:
     def _compare_totals(self, found: Verification) -> None:
         for name in ("records", "bytes", "digest"):
             actual, expected = getattr(found, name), getattr(self.dataset, name)
-            if actual != expected and (self.dataset.is_read or name == "records"):  # of an index nothing else is known
+            if actual != expected and (
+                self.dataset.is_read or name == "records"
+            ):  # of an index nothing else is known
                 found.add_problem(f"{name}: {actual}, the manifest says {expected}")
-        if self.source is not None and self.source.wnids != tuple(entry.wnid for entry in self.dataset.classes):
+        if self.source is not None and self.source.wnids != tuple(
+            entry.wnid for entry in self.dataset.classes
+        ):
             found.add_problem("the source has other classes")
 
 
-def plan_verification(path: Path, deep: bool = False, source: Path | None = None, workers: int | None = None) -> Verifier:
+def plan_verification(
+    path: Path, deep: bool = False, source: Path | None = None, workers: int | None = None
+) -> Verifier:
     """Check dataset and source; raises `CommandError` or `DatasetError`."""
     dataset = Dataset.load(path)
     if source is not None and dataset.scale != 1:
-        raise CommandError(f"{path}: was scaled by {dataset.scale}, and differs from its source; leave out --source")
+        raise CommandError(
+            f"{path}: was scaled by {dataset.scale}, and differs from its source; leave out"
+            " --source"
+        )
     return Verifier(
-        dataset, deep or source is not None, open_source(source, dataset.split, on_error="quarantine") if source else None, workers
+        dataset,
+        deep or source is not None,
+        open_source(source, dataset.split, on_error="quarantine") if source else None,
+        workers,
     )
 
 
@@ -189,7 +231,11 @@ class _RecordChecker(StoredRecords):
         image = self._dataset.image
         return [
             RecordFacts(
-                name, label, len(data), hashlib.sha256(data).digest(), decoding_problem(data, image) if self._deep else None
+                name,
+                label,
+                len(data),
+                hashlib.sha256(data).digest(),
+                decoding_problem(data, image) if self._deep else None,
             )
             for name, label, data in self.read(piece)
         ]
@@ -199,7 +245,11 @@ def decoding_problem(data: bytes, image: ImageFormat) -> str | None:
     """Why these bytes are not an image of this format; None if they are."""
     side = image.size or 0
     if image.encoding == "raw":
-        return None if len(data) == 3 * side * side else f"{len(data)} bytes, {3 * side * side} expected"
+        return (
+            None
+            if len(data) == 3 * side * side
+            else f"{len(data)} bytes, {3 * side * side} expected"
+        )
     try:
         check_jpeg(data, jpeg.installed())
         with warnings.catch_warnings():
@@ -218,4 +268,8 @@ def decoding_problem(data: bytes, image: ImageFormat) -> str | None:
         return None
     expected = {"jpeg": "JPEG", "png": "PNG"}.get(image.encoding)
     wrong = min(size) != side if image.resize == "short" else size != (side, side)
-    return f"{kind}, {size[0]} x {size[1]}, {mode}" if wrong or mode != "RGB" or kind != expected else None
+    return (
+        f"{kind}, {size[0]} x {size[1]}, {mode}"
+        if wrong or mode != "RGB" or kind != expected
+        else None
+    )

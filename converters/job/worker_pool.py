@@ -1,13 +1,16 @@
-"""A pool of worker processes: results in the order of the tasks, and a bounded number of tasks in flight.
+"""A pool of worker processes: results in the order of the tasks, and a bounded number of tasks in
+flight.
 
-Not `concurrent.futures`: there all workers share one result pipe, and a worker killed while it writes a large result (for example
-by the OOM killer) leaves the other workers and the parent waiting forever. Here each worker has its own socket, so its death is an
-end-of-file at once. A worker whose parent is killed is killed by the kernel; on systems other than Linux it reads end-of-file and
-exits.
+Not `concurrent.futures`: there all workers share one result pipe, and a worker killed while it
+writes a large result (for example by the OOM killer) leaves the other workers and the parent
+waiting forever. Here each worker has its own socket, so its death is an end-of-file at once. A
+worker whose parent is killed is killed by the kernel; on systems other than Linux it reads
+end-of-file and exits.
 
-A worker is a new interpreter that imports only what it needs, and nothing of the parent's script. No fork, which would inherit the
-locks of the parent's threads and its open LMDB environment; no multiprocessing, whose workers run the parent's script again. Large
-results are passed through shared memory: a worker writes into the slot that came with the task.
+A worker is a new interpreter that imports only what it needs, and nothing of the parent's script.
+No fork, which would inherit the locks of the parent's threads and its open LMDB environment; no
+multiprocessing, whose workers run the parent's script again. Large results are passed through
+shared memory: a worker writes into the slot that came with the task.
 """
 
 import contextlib
@@ -29,7 +32,9 @@ from ioprof.errors import CommandError
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-_QUEUED_PER_WORKER: Final = 2  # one running and one waiting, so that no worker is idle while the parent writes
+_QUEUED_PER_WORKER: Final = (
+    2  # one running and one waiting, so that no worker is idle while the parent writes
+)
 _WINDOW_PER_WORKER: Final = 4  # tasks sent beyond the oldest unfinished one
 _EXIT_TIMEOUT_S: Final = 10.0
 _OUT_OF_MEMORY: Final = "; out of memory, most likely: use fewer --workers"
@@ -49,13 +54,17 @@ def num_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def ordered_map(function: Callable[[Task], Result], tasks: Iterable[Task], workers: int, views: bool = False) -> Generator[Result]:
+def ordered_map(
+    function: Callable[[Task], Result], tasks: Iterable[Task], workers: int, views: bool = False
+) -> Generator[Result]:
     """`map(function, tasks)` by `workers` processes; with one, in this process.
 
-    `function` and the tasks are pickled; a task should be at most a few kilobytes. An exception of `function` is raised here; a
-    worker that dies raises `CommandError`. Close the iterator if it is not exhausted: that ends the workers.
+    `function` and the tasks are pickled; a task should be at most a few kilobytes. An exception of
+    `function` is raised here; a worker that dies raises `CommandError`. Close the iterator if it is
+    not exhausted: that ends the workers.
 
-    With `views`, bytes that a result pickles as `PickleBuffer` arrive as views that are valid until the next result is requested.
+    With `views`, bytes that a result pickles as `PickleBuffer` arrive as views that are valid until
+    the next result is requested.
     """
     if workers == 1:
         yield from map(function, tasks)
@@ -78,7 +87,8 @@ class _Pool:
         self._selector = selectors.DefaultSelector()
         self._slots = list(range(_WINDOW_PER_WORKER * workers))
         self._memory, descriptor = _shared_memory(len(self._slots) * SLOT_BYTES if views else 0)
-        # Terminals and batch systems signal all processes; workers start with these signals blocked, and the parent ends them.
+        # Terminals and batch systems signal all processes; workers start with these signals
+        # blocked, and the parent ends them.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED_SIGNALS)
         try:
             work = pickle.dumps(function)
@@ -97,8 +107,12 @@ class _Pool:
             ours, theirs = map(sockets.enter_context, socket.socketpair())
             passed = [theirs.fileno(), *([memory] if memory >= 0 else [])]
             path = [entry for entry in sys.path if isinstance(entry, str)]
-            program = _PROGRAM.format(path=path, parent=os.getpid(), socket=theirs.fileno(), memory=memory)
-            worker = _Worker(subprocess.Popen([sys.executable, "-c", program], pass_fds=passed), ours)
+            program = _PROGRAM.format(
+                path=path, parent=os.getpid(), socket=theirs.fileno(), memory=memory
+            )
+            worker = _Worker(
+                subprocess.Popen([sys.executable, "-c", program], pass_fds=passed), ours
+            )
             sockets.pop_all()
             theirs.close()
         self._workers.append(worker)
@@ -155,9 +169,12 @@ class _Pool:
         self._selector.close()
         for worker in self._workers:
             worker.socket.close()
-            worker.process.kill()  # they have nothing to clean up; a stopped process would not react to SIGTERM
+            # they have nothing to clean up; a stopped process would not react to SIGTERM
+            worker.process.kill()
         for worker in self._workers:
-            with contextlib.suppress(subprocess.TimeoutExpired):  # blocked in the kernel, for example on a dead file server
+            with contextlib.suppress(
+                subprocess.TimeoutExpired
+            ):  # blocked in the kernel, for example on a dead file server
                 worker.process.wait(timeout=_EXIT_TIMEOUT_S)
         self._workers.clear()
 

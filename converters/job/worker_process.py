@@ -1,7 +1,9 @@
-"""The main loop of a pool's worker process, and the messages between it and its parent. Imports little, to start fast.
+"""The main loop of a pool's worker process, and the messages between it and its parent. Imports
+little, to start fast.
 
-A message is its length, the number of out-of-band buffers in the slot, and a pickle; an answer also holds the slot's number and the
-buffers' lengths. Both ends are processes of one user, and no other process has the socket, so pickle is safe.
+A message is its length, the number of out-of-band buffers in the slot, and a pickle; an answer also
+holds the slot's number and the buffers' lengths. Both ends are processes of one user, and no other
+process has the socket, so pickle is safe.
 """
 
 import contextlib
@@ -23,7 +25,9 @@ _M_MMAP_THRESHOLD: Final = -3
 
 
 def serve(descriptor: int, memory: int) -> None:
-    """Run the tasks received through the socket until the parent exits; `memory` is the descriptor of the slots, or -1."""
+    """Run the tasks received through the socket until the parent exits; `memory` is the descriptor
+    of the slots, or -1.
+    """
     _tune_malloc()
     slots = mmap.mmap(memory, 0) if memory >= 0 else None
     with contextlib.suppress(EOFError, OSError):  # the parent has exited
@@ -34,8 +38,9 @@ def serve(descriptor: int, memory: int) -> None:
 
 
 def _tune_malloc() -> None:
-    # By default glibc returns the pages of each image's buffers to the kernel and faults them in again for the next image: 4 to 15
-    # faults per image. With these thresholds blocks of up to 32 MiB come from the heap, of which up to 128 MiB may be unused.
+    # By default glibc returns the pages of each image's buffers to the kernel and faults them in
+    # again for the next image: 4 to 15 faults per image. With these thresholds blocks of up to 32
+    # MiB come from the heap, of which up to 128 MiB may be unused.
     with contextlib.suppress(AttributeError, OSError):  # another C library
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_MMAP_THRESHOLD, 32 << 20)
@@ -52,7 +57,9 @@ def _run_task(function: Callable[[Any], Any], task: Any) -> tuple[Any, Exception
         return None, error
 
 
-def _send_answer(descriptor: int, answer: tuple[Any, ...], slot: int, slots: mmap.mmap | None) -> None:
+def _send_answer(
+    descriptor: int, answer: tuple[Any, ...], slot: int, slots: mmap.mmap | None
+) -> None:
     parts: list[pickle.PickleBuffer] = []
     message = pickle.dumps(answer, 5, buffer_callback=parts.append if slots is not None else None)
     lengths = [part.raw().nbytes for part in parts]
@@ -71,7 +78,9 @@ def _slot_views(slots: mmap.mmap, slot: int, lengths: Iterable[int]) -> Iterator
         start += length
 
 
-def decode_answer(message: bytes, num_parts: int, slots: mmap.mmap | None) -> tuple[int, int, Any, Exception | None]:
+def decode_answer(
+    message: bytes, num_parts: int, slots: mmap.mmap | None
+) -> tuple[int, int, Any, Exception | None]:
     """Slot, task number, result and exception from a worker's message."""
     slot, *lengths = struct.unpack_from(f"<{num_parts + 1}Q", message)
     parts = [] if slots is None else list(_slot_views(slots, slot, lengths))
@@ -87,7 +96,9 @@ def send(descriptor: int, message: bytes, num_parts: int = 0) -> None:
 
 
 def receive(descriptor: int) -> tuple[bytes, int]:
-    """A message, and its number of buffers in the slot; raises EOFError or OSError when the other end is closed."""
+    """A message, and its number of buffers in the slot; raises EOFError or OSError when the other
+    end is closed.
+    """
     length, num_parts = _HEAD.unpack(_read_exactly(descriptor, _HEAD.size))
     return _read_exactly(descriptor, length), num_parts
 

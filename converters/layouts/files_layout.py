@@ -20,7 +20,8 @@ class FilesLayout:
         self._target = target
         if target.labels == "ssv":
             _check_no_space(str(self._final))
-        # All classes, including those that `--limit` leaves empty: tools that number the folders must get the same labels.
+        # All classes, including those that `--limit` leaves empty: tools that number the folders
+        # must get the same labels.
         for wnid in target.wnids:
             (target.folder / target.split / wnid).mkdir(parents=True, exist_ok=True)
         self._path = target.folder / f"{target.split}.txt"
@@ -42,7 +43,9 @@ class FilesLayout:
         self._index.write(f"{path} {record.label}\n")
 
     def finish(self) -> None:
-        """Flush the index, and write the further label lists; called once all records have been added."""
+        """Flush the index, and write the further label lists; called once all records have been
+        added.
+        """
         self._index.flush()
         if self._target.labels == "ssv":
             self._write_ssv()
@@ -84,5 +87,6 @@ def _cut_index(path: Path, start: int) -> int:
 def _check_no_space(path: str) -> None:
     if len(path.split()) != 1:
         raise CommandError(
-            f"{path}: holds a space, which separates the columns of .ssv lists; rename it, or leave out --labels ssv"
+            f"{path}: holds a space, which separates the columns of .ssv lists; rename it, or leave"
+            " out --labels ssv"
         )

@@ -1,4 +1,6 @@
-"""The interface of every layout: `Target` and `Record` are its input, `Layout` is the protocol that it implements."""
+"""The interface of every layout: `Target` and `Record` are its input, `Layout` is the protocol that
+it implements.
+"""
 
 import os
 from dataclasses import dataclass
@@ -42,14 +44,16 @@ class Record(NamedTuple):
     data: bytes | memoryview
     """Of `files`: empty where the worker has already written the file."""
     place: int | None = None
-    """The index of its image in the shuffled source, which includes bad images; None: the same as `number`."""
+    """The index of its image in the shuffled source, which includes bad images; None: the same as
+    `number`."""
 
 
 class Layout(Protocol):
-    """A writer of records, used as a context manager; leaving it without `finish` keeps what has been written.
+    """A writer of records, used as a context manager; leaving it without `finish` keeps what has
+    been written.
 
-    With `start` it resumes in a folder in which at most that many records had been written before a kill. It determines how many of
-    them are complete, counted from the first, and drops the rest.
+    With `start` it resumes in a folder in which at most that many records had been written before a
+    kill. It determines how many of them are complete, counted from the first, and drops the rest.
     """
 
     def __init__(self, target: Target, start: int = 0) -> None: ...
@@ -59,7 +63,9 @@ class Layout(Protocol):
         """Number of shards, for the manifest; valid once all records have been added."""
 
     def num_durable(self) -> int:
-        """Number of records that are completely written; after opening, the number of the next record to add."""
+        """Number of records that are completely written; after opening, the number of the next
+        record to add.
+        """
 
     def add(self, record: Record) -> None:
         """Write the next record; raises OSError on failure."""
@@ -69,11 +75,18 @@ class Layout(Protocol):
 
     def __enter__(self) -> "Layout": ...
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
 
 
 def write_all(descriptor: int, data: bytes | memoryview) -> None:
-    """Write all of `data`, or raise OSError: on a full disk write() writes a part, and fails the next time."""
+    """Write all of `data`, or raise OSError: on a full disk write() writes a part, and fails the
+    next time.
+    """
     written = os.write(descriptor, data)
     while written < len(data):
         written += os.write(descriptor, data[written:])

@@ -1,6 +1,8 @@
-"""The layout `parquet`: shards as Hugging Face's `datasets` has them, in row groups that a reader takes as a whole.
+"""The layout `parquet`: shards as Hugging Face's `datasets` has them, in row groups that a reader
+takes as a whole.
 
-A shard is complete once its footer is written; it is called `NAME.part` until all are, because their number is part of their names.
+A shard is complete once its footer is written; it is called `NAME.part` until all are, because
+their number is part of their names.
 """
 
 import contextlib
@@ -23,7 +25,9 @@ _PART: Final = ".part"
 
 
 class ParquetLayout:
-    """Shards and row groups end where the sums of their records' bytes say, so they depend on the records alone."""
+    """Shards and row groups end where the sums of their records' bytes say, so they depend on the
+    records alone.
+    """
 
     def __init__(self, target: Target, start: int = 0) -> None:
         self._pyarrow = import_pyarrow(target.folder)
@@ -50,9 +54,13 @@ class ParquetLayout:
         size = len(record.data)
         if self._bytes and self._bytes + size > self._max_bytes:
             self._end_shard()
-        if self._group and (len(self._group) >= GROUP_RECORDS or self._group_bytes + size > GROUP_BYTES):
+        if self._group and (
+            len(self._group) >= GROUP_RECORDS or self._group_bytes + size > GROUP_BYTES
+        ):
             self._end_group()
-        self._group.append(record._replace(data=bytes(record.data)))  # a view is valid until the next record
+        self._group.append(
+            record._replace(data=bytes(record.data))
+        )  # a view is valid until the next record
         self._group_bytes += size
         self._bytes += size
 
@@ -69,12 +77,16 @@ class ParquetLayout:
         if self._writer is None:
             path = self._part(self._shard).with_suffix(".tmp")
             # JPEGs do not become smaller, and pixels would take longer to read than they save.
-            self._writer = self._pyarrow.parquet.ParquetWriter(path, self._schema, compression="none", use_dictionary=False)
+            self._writer = self._pyarrow.parquet.ParquetWriter(
+                path, self._schema, compression="none", use_dictionary=False
+            )
         columns = {
             IMAGE: [{"bytes": record.data, "path": record.name} for record in self._group],
             LABEL: [record.label for record in self._group],
         }
-        self._writer.write_table(self._pyarrow.table(columns, schema=self._schema), row_group_size=len(self._group))
+        self._writer.write_table(
+            self._pyarrow.table(columns, schema=self._schema), row_group_size=len(self._group)
+        )
         self._group, self._group_bytes = [], 0
 
     def _end_shard(self) -> None:
@@ -97,7 +109,9 @@ class ParquetLayout:
             if rows is None or durable + rows > start:
                 break
             shard, durable = shard + 1, durable + rows
-        kept = {path for number in range(shard) for path in _complete(self._folder, self._split, number)}
+        kept = {
+            path for number in range(shard) for path in _complete(self._folder, self._split, number)
+        }
         for path in set(self._folder.iterdir()) - kept:
             path.unlink()
         for number in range(shard):  # a kill while they were renamed
@@ -113,7 +127,10 @@ class ParquetLayout:
             LABEL: {"names": list(target.wnids), "_type": "ClassLabel"},
         }
         if target.image.encoding == "raw":  # pixels are no file that an `Image` could decode
-            features[IMAGE] = {"bytes": {"dtype": "binary", "_type": "Value"}, "path": {"dtype": "string", "_type": "Value"}}
+            features[IMAGE] = {
+                "bytes": {"dtype": "binary", "_type": "Value"},
+                "path": {"dtype": "string", "_type": "Value"},
+            }
         metadata = {"huggingface": json.dumps({"info": {"features": features}})}
         return pyarrow.schema([(IMAGE, image), (LABEL, pyarrow.int64())], metadata=metadata)
 
@@ -122,7 +139,9 @@ class ParquetLayout:
 
     def __exit__(self, *_: object) -> None:
         if self._writer is not None:
-            with contextlib.suppress(OSError, self._pyarrow.ArrowException):  # `add` has already reported a full disk
+            with contextlib.suppress(
+                OSError, self._pyarrow.ArrowException
+            ):  # `add` has already reported a full disk
                 self._writer.close()
 
 

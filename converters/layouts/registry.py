@@ -9,7 +9,17 @@ from ioprof.converters.layouts.parquet_layout import ParquetLayout
 from ioprof.converters.layouts.raw_layout import RawLayout
 from ioprof.converters.layouts.webdataset_layout import WebdatasetLayout
 
-__all__ = ["LAYOUTS", "FilesLayout", "Layout", "LmdbLayout", "ParquetLayout", "RawLayout", "Record", "Target", "WebdatasetLayout"]
+__all__ = [
+    "LAYOUTS",
+    "FilesLayout",
+    "Layout",
+    "LmdbLayout",
+    "ParquetLayout",
+    "RawLayout",
+    "Record",
+    "Target",
+    "WebdatasetLayout",
+]
 
 LAYOUTS: Final[dict[str, type[Any]]] = {
     "files": FilesLayout,

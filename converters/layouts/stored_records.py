@@ -1,6 +1,7 @@
 """Reads the records of a dataset of any layout in pieces: to verify, merge and replicate datasets.
 
-A piece is the unit of work of one process: some records of a `files` index or of an LMDB environment, or a whole tar.
+A piece is the unit of work of one process: some records of a `files` index or of an LMDB
+environment, or a whole tar.
 """
 
 import os
@@ -18,12 +19,19 @@ from ioprof.errors import DatasetError
 from ioprof.foreign import tensorprotos
 from ioprof.foreign.parquet_rows import ParquetRows
 from ioprof.foreign.values import VALUES
-from ioprof.format.dataset import INDEXED_LAYOUTS, Dataset, is_plain_name, open_environment, read_index
+from ioprof.format.dataset import (
+    INDEXED_LAYOUTS,
+    Dataset,
+    is_plain_name,
+    open_environment,
+    read_index,
+)
 from ioprof.format.record_index import RecordIndex
 
 _PIECE_RECORDS: Final = 32
 _MAX_MAPPED_BYTES: Final = 1 << 22
-"""Of images; small ones are mapped with as many pages of others around them, which the kernel maps with each fault."""
+"""Of images; small ones are mapped with as many pages of others around them, which the kernel maps
+with each fault."""
 _AGAIN: Final = "convert the dataset again"
 
 
@@ -90,7 +98,9 @@ class Pieces(Sequence[Piece]):
 
 
 class StoredRecords:
-    """The records of a dataset. Can be pickled; raises `DatasetError`, which names file or key, for damaged data."""
+    """The records of a dataset. Can be pickled; raises `DatasetError`, which names file or key, for
+    damaged data.
+    """
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
@@ -102,7 +112,8 @@ class StoredRecords:
         return {"_dataset": self._dataset, "_environments": {}, "_shard": None, "_mapped_bytes": 0}
 
     def pieces(self, size: int = _PIECE_RECORDS) -> Pieces:
-        """All pieces in order, of at most `size` records where the layout allows random access; a tar is one piece.
+        """All pieces in order, of at most `size` records where the layout allows random access; a
+        tar is one piece.
 
         Raises `DatasetError` where there are more or fewer records than the manifest says.
         """
@@ -125,7 +136,10 @@ class StoredRecords:
                 found.add(Piece(shard, first, first, end), max(end - first, 1))
             first = end
         if first != self._dataset.records:
-            raise DatasetError(f"{self._dataset.path}: holds {first} records, the manifest says {self._dataset.records}; {_AGAIN}")
+            raise DatasetError(
+                f"{self._dataset.path}: holds {first} records, the manifest says"
+                f" {self._dataset.records}; {_AGAIN}"
+            )
         return found
 
     def read(self, piece: Piece) -> Iterator[StoredRecord]:
@@ -140,12 +154,16 @@ class StoredRecords:
     def read_files(self, piece: Piece) -> Iterator[StoredRecord]:
         """The records of a piece of a `files` dataset."""
         paths, labels = self._index
-        for path, label in zip(paths[piece.start : piece.stop], labels[piece.start : piece.stop], strict=True):
+        for path, label in zip(
+            paths[piece.start : piece.stop], labels[piece.start : piece.stop], strict=True
+        ):
             try:
                 with open(self._dataset.path / path, "rb", buffering=0) as stream:
                     data = stream.readall()
             except OSError as error:
-                raise DatasetError(f"{self._dataset.path / path}: cannot be read ({error.strerror}); {_AGAIN}") from None
+                raise DatasetError(
+                    f"{self._dataset.path / path}: cannot be read ({error.strerror}); {_AGAIN}"
+                ) from None
             yield StoredRecord(path.rpartition("/")[2], label, data)
 
     def read_lmdb(self, piece: Piece) -> Iterator[StoredRecord]:
@@ -154,12 +172,17 @@ class StoredRecords:
             yield from self._entries(piece)
         except lmdb.Error as error:  # where a page is damaged
             raise DatasetError(f"{piece.shard}: {error}; {_AGAIN}") from None
-        if self._mapped_bytes > _MAX_MAPPED_BYTES:  # pages that were read stay mapped, and count as this process's memory
+        if (
+            self._mapped_bytes > _MAX_MAPPED_BYTES
+        ):  # pages that were read stay mapped, and count as this process's memory
             self.close()
             self._mapped_bytes = 0
 
     def _entries(self, piece: Piece) -> Iterator[StoredRecord]:
-        with self._environment(piece.shard).begin(buffers=True) as transaction, transaction.cursor() as cursor:
+        with (
+            self._environment(piece.shard).begin(buffers=True) as transaction,
+            transaction.cursor() as cursor,
+        ):
             found = cursor.set_range(b"%08d_" % piece.start)
             for number in range(piece.start, piece.stop):
                 where = f"{piece.shard} key {number:08d}_*"
@@ -179,10 +202,14 @@ class StoredRecords:
         try:
             stream = open(piece.shard, "rb", buffering=0)  # noqa: SIM115
         except OSError as error:
-            raise DatasetError(f"{piece.shard}: cannot be read ({error.strerror}); {_AGAIN}") from None
+            raise DatasetError(
+                f"{piece.shard}: cannot be read ({error.strerror}); {_AGAIN}"
+            ) from None
         with stream:
             for sample in islice(
-                webdataset_layout.read_samples(Path(piece.shard)), piece.start - piece.first, piece.stop - piece.first
+                webdataset_layout.read_samples(Path(piece.shard)),
+                piece.start - piece.first,
+                piece.stop - piece.first,
             ):
                 data = os.pread(stream.fileno(), sample.size, sample.offset)
                 yield StoredRecord(sample.name, sample.label, data)
@@ -192,14 +219,20 @@ class StoredRecords:
         first, file = piece.first, self._parquet(piece.shard)
         for group, rows in enumerate(file.group_sizes):
             if piece.start < first + rows and first < piece.stop:
-                for name, label, data in file.group(group)[max(0, piece.start - first) : piece.stop - first]:
+                for name, label, data in file.group(group)[
+                    max(0, piece.start - first) : piece.stop - first
+                ]:
                     if not is_plain_name(name):
-                        raise DatasetError(f"{piece.shard}: the name {name[:80]!r} cannot be used; {_AGAIN}")
+                        raise DatasetError(
+                            f"{piece.shard}: the name {name[:80]!r} cannot be used; {_AGAIN}"
+                        )
                     yield StoredRecord(name, label, data)
             first += rows
 
     def read_indexed(self, piece: Piece) -> Iterator[StoredRecord]:
-        """The records of a piece of a `raw` or `indexed` dataset; images are taken out of the records of other programs."""
+        """The records of a piece of a `raw` or `indexed` dataset; images are taken out of the
+        records of other programs.
+        """
         index = self._packed
         names, entries = index.names(piece.start, piece.stop), index.part(piece.start, piece.stop)
         for number, name, entry in zip(range(piece.start, piece.stop), names, entries, strict=True):

@@ -1,4 +1,6 @@
-"""The layout `webdataset`: tars of bounded size, with three members per record: image, label, and metadata as JSON."""
+"""The layout `webdataset`: tars of bounded size, with three members per record: image, label, and
+metadata as JSON.
+"""
 
 import contextlib
 import json
@@ -16,7 +18,8 @@ from ioprof.format.dataset import is_plain_name, tar_name
 DEFAULT_SHARD_BYTES: Final = 1 << 30
 
 INDEX_SUFFIX: Final = ".idx"
-"""Of the index of a tar that DALI's webdataset reader takes (NVIDIA's wds2idx, v1.2); without it DALI reads the whole tar."""
+"""Of the index of a tar that DALI's webdataset reader takes (NVIDIA's wds2idx, v1.2); without it
+DALI reads the whole tar."""
 
 _INDEX_VERSION: Final = "v1.2"
 _END: Final = bytes(2 * BLOCK)
@@ -41,7 +44,9 @@ class Sample(NamedTuple):
 
 
 def read_samples(path: Path) -> Iterator[Sample]:
-    """The records of a shard, in order; raises `DatasetError` where the tar differs from what `WebdatasetLayout` writes."""
+    """The records of a shard, in order; raises `DatasetError` where the tar differs from what
+    `WebdatasetLayout` writes.
+    """
     try:
         with path.open("rb") as stream:
             if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
@@ -52,7 +57,9 @@ def read_samples(path: Path) -> Iterator[Sample]:
 
 
 class WebdatasetLayout:
-    """A shard ends before it exceeds its maximum size, so the location of each record depends on the records alone."""
+    """A shard ends before it exceeds its maximum size, so the location of each record depends on
+    the records alone.
+    """
 
     def __init__(self, target: Target, start: int = 0) -> None:
         self._folder, self._split = target.folder / target.split, target.split
@@ -90,7 +97,9 @@ class WebdatasetLayout:
         self._records += 1
 
     def finish(self) -> None:
-        """Write the end-of-archive mark of the last shard; called once all records have been added."""
+        """Write the end-of-archive mark of the last shard; called once all records have been
+        added.
+        """
         self._end_shard()
 
     def _end_shard(self) -> None:
@@ -100,7 +109,9 @@ class WebdatasetLayout:
         self._index = []
 
     def _open_shard(self) -> int:
-        descriptor = os.open(self._path(self._shard), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(
+            self._path(self._shard), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666
+        )
         os.ftruncate(descriptor, self._bytes)
         os.lseek(descriptor, 0, os.SEEK_END)
         return descriptor
@@ -117,7 +128,9 @@ class WebdatasetLayout:
         # After a crash of the machine the index of a complete shard need not have reached the disk.
         path = self._path(number)
         with contextlib.suppress(OSError):
-            head, _, rest = path.with_suffix(INDEX_SUFFIX).read_text(errors="replace").partition("\n")
+            head, _, rest = (
+                path.with_suffix(INDEX_SUFFIX).read_text(errors="replace").partition("\n")
+            )
             if head == f"{_INDEX_VERSION} {rest.count(chr(10))}" and rest.endswith("\n"):
                 return
         _write_index(path, _index_lines(path, path.stat().st_size))
@@ -134,11 +147,16 @@ class WebdatasetLayout:
         pieces: list[bytes | memoryview] = []
         for ending, data in parts.items():
             size = len(data)
-            pieces += _header(f"{record.number:08d}.{ending}", size), data, bytes(padded_size(size) - size)
+            pieces += (
+                _header(f"{record.number:08d}.{ending}", size),
+                data,
+                bytes(padded_size(size) - size),
+            )
         return b"".join(pieces), {ending: len(data) for ending, data in parts.items()}
 
     def _find_end(self, start: int) -> tuple[int, int, int]:
-        # The last existing shard, the end of its last complete record but one, and the number of records up to there.
+        # The last existing shard, the end of its last complete record but one, and the number of
+        # records up to there.
         if not start:
             return 0, 0, 0
         shard = 0
@@ -150,7 +168,8 @@ class WebdatasetLayout:
             if number != first + count or number >= start:
                 break
             count, last_but_one, last = count + 1, last, end
-        # The last record is written again: the padding of its last block is not checked, and may be incomplete.
+        # The last record is written again: the padding of its last block is not checked, and may be
+        # incomplete.
         return shard, last_but_one, first + max(0, count - 1)
 
     def _first_number(self, shard: int) -> int | None:
@@ -168,12 +187,20 @@ def _parse_samples(descriptor: int, where: str, size: int) -> Iterator[Sample]:
     for image in found:
         key = image.name.partition(".")[0]
         others = [next(found, None), next(found, None)]
-        if [other and other.name for other in others] != [f"{key}.cls", f"{key}.json"] or not _is_number(key):
-            raise DatasetError(f"{where}: {image.name[:80]!r} is not followed by its label and its description; {_AGAIN}")
+        if [other and other.name for other in others] != [
+            f"{key}.cls",
+            f"{key}.json",
+        ] or not _is_number(key):
+            raise DatasetError(
+                f"{where}: {image.name[:80]!r} is not followed by its label and its description;"
+                f" {_AGAIN}"
+            )
         small = []
         for member in (other for other in others if other):
             if member.size > _MAX_SMALL_BYTES:
-                raise DatasetError(f"{where}: {member.name[:80]!r} has {member.size} bytes; {_AGAIN}")
+                raise DatasetError(
+                    f"{where}: {member.name[:80]!r} has {member.size} bytes; {_AGAIN}"
+                )
             small.append(os.pread(descriptor, member.size, member.offset))
         yield _parse_sample(where, image, int(key), *small)
 
@@ -183,9 +210,18 @@ def _parse_sample(where: str, image: Member, number: int, label: bytes, metadata
         keys = json.loads(metadata)
         wnid, name = keys["wnid"], keys["name"]
     except (ValueError, RecursionError, TypeError, KeyError, IndexError):
-        raise DatasetError(f"{where}: the description of {image.name[:80]!r} is damaged; {_AGAIN}") from None
-    if not (isinstance(wnid, str) and isinstance(name, str) and is_plain_name(wnid) and is_plain_name(name)):
-        raise DatasetError(f"{where}: the description of {image.name[:80]!r} has no names; {_AGAIN}")
+        raise DatasetError(
+            f"{where}: the description of {image.name[:80]!r} is damaged; {_AGAIN}"
+        ) from None
+    if not (
+        isinstance(wnid, str)
+        and isinstance(name, str)
+        and is_plain_name(wnid)
+        and is_plain_name(name)
+    ):
+        raise DatasetError(
+            f"{where}: the description of {image.name[:80]!r} has no names; {_AGAIN}"
+        )
     if not (len(label) < 10 and label.isdigit()):
         raise DatasetError(f"{where}: the label of {image.name[:80]!r} is {label[:20]!r}; {_AGAIN}")
     return Sample(number, wnid, name, int(label), image.offset, image.size)
@@ -207,7 +243,9 @@ def _complete_records(path: Path) -> Iterator[tuple[int, int]]:
 
 
 def _index_line(key: str, start: int, lengths: dict[str, int]) -> str:
-    """A record that begins at byte `start` of its tar: extension, offset, length and name of each member."""
+    """A record that begins at byte `start` of its tar: extension, offset, length and name of each
+    member.
+    """
     words = []
     for extension, length in lengths.items():
         words.append(f"{extension} {start + BLOCK} {length} {key}.{extension}")
@@ -225,7 +263,10 @@ def _index_lines(path: Path, end: int) -> list[str]:
                 break
             seen.append(member)
             if len(seen) == _MEMBERS_PER_RECORD:
-                words = (f"{each.name.partition('.')[2]} {each.offset} {each.size} {each.name}" for each in seen)
+                words = (
+                    f"{each.name.partition('.')[2]} {each.offset} {each.size} {each.name}"
+                    for each in seen
+                )
                 lines.append(" ".join(words))
                 seen = []
     return lines
@@ -239,7 +280,9 @@ def _write_index(path: Path, lines: list[str]) -> None:
 def _header(name: str, size: int) -> bytes:
     # POSIX ustar, field by field; the same in every run: no modification time, no owner.
     octal = b"%011o\0" % size
-    header = b"".join((name.encode().ljust(100, b"\0"), b"0000644\0", b"0000000\0" * 2, octal, b"00000000000\0"))
+    header = b"".join(
+        (name.encode().ljust(100, b"\0"), b"0000644\0", b"0000000\0" * 2, octal, b"00000000000\0")
+    )
     rest = b"0".ljust(101, b"\0") + b"ustar\x0000"
     checksum = sum(header) + 8 * 0x20 + sum(rest)
     return (header + b"%06o\0 " % checksum + rest).ljust(BLOCK, b"\0")

@@ -1,1 +1,3 @@
-"""The sources of a conversion: what each kind contains, as a `Source` of images in a fixed order with labelled classes."""
+"""The sources of a conversion: what each kind contains, as a `Source` of images in a fixed order
+with labelled classes.
+"""

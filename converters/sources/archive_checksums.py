@@ -17,14 +17,25 @@ MD5: Final = {
 
 
 def check_archives(path: Path, split: str, known: dict[str, str] = MD5) -> None:
-    """Read the archive at `path`, or those in it that `split` needs; raises `CommandError` when an MD5 differs from `known`."""
+    """Read the archive at `path`, or those in it that `split` needs; raises `CommandError` when an
+    MD5 differs from `known`.
+    """
     folder = path if path.is_dir() else path.parent
     tar = path if path.is_file() else folder / f"ILSVRC2012_img_{split}.tar"
-    wanted = [file for file in (tar, folder / f"{DEVKIT}.tar.gz") if file.is_file() and file.name in known]
+    wanted = [
+        file for file in (tar, folder / f"{DEVKIT}.tar.gz") if file.is_file() and file.name in known
+    ]
     if not wanted:
-        raise CommandError(f"{path}: no archive whose MD5 is known ({', '.join(known)}); leave out --check-md5")
+        raise CommandError(
+            f"{path}: no archive whose MD5 is known ({', '.join(known)}); leave out --check-md5"
+        )
     for file in wanted:
         with file.open("rb") as stream:
-            found = hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+            found = hashlib.file_digest(
+                stream, lambda: hashlib.md5(usedforsecurity=False)
+            ).hexdigest()
         if found != known[file.name]:
-            raise CommandError(f"{file}: MD5 is {found}, ImageNet's is {known[file.name]}; get the file again", exit_code=1)
+            raise CommandError(
+                f"{file}: MD5 is {found}, ImageNet's is {known[file.name]}; get the file again",
+                exit_code=1,
+            )

@@ -1,4 +1,6 @@
-"""Arrow files of Hugging Face's `save_to_disk` and of its cache, as a source: their images lie as they are in the file."""
+"""Arrow files of Hugging Face's `save_to_disk` and of its cache, as a source: their images lie as
+they are in the file.
+"""
 
 import json
 from collections.abc import Iterator
@@ -24,7 +26,8 @@ def open_arrow(path: Path, split: str, refusals: Refusals) -> Source | None:
         import pyarrow
     except ImportError:
         raise CommandError(
-            f"{files[0]}: Arrow needs pyarrow; install it with: pip install 'ioprof[parquet]'", exit_code=1
+            f"{files[0]}: Arrow needs pyarrow; install it with: pip install 'ioprof[parquet]'",
+            exit_code=1,
         ) from None
     table, names = RecordTable("file", refusals), list[str]()
     for file in files:
@@ -37,14 +40,18 @@ def open_arrow(path: Path, split: str, refusals: Refusals) -> Source | None:
 
 
 def damaged_file(error: Exception, what: str) -> Exception:
-    """The error for a file that pyarrow cannot read: it raises OSError without a number for damaged content."""
+    """The error for a file that pyarrow cannot read: it raises OSError without a number for damaged
+    content.
+    """
     if isinstance(error, OSError) and error.errno is not None:
         return error
     return DatasetError(f"{what} ({' '.join(str(error).split())[:100]}); get the file again")
 
 
 def class_names(metadata: dict[bytes, bytes] | None) -> list[str]:
-    """The classes that Hugging Face's metadata lists, in the order of their labels; empty without a list."""
+    """The classes that Hugging Face's metadata lists, in the order of their labels; empty without a
+    list.
+    """
     try:
         features = json.loads((metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
         names = next(features[name]["names"] for name in _LABELS if name in features)
@@ -94,18 +101,29 @@ def _batches(pyarrow: Any, source: Any) -> Iterator[Any]:
         yield from reader
 
 
-def _records(pyarrow: Any, batch: Any, where: str, start: int, size: int) -> Iterator[tuple[int, int, int | None, str]]:
+def _records(
+    pyarrow: Any, batch: Any, where: str, start: int, size: int
+) -> Iterator[tuple[int, int, int | None, str]]:
     """Offset (-1: none) and length of each image, its label and its name."""
     names = batch.schema.names
     image = next((name for name in _IMAGES if name in names), None)
     label = next((name for name in _LABELS if name in names), None)
-    if image is None or label is None or not pyarrow.types.is_integer(batch.schema.field(label).type):
-        raise DatasetError(f"{where}: no columns of images and labels ({', '.join(names)[:100]}); image and label are expected")
+    if (
+        image is None
+        or label is None
+        or not pyarrow.types.is_integer(batch.schema.field(label).type)
+    ):
+        raise DatasetError(
+            f"{where}: no columns of images and labels ({', '.join(names)[:100]}); image and label"
+            " are expected"
+        )
     images, paths = batch.column(image), [None] * batch.num_rows
     if pyarrow.types.is_struct(images.type):
         fields = [field.name for field in images.type]
         if "bytes" not in fields:
-            raise DatasetError(f"{where}: the column {image} has no bytes ({', '.join(fields)[:100]})")
+            raise DatasetError(
+                f"{where}: the column {image} has no bytes ({', '.join(fields)[:100]})"
+            )
         if "path" in fields:
             paths = images.field("path").to_pylist()
         valid, images = images.is_valid().to_pylist(), images.field("bytes")
@@ -117,13 +135,27 @@ def _records(pyarrow: Any, batch: Any, where: str, start: int, size: int) -> Ite
     _, offsets, data = images.buffers()
     labels = batch.column(label).to_pylist()
     if data is None:
-        yield from ((-1, 0, each, str(path or "")) for each, path in zip(labels, paths, strict=True))
+        yield from (
+            (-1, 0, each, str(path or "")) for each, path in zip(labels, paths, strict=True)
+        )
         return
     first = data.address - start
     if not 0 <= first <= size - data.size:
-        raise CommandError(f"{where}: compressed Arrow files cannot be read at random; save the data again without compression")
-    places = memoryview(offsets).cast("q" if is_large else "i")[images.offset : images.offset + batch.num_rows + 1].tolist()
+        raise CommandError(
+            f"{where}: compressed Arrow files cannot be read at random; save the data again without"
+            " compression"
+        )
+    places = (
+        memoryview(offsets)
+        .cast("q" if is_large else "i")[images.offset : images.offset + batch.num_rows + 1]
+        .tolist()
+    )
     present = images.is_valid().to_pylist()
     for row in range(batch.num_rows):
         offset = first + places[row] if valid[row] and present[row] else -1
-        yield offset, places[row + 1] - places[row], labels[row], str(paths[row] or "").rpartition("/")[2]
+        yield (
+            offset,
+            places[row + 1] - places[row],
+            labels[row],
+            str(paths[row] or "").rpartition("/")[2],
+        )

@@ -1,4 +1,6 @@
-"""Image folders: class folders, ImageNet's flat folder of validation images, and both in Kaggle's layout."""
+"""Image folders: class folders, ImageNet's flat folder of validation images, and both in Kaggle's
+layout.
+"""
 
 import os
 from collections import Counter
@@ -8,7 +10,14 @@ from typing import Final
 from ioprof.converters.manifests import SYNTHETIC_NAME
 from ioprof.converters.sources.listing import ListingWriter
 from ioprof.converters.sources.refusals import Refusals
-from ioprof.converters.sources.source import Source, is_image, is_usable, make_source, read_class_names, suffix_of
+from ioprof.converters.sources.source import (
+    Source,
+    is_image,
+    is_usable,
+    make_source,
+    read_class_names,
+    suffix_of,
+)
 from ioprof.converters.sources.source_image import SourceImage
 from ioprof.converters.sources.validation_labels import Labels, find_labels, missing_labels
 from ioprof.errors import CommandError, DatasetError
@@ -30,13 +39,17 @@ def open_tree(path: Path, split: str, refusals: Refusals) -> Source | None:
 
 
 def open_kaggle(path: Path, split: str, refusals: Refusals) -> Source | None:
-    """The unpacked download of Kaggle's "ImageNet Object Localization Challenge" at `path`, as a source."""
+    """The unpacked download of Kaggle's "ImageNet Object Localization Challenge" at `path`, as a
+    source.
+    """
     data = next((path / inner for inner in _KAGGLE if (path / inner).is_dir()), None)
     if data is None:
         return None
     root = data / split
     if not root.is_dir():
-        raise CommandError(f"{data}: has no folder {split}; give the name of an existing one with --split")
+        raise CommandError(
+            f"{data}: has no folder {split}; give the name of an existing one with --split"
+        )
     lists = [path, path.parent, data.parent.parent.parent]
     source = _class_folders(root, path, lists, refusals)
     if source is not None:
@@ -49,7 +62,9 @@ def open_kaggle(path: Path, split: str, refusals: Refusals) -> Source | None:
 
 def _class_folders(root: Path, path: Path, lists: list[Path], refusals: Refusals) -> Source | None:
     with os.scandir(root) as entries:
-        folders = sorted(entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir())
+        folders = sorted(
+            entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()
+        )
     folders = [folder for folder in folders if is_usable(folder, str(root), refusals)]
     images = ListingWriter()
     others: Counter[str] = Counter()
@@ -60,7 +75,14 @@ def _class_folders(root: Path, path: Path, lists: list[Path], refusals: Refusals
             files = [entry.name for entry in entries if entry.is_file()]
         names = [name for name in files if is_image(name)]
         others.update(suffix_of(name) for name in files if not is_image(name))
-        images.add_class(folder, [SourceImage(folder, name, where) for name in names if is_usable(name, where, refusals)])
+        images.add_class(
+            folder,
+            [
+                SourceImage(folder, name, where)
+                for name in names
+                if is_usable(name, where, refusals)
+            ],
+        )
         if not names:
             empty.append(folder)
     if len(empty) == len(folders):
@@ -68,12 +90,21 @@ def _class_folders(root: Path, path: Path, lists: list[Path], refusals: Refusals
     if empty:
         more = f" (and {len(empty) - 1} more)" if len(empty) > 1 else ""
         raise DatasetError(
-            f"{root / min(empty)}{more}: a class folder without images; it would be given a label: remove it, or add images"
+            f"{root / min(empty)}{more}: a class folder without images; it would be given a label:"
+            " remove it, or add images"
         )
     kind = "tree of synthetic images" if (path / SYNTHETIC_NAME).exists() else "image tree"
     class_names = read_class_names(*lists)
     # A class whose images are all refused keeps its label.
-    return make_source(f"{kind} {_real_name(root)}", images, path, root, wnids=folders, class_names=class_names, passed_over=others)
+    return make_source(
+        f"{kind} {_real_name(root)}",
+        images,
+        path,
+        root,
+        wnids=folders,
+        class_names=class_names,
+        passed_over=others,
+    )
 
 
 def _flat_folder(root: Path, path: Path, labels: Labels, refusals: Refusals) -> Source | None:
@@ -83,9 +114,15 @@ def _flat_folder(root: Path, path: Path, labels: Labels, refusals: Refusals) -> 
     folder = str(root.absolute())
     images = ListingWriter()
     usable = (name for name in names if is_usable(name, folder, refusals))
-    images.add(SourceImage(wnid, name, folder) for name in usable if (wnid := labels.known_wnid(name, folder, refusals)))
+    images.add(
+        SourceImage(wnid, name, folder)
+        for name in usable
+        if (wnid := labels.known_wnid(name, folder, refusals))
+    )
     description = f"folder {_real_name(root)} with labels of {labels.description}"
-    return make_source(description, images, path, root, wnids=labels.wnids, class_names=labels.class_names)
+    return make_source(
+        description, images, path, root, wnids=labels.wnids, class_names=labels.class_names
+    )
 
 
 def _list_images(root: Path) -> list[str]:

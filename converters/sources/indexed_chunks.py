@@ -1,7 +1,9 @@
-"""MosaicML's MDS shards and LitData's chunks, as sources: files of samples, whose `index.json` says what a sample is.
+"""MosaicML's MDS shards and LitData's chunks, as sources: files of samples, whose `index.json` says
+what a sample is.
 
-Both begin with the number of samples and their places (uint32 each). A sample begins with the sizes of its values (uint32 each, of
-MDS only of those without a fixed size), and the values follow. Only integers and bytes are read; nothing is unpickled.
+Both begin with the number of samples and their places (uint32 each). A sample begins with the sizes
+of its values (uint32 each, of MDS only of those without a fixed size), and the values follow. Only
+integers and bytes are read; nothing is unpickled.
 """
 
 import json
@@ -24,9 +26,16 @@ _NAMES: Final = ("name", "filename", "path", "key", "__key__", "id")
 _WNIDS: Final = ("wnid", "synset")
 _IMAGE_ENCODINGS: Final = ("jpeg", "png", "bytes", "image")
 _NUMBERS: Final = {
-    "int": "<q", "int64": "<q", "uint64": "<Q", "int32": "<i", "uint32": "<I", "int16": "<h", "uint16": "<H", "int8": "<b",
+    "int": "<q",
+    "int64": "<q",
+    "uint64": "<Q",
+    "int32": "<i",
+    "uint32": "<I",
+    "int16": "<h",
+    "uint16": "<H",
+    "int8": "<b",
     "uint8": "<B",
-}  # fmt: skip
+}
 _TEXTS: Final = ("str", "text")
 _MAX_SAMPLES: Final = 10**8
 _MAX_COLUMNS: Final = 256
@@ -43,7 +52,9 @@ class Columns:
     """Bytes of a value; 0: its size is stored before it."""
 
     def place(self, wanted: Sequence[str], encodings: Sequence[str]) -> int | None:
-        """Index of the first of the wanted columns that has one of the encodings; else of the only one with such an encoding."""
+        """Index of the first of the wanted columns that has one of the encodings; else of the only
+        one with such an encoding.
+        """
         plain = [encoding.partition(":")[0] for encoding in self.encodings]
         for name in wanted:
             for index, column in enumerate(self.names):
@@ -66,7 +77,9 @@ def open_mds(path: Path, split: str, refusals: Refusals) -> Source | None:
         raw = shard.get("raw_data")
         file = inside(index.parent, raw.get("basename") if isinstance(raw, dict) else None, index)
         if shard.get("compression") and not file.is_file():
-            raise CommandError(f"{index}: compressed shards cannot be read at random; unpack them first")
+            raise CommandError(
+                f"{index}: compressed shards cannot be read at random; unpack them first"
+            )
         columns = _mds_columns(index, shard)
         _add_chunk(file, columns, _count(shard.get("samples"), index), table, refusals)
     return table.finish(f"{len(shards)} MDS shards of {shown_name(path)}", path)
@@ -83,7 +96,10 @@ def open_litdata(path: Path, split: str, refusals: Refusals) -> Source | None:
         raise DatasetError(f"{index}: no list of chunks with their configuration")
     for key in ("compression", "encryption"):
         if config.get(key):
-            raise CommandError(f"{index}: chunks with {key} cannot be read at random; optimize the data again without it")
+            raise CommandError(
+                f"{index}: chunks with {key} cannot be read at random; optimize the data again"
+                " without it"
+            )
     columns = _litdata_columns(index, config)
     table = RecordTable("file", refusals)
     for chunk in chunks:
@@ -110,11 +126,15 @@ def _count(value: object, index: Path) -> int:
 
 
 def _mds_columns(index: Path, shard: dict[str, Any]) -> Columns:
-    names, encodings, sizes = (shard.get(f"column_{key}") for key in ("names", "encodings", "sizes"))
+    names, encodings, sizes = (
+        shard.get(f"column_{key}") for key in ("names", "encodings", "sizes")
+    )
     if not (isinstance(names, list) and isinstance(encodings, list) and isinstance(sizes, list)):
         raise DatasetError(f"{index}: a shard without columns")
     if not len(names) == len(encodings) == len(sizes) or len(names) > _MAX_COLUMNS:
-        raise DatasetError(f"{index}: the columns of a shard have {len(names)} names and {len(sizes)} sizes")
+        raise DatasetError(
+            f"{index}: the columns of a shard have {len(names)} names and {len(sizes)} sizes"
+        )
     if not all(isinstance(text, str) for text in [*names, *encodings]):
         raise DatasetError(f"{index}: a column of a shard has no name or encoding")
     if not all(size is None or (type(size) is int and 0 <= size < 1 << 32) for size in sizes):
@@ -124,7 +144,11 @@ def _mds_columns(index: Path, shard: dict[str, Any]) -> Columns:
 
 def _litdata_columns(index: Path, config: dict[str, Any]) -> Columns:
     encodings = config.get("data_format")
-    if not isinstance(encodings, list) or not all(isinstance(each, str) for each in encodings) or len(encodings) > _MAX_COLUMNS:
+    if (
+        not isinstance(encodings, list)
+        or not all(isinstance(each, str) for each in encodings)
+        or len(encodings) > _MAX_COLUMNS
+    ):
         raise DatasetError(f"{index}: no list of the formats of a sample's values")
     names = tuple(map(str, range(len(encodings))))
     try:  # the tree of a flat dict: [1, {"context": "[\"image\", \"label\"]", ...}]
@@ -136,13 +160,20 @@ def _litdata_columns(index: Path, config: dict[str, Any]) -> Columns:
     return Columns(names, tuple(encodings), (0,) * len(encodings))
 
 
-def _add_chunk(file: Path, columns: Columns, count: int, table: RecordTable, refusals: Refusals) -> None:
+def _add_chunk(
+    file: Path, columns: Columns, count: int, table: RecordTable, refusals: Refusals
+) -> None:
     image = columns.place(_IMAGES, _IMAGE_ENCODINGS)
     label = columns.place(_LABELS, (*_NUMBERS, *_TEXTS))
     name, wnid = columns.place(_NAMES, _TEXTS), columns.place(_WNIDS, _TEXTS)
     if image is None or (label is None and wnid is None):
-        shown = ", ".join(f"{each}: {kind}" for each, kind in zip(columns.names, columns.encodings, strict=True))[:100]
-        raise DatasetError(f"{file}: no columns of an encoded image and a label ({shown}); jpeg, png or bytes and int are expected")
+        shown = ", ".join(
+            f"{each}: {kind}" for each, kind in zip(columns.names, columns.encodings, strict=True)
+        )[:100]
+        raise DatasetError(
+            f"{file}: no columns of an encoded image and a label ({shown}); jpeg, png or bytes and"
+            " int are expected"
+        )
     where = str(file.absolute())
     with mapped(file) as content:
         places = _places(content, count, where)
@@ -159,11 +190,25 @@ def _add_chunk(file: Path, columns: Columns, count: int, table: RecordTable, ref
                     class_name = _text(content, *values[wnid]) or class_name
                 key = _text(content, *values[name]) if name is not None else ""
             except DatasetError as error:
-                refusals.add(f"{file.name}@{number}", DatasetError(f"{where}: sample {number}: {error}"))
+                refusals.add(
+                    f"{file.name}@{number}", DatasetError(f"{where}: sample {number}: {error}")
+                )
                 continue
-            if class_name.isascii() and class_name.isdigit() and len(class_name) < 10 and number_label is None:
+            if (
+                class_name.isascii()
+                and class_name.isdigit()
+                and len(class_name) < 10
+                and number_label is None
+            ):
                 number_label, class_name = int(class_name), ""
-            table.add(where, start, end - start, key or f"{file.stem}_{number:08d}", label=number_label, class_name=class_name)
+            table.add(
+                where,
+                start,
+                end - start,
+                key or f"{file.stem}_{number:08d}",
+                label=number_label,
+                class_name=class_name,
+            )
 
 
 def _places(content: memoryview, count: int, where: str) -> tuple[int, ...]:
@@ -172,13 +217,19 @@ def _places(content: memoryview, count: int, where: str) -> tuple[int, ...]:
         raise DatasetError(f"{where}: cut short ({len(content)} bytes); get the file again")
     found, *places = struct.unpack_from(f"<{count + 2}I", content)
     if found != count:
-        raise DatasetError(f"{where}: holds {found} samples, the index says {count}; get the files again")
+        raise DatasetError(
+            f"{where}: holds {found} samples, the index says {count}; get the files again"
+        )
     if places and (places[0] < head or places != sorted(places) or places[-1] > len(content)):
-        raise DatasetError(f"{where}: cut short, or damaged (places of its samples); get the file again")
+        raise DatasetError(
+            f"{where}: cut short, or damaged (places of its samples); get the file again"
+        )
     return tuple(places)
 
 
-def _values(content: memoryview, start: int, end: int, sizes: tuple[int, ...]) -> list[tuple[int, int]]:
+def _values(
+    content: memoryview, start: int, end: int, sizes: tuple[int, ...]
+) -> list[tuple[int, int]]:
     """First and last place of each value of the sample."""
     num_variable = sizes.count(0)
     if end - start < 4 * num_variable:

@@ -1,7 +1,7 @@
 """All images of a source, sorted by class and name, stored in temporary files instead of memory.
 
-A million Python objects take some hundred megabytes, and every pass over them evicts the CPU caches. Here an image is a record in
-an unnamed temporary file, and becomes an object on access.
+A million Python objects take some hundred megabytes, and every pass over them evicts the CPU
+caches. Here an image is a record in an unnamed temporary file, and becomes an object on access.
 """
 
 import hashlib
@@ -54,7 +54,9 @@ class Lines:
         """`count` byte strings, from the number `first` on."""
         ends = memoryview(self._ends.read(_END_BYTES * first, _END_BYTES * (count + 1))).cast("Q")
         content = self._content.read(ends[0], ends[count] - ends[0])
-        return [content[ends[number] - ends[0] : ends[number + 1] - ends[0]] for number in range(count)]
+        return [
+            content[ends[number] - ends[0] : ends[number + 1] - ends[0]] for number in range(count)
+        ]
 
     def hash_into(self, digest: "hashlib._Hash") -> None:
         """Update `digest` with all byte strings and their lengths."""
@@ -100,11 +102,16 @@ class _TemporaryBytes:
 
 def _disk_full(error: OSError) -> CommandError:
     what = "the list of images cannot be written to the folder for temporary files"
-    return CommandError(f"{what} ({error.strerror or error}); name one with free space: TMPDIR=/path/to/folder", exit_code=1)
+    return CommandError(
+        f"{what} ({error.strerror or error}); name one with free space: TMPDIR=/path/to/folder",
+        exit_code=1,
+    )
 
 
 class StoredNumbers:
-    """Whole numbers below 2^32 in a temporary file, to be read in order; raises `CommandError` when the disk is full."""
+    """Whole numbers below 2^32 in a temporary file, to be read in order; raises `CommandError` when
+    the disk is full.
+    """
 
     def __init__(self, numbers: NDArray[np.uint32]) -> None:
         self._content, self._count = _TemporaryBytes(), len(numbers)
@@ -125,7 +132,12 @@ class Listing:
     """The images of a source, sorted by wnid and name."""
 
     def __init__(
-        self, kind: str, lines: Lines, places: tuple[str, ...], classes: list[tuple[str, int, int]], num_bytes: int
+        self,
+        kind: str,
+        lines: Lines,
+        places: tuple[str, ...],
+        classes: list[tuple[str, int, int]],
+        num_bytes: int,
     ) -> None:
         self.kind, self.places = kind, places
         self.num_bytes = num_bytes
@@ -154,7 +166,9 @@ class Listing:
                     yield self._image(wnid, line)
 
     def fingerprint(self) -> str:
-        """Digest of the images' names and of their offsets in their archives; the paths of the archives are not part of it."""
+        """Digest of the images' names and of their offsets in their archives; the paths of the
+        archives are not part of it.
+        """
         digest = hashlib.sha256(repr((self.kind, self._classes)).encode())
         self._lines.hash_into(digest)
         return digest.hexdigest()
@@ -162,7 +176,9 @@ class Listing:
     def _image(self, wnid: str, line: bytes) -> SourceImage:
         place, offset, size, group = _LINE.unpack_from(line)
         name = line[_LINE.size :].decode()
-        return SourceImage(wnid, name, self.places[place], offset, None if size < 0 else size, self.kind, group)
+        return SourceImage(
+            wnid, name, self.places[place], offset, None if size < 0 else size, self.kind, group
+        )
 
 
 class ListingWriter:
@@ -181,13 +197,17 @@ class ListingWriter:
         for image in sorted(images, key=attrgetter("name")):
             place = self._places.setdefault(image.place, len(self._places))
             size = -1 if image.size is None else image.size
-            self._lines.append(_LINE.pack(place, image.offset, size, image.group) + image.name.encode())
+            self._lines.append(
+                _LINE.pack(place, image.offset, size, image.group) + image.name.encode()
+            )
             self._bytes += image.size or 0
         if len(self._lines) > first:
             self._classes.append((wnid, first, len(self._lines) - first))
 
     def add(self, images: Iterable[SourceImage]) -> None:
-        """Add images of several classes in any order; they are held in memory until they are sorted."""
+        """Add images of several classes in any order; they are held in memory until they are
+        sorted.
+        """
         for wnid, of_class in groupby(sorted(images, key=attrgetter("wnid")), attrgetter("wnid")):
             self.add_class(wnid, of_class)
 

@@ -32,7 +32,10 @@ def open_lmdb(path: Path, split: str, refusals: Refusals) -> Source | None:
                 try:
                     label = tensorprotos.decode(content[start:end])[2]
                 except DatasetError as error:
-                    refusals.add(f"{file.parent.name}/{name}", DatasetError(f"{where} key {name[:80]!r}: {error}"))
+                    refusals.add(
+                        f"{file.parent.name}/{name}",
+                        DatasetError(f"{where} key {name[:80]!r}: {error}"),
+                    )
                     continue
                 table.add(where, start, end - start, _without_number(name), label=label)
     return table.finish(f"{len(files)} LMDB environments of {shown_name(path)}", path)

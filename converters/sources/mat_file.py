@@ -1,7 +1,8 @@
 """Struct arrays from a MATLAB Level 5 MAT-file, the format of the devkit's `meta.mat`.
 
-Only strings, real numbers and structs of them; any other value of a field becomes None. Format: MathWorks, "MAT-File Level 5 File
-Format"; an element is a type, a length and that many bytes, and an array is an element that contains elements.
+Only strings, real numbers and structs of them; any other value of a field becomes None. Format:
+MathWorks, "MAT-File Level 5 File Format"; an element is a type, a length and that many bytes, and
+an array is an element that contains elements.
 """
 
 import struct
@@ -23,7 +24,9 @@ _TEXTS: Final = {1: "utf-8", 2: "utf-8", 16: "utf-8", 4: "utf-16", 17: "utf-16"}
 
 
 def read_structs(data: bytes, where: str) -> list[dict[str, Value]]:
-    """The elements of the first struct array in the file; raises `DatasetError`, which names `where`, if there is none."""
+    """The elements of the first struct array in the file; raises `DatasetError`, which names
+    `where`, if there is none.
+    """
     try:
         order = {b"IM": "<", b"MI": ">"}[data[126:128]]
         for kind, content in _elements(data[_HEADER_BYTES:], order):
@@ -33,7 +36,10 @@ def read_structs(data: bytes, where: str) -> list[dict[str, Value]]:
             if kind == _MATRIX and (structs := _structs(content, order)) is not None:
                 return structs
     except (KeyError, ValueError, struct.error, zlib.error, StopIteration, RuntimeError) as error:
-        raise DatasetError(f"{where}: meta.mat is damaged, or no MATLAB file of level 5 ({error}); get the devkit again") from None
+        raise DatasetError(
+            f"{where}: meta.mat is damaged, or no MATLAB file of level 5 ({error}); get the devkit"
+            " again"
+        ) from None
     raise DatasetError(f"{where}: meta.mat holds no array of structs; get the devkit again")
 
 
@@ -64,7 +70,10 @@ def _structs(content: bytes, order: str) -> list[dict[str, Value]] | None:
     names = next(parts)[1]
     if width <= 0:
         raise ValueError("field names of no length")
-    fields = [names[start : start + width].split(b"\0")[0].decode("ascii", "replace") for start in range(0, len(names), width)]
+    fields = [
+        names[start : start + width].split(b"\0")[0].decode("ascii", "replace")
+        for start in range(0, len(names), width)
+    ]
     count = 1
     for side in struct.unpack(f"{order}{len(dimensions) // 4}i", dimensions):
         count *= side
@@ -81,7 +90,9 @@ def _value(content: bytes, order: str) -> Value:
     kind, data = next(parts, (0, b""))
     if _class_of(flags, order) == _CHAR:
         encoding = _TEXTS.get(kind, "utf-8")
-        return data.decode(encoding + ({"<": "-le", ">": "-be"}[order] if encoding == "utf-16" else ""), "replace")
+        return data.decode(
+            encoding + ({"<": "-le", ">": "-be"}[order] if encoding == "utf-16" else ""), "replace"
+        )
     if _class_of(flags, order) in _NUMBERS and kind in _CODES and data:
         return float(struct.unpack_from(order + _CODES[kind], data)[0])
     return None

@@ -1,4 +1,6 @@
-"""Reads images whose stored bytes frame them: records of TFRecord and RecordIO files, and values of LMDB environments."""
+"""Reads images whose stored bytes frame them: records of TFRecord and RecordIO files, and values of
+LMDB environments.
+"""
 
 import io
 import os
@@ -21,7 +23,9 @@ class PackedReader:
         self._files: dict[str, int] = {}
 
     def read(self, image: SourceImage) -> bytes:
-        """The bytes of the image's file; raises `BadImageError` for a damaged record, OSError when the storage fails."""
+        """The bytes of the image's file; raises `BadImageError` for a damaged record, OSError when
+        the storage fails.
+        """
         size = image.size or 0
         if size > _MAX_RECORD_BYTES:
             raise BadImageError(f"{size} bytes, more than {_MAX_RECORD_BYTES}: not an image")
@@ -37,7 +41,9 @@ class PackedReader:
         if shape is None:
             return bytes(data)
         stream = io.BytesIO()
-        Image.frombytes("RGB", (shape[1], shape[0]), bytes(data)).save(stream, "PNG", compress_level=_PNG_LEVEL)
+        Image.frombytes("RGB", (shape[1], shape[0]), bytes(data)).save(
+            stream, "PNG", compress_level=_PNG_LEVEL
+        )
         return stream.getvalue()
 
     def close(self) -> None:

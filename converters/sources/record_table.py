@@ -1,7 +1,8 @@
-"""The records of foreign files, by class: each is a range of bytes in a file, with a label or the name of a class.
+"""The records of foreign files, by class: each is a range of bytes in a file, with a label or the
+name of a class.
 
-Labels stay what they are. So a class is named by a wnid where all are known and sort like the labels, and otherwise by the label
-with leading zeros, which sorts the same way.
+Labels stay what they are. So a class is named by a wnid where all are known and sort like the
+labels, and otherwise by the label with leading zeros, which sorts the same way.
 """
 
 import re
@@ -43,21 +44,43 @@ class RecordTable:
         return len(self._labels)
 
     def add(
-        self, place: str, offset: int, size: int, key: str, *, label: int | None = None, class_name: str = "", group: int = 0
+        self,
+        place: str,
+        offset: int,
+        size: int,
+        key: str,
+        *,
+        label: int | None = None,
+        class_name: str = "",
+        group: int = 0,
     ) -> None:
-        """Add a record: `size` bytes at `offset` of the file `place`. It needs a label, or the name of its class, or both."""
+        """Add a record: `size` bytes at `offset` of the file `place`. It needs a label, or the name
+        of its class, or both.
+        """
         where = f"{place} ({key[:80]!r})"
         if label is not None and not 0 <= label < MAX_CLASSES:
-            return self._refusals.add(f"{Path(place).name}/{key[:200]}", DatasetError(f"{where}: the label {label} is no class"))
+            return self._refusals.add(
+                f"{Path(place).name}/{key[:200]}",
+                DatasetError(f"{where}: the label {label} is no class"),
+            )
         if label is None and not is_plain_name(class_name):
-            what = f"the class {class_name[:40]!r} cannot be used as a name" if class_name else "no label, and no name of a class"
-            return self._refusals.add(f"{Path(place).name}/{key[:200]}", DatasetError(f"{where}: {what}"))
+            what = (
+                f"the class {class_name[:40]!r} cannot be used as a name"
+                if class_name
+                else "no label, and no name of a class"
+            )
+            return self._refusals.add(
+                f"{Path(place).name}/{key[:200]}", DatasetError(f"{where}: {what}")
+            )
         self._lines.append(
-            _ROW.pack(self._places.setdefault(place, len(self._places)), offset, size, group) + key.encode(errors="replace")
+            _ROW.pack(self._places.setdefault(place, len(self._places)), offset, size, group)
+            + key.encode(errors="replace")
         )
         self._labels.append(_NO_LABEL if label is None else label)
         self._numbers.append(
-            _NO_LABEL if label is not None else self._class_numbers.setdefault(class_name, len(self._class_numbers))
+            _NO_LABEL
+            if label is not None
+            else self._class_numbers.setdefault(class_name, len(self._class_numbers))
         )
         if label is not None and self._wnids is not None:
             wnid = class_name if _WNID.fullmatch(class_name) else _wnid_in(key)
@@ -66,7 +89,9 @@ class RecordTable:
         return None
 
     def finish(self, description: str, path: Path, names: Iterable[str] = ()) -> Source:
-        """The source; `names` are those of the classes by label, where the files list them. Raises `DatasetError`."""
+        """The source; `names` are those of the classes by label, where the files list them. Raises
+        `DatasetError`.
+        """
         if not len(self):
             raise DatasetError(f"{path}: no images")
         labels, wnids, class_names = self._classes(str(path), [str(name) for name in names])
@@ -85,9 +110,16 @@ class RecordTable:
         if (labels == _NO_LABEL).all():
             wnids = sorted(self._class_numbers)
             ranks = {name: rank for rank, name in enumerate(wnids)}
-            return np.array([ranks[name] for name in self._class_numbers], np.int64)[numbers], wnids, {}
+            return (
+                np.array([ranks[name] for name in self._class_numbers], np.int64)[numbers],
+                wnids,
+                {},
+            )
         if (labels == _NO_LABEL).any():
-            raise DatasetError(f"{where}: some records have labels, and others only names of classes; convert them one by one")
+            raise DatasetError(
+                f"{where}: some records have labels, and others only names of classes; convert them"
+                " one by one"
+            )
         count = max(len(names), 1 + int(labels.max()))
         if count > MAX_CLASSES:
             raise DatasetError(f"{where}: {count} classes, more than {MAX_CLASSES}")
@@ -111,7 +143,7 @@ class RecordTable:
             name = name if name.lower().endswith(IMAGE_SUFFIXES) else f"{name}.JPEG"
             if not is_plain_name(name) or name.startswith(".") or name in seen:
                 stem = Path(places[place]).stem.encode(errors="replace").decode()
-                name = f"{stem if is_plain_name(stem) and len(stem) < 100 else 'record'}_{number:08d}.JPEG"
+                name = f"{stem if is_plain_name(stem) and len(stem) < 100 else 'record'}_{number:08d}.JPEG"  # noqa: E501
             while name in seen:
                 name = f"x{name}"
             seen.add(name)

@@ -1,4 +1,6 @@
-"""MXNet's RecordIO files of images (`.rec`), as a source; the `.idx` file beside one is not needed, and is not read."""
+"""MXNet's RecordIO files of images (`.rec`), as a source; the `.idx` file beside one is not needed,
+and is not read.
+"""
 
 from pathlib import Path
 from typing import Final
@@ -24,8 +26,18 @@ def open_recordio(path: Path, split: str, refusals: Refusals) -> Source | None:
         with mapped(file) as content:
             for record in recordio.records(content, where):
                 key = f"{file.stem}_{record.number:08d}"
-                if record.label != record.label or record.label != int(min(max(record.label, -1.0), 2.0**40)):
-                    refusals.add(key, DatasetError(f"{where}: record {record.number} has the label {record.label}, no class"))
+                if record.label != record.label or record.label != int(
+                    min(max(record.label, -1.0), 2.0**40)
+                ):
+                    refusals.add(
+                        key,
+                        DatasetError(
+                            f"{where}: record {record.number} has the label {record.label}, no"
+                            " class"
+                        ),
+                    )
                     continue
-                table.add(where, record.start, record.end - record.start, key, label=int(record.label))
+                table.add(
+                    where, record.start, record.end - record.start, key, label=int(record.label)
+                )
     return table.finish(f"{len(files)} RecordIO files of {shown_name(path)}", path)

@@ -1,4 +1,6 @@
-"""Names and members of a source that cannot be used: with `--on-error fail` the first one stops the work, else they are listed."""
+"""Names and members of a source that cannot be used: with `--on-error fail` the first one stops the
+work, else they are listed.
+"""
 
 from typing import NamedTuple
 
@@ -25,4 +27,6 @@ class Refusals:
         if self._stops:
             raise error
         shown = name if name.isprintable() else repr(name)[1:-1]
-        self.found.append(Refused(shown, " ".join(str(error).encode(errors="backslashreplace").decode().split())))
+        self.found.append(
+            Refused(shown, " ".join(str(error).encode(errors="backslashreplace").decode().split()))
+        )

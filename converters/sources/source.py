@@ -1,4 +1,6 @@
-"""`Source`, the common form of every kind of source: a list of images that can be read in any order, and the labelled classes."""
+"""`Source`, the common form of every kind of source: a list of images that can be read in any
+order, and the labelled classes.
+"""
 
 import os
 from collections import Counter
@@ -15,7 +17,18 @@ from ioprof.converters.sources.refusals import Refusals, Refused
 from ioprof.errors import DatasetError
 from ioprof.format.dataset import is_plain_name
 
-IMAGE_SUFFIXES: Final = (".jpeg", ".jpg", ".jpe", ".jfif", ".png", ".bmp", ".ppm", ".tif", ".tiff", ".webp")
+IMAGE_SUFFIXES: Final = (
+    ".jpeg",
+    ".jpg",
+    ".jpe",
+    ".jfif",
+    ".png",
+    ".bmp",
+    ".ppm",
+    ".tif",
+    ".tiff",
+    ".webp",
+)
 """Suffixes of images, compared without case; other files are skipped and counted."""
 
 MAX_TEXT_BYTES: Final = 1 << 24
@@ -42,9 +55,11 @@ class Source:
     root: Path
     """The folder of the class folders, or the archive."""
     passed_over: dict[str, int] = field(default_factory=dict)
-    """Files in the class folders or tars without an image suffix: suffix → count, the most frequent first."""
+    """Files in the class folders or tars without an image suffix: suffix → count, the most frequent
+    first."""
     refused: tuple[Refused, ...] = ()
-    """Names and members that cannot be used, and are not in `images`; empty unless they are to be quarantined."""
+    """Names and members that cannot be used, and are not in `images`; empty unless they are to be
+    quarantined."""
 
     @property
     def mean_image_bytes(self) -> float:
@@ -58,13 +73,16 @@ class Source:
         return sum(os.stat(images[number].file).st_size for number in sampled) / len(sampled)
 
     def order(self, seed: int) -> StoredNumbers:
-        """The numbers of the images in the shuffled order of the records; raises `CommandError` when the disk is full."""
+        """The numbers of the images in the shuffled order of the records; raises `CommandError`
+        when the disk is full.
+        """
         return StoredNumbers(self._shuffled(seed))
 
     def _shuffled(self, seed: int) -> _Order:
         """`RandomState` because NumPy guarantees that its stream never changes (NEP 19).
 
-        Images that can only be read as a group stay together: the groups are shuffled, and the images within each group.
+        Images that can only be read as a group stay together: the groups are shuffled, and the
+        images within each group.
         """
         images, random = self.images, np.random.RandomState(seed)
         if images.kind != "parquet":
@@ -72,9 +90,13 @@ class Source:
             random.shuffle(order)  # as `permutation`, which needs three times the memory
             return order
         rank = {place: number for number, place in enumerate(sorted(images.places))}
-        keys = np.fromiter((rank[image.place] << 32 | image.group for image in images), np.int64, len(images))
+        keys = np.fromiter(
+            (rank[image.place] << 32 | image.group for image in images), np.int64, len(images)
+        )
         order = np.argsort(keys, kind="stable").astype(np.uint32)
-        groups = np.split(order, np.flatnonzero(np.diff(keys[order])) + 1)  # one per file and row group
+        groups = np.split(
+            order, np.flatnonzero(np.diff(keys[order])) + 1
+        )  # one per file and row group
         shuffled = [groups[place] for place in random.permutation(len(groups))]
         return np.concatenate([group[random.permutation(len(group))] for group in shuffled])
 
@@ -89,19 +111,26 @@ def make_source(
     class_names: dict[str, str] | None = None,
     passed_over: Counter[str] | None = None,
 ) -> Source:
-    """A source of `images`. Give `wnids` if classes can be without images, `class_names` if no file in `folder` lists them."""
+    """A source of `images`. Give `wnids` if classes can be without images, `class_names` if no file
+    in `folder` lists them.
+    """
     listing = images.finish()
     if not len(listing):
         raise DatasetError(f"{folder}: no images")
     classes = tuple(sorted(set(wnids))) if wnids is not None else listing.wnids
     names = read_class_names(folder) if class_names is None else class_names
-    return Source(description, listing, classes, names, root, dict((passed_over or Counter()).most_common()))
+    return Source(
+        description, listing, classes, names, root, dict((passed_over or Counter()).most_common())
+    )
 
 
 def check_name(name: str, where: str) -> str:
     """`name`, if it is valid as the name of a file; raises `DatasetError` otherwise."""
     if not is_plain_name(name):
-        raise DatasetError(f"{where}: the name {name!r} cannot be used (a path, a control character, or no UTF-8); rename it")
+        raise DatasetError(
+            f"{where}: the name {name!r} cannot be used (a path, a control character, or no UTF-8);"
+            " rename it"
+        )
     return name
 
 
@@ -123,11 +152,15 @@ def is_image(name: str) -> bool:
 def suffix_of(name: str) -> str:
     """The suffix under which a skipped file is counted."""
     suffix = Path(name).suffix.lower()
-    return suffix if suffix.isprintable() and suffix else "hidden" if name.startswith(".") else "other"
+    return (
+        suffix if suffix.isprintable() and suffix else "hidden" if name.startswith(".") else "other"
+    )
 
 
 def read_class_names(*folders: Path) -> dict[str, str]:
-    """Class names by wnid, from the first list of class names in one of `folders`; empty without one."""
+    """Class names by wnid, from the first list of class names in one of `folders`; empty without
+    one.
+    """
     files: Sequence[Path] = [folder / name for folder in folders for name in _CLASS_NAME_FILES]
     file = next((file for file in files if file.is_file()), None)
     if file is None or file.stat().st_size > MAX_TEXT_BYTES:

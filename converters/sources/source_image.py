@@ -9,20 +9,26 @@ class SourceImage(NamedTuple):
     wnid: str
     name: str
     place: str
-    """The archive that contains it; for an image in a file of its own, the folder, which is shared with other images."""
+    """The archive that contains it; for an image in a file of its own, the folder, which is shared
+    with other images."""
     offset: int = 0
     """Of its first byte in the archive; of `parquet` the row; of `synthetic` the image's number."""
     size: int | None = None
     """None: the whole file, or not known."""
     kind: str = "file"
-    """A key of `image_converter.READERS`, or `file`: the bytes are stored unchanged in a file or an archive."""
+    """A key of `image_converter.READERS`, or `file`: the bytes are stored unchanged in a file or an
+    archive."""
     group: int = 0
     """For images that can only be read as a group: the number of the group in the file."""
 
     @property
     def file(self) -> str:
         """The file that contains it."""
-        return self.place if self.size is not None or self.kind != "file" else f"{self.place}/{self.name}"
+        return (
+            self.place
+            if self.size is not None or self.kind != "file"
+            else f"{self.place}/{self.name}"
+        )
 
     def __str__(self) -> str:
         """For messages: the image's file, or the archive and the image's name in it."""

@@ -1,4 +1,5 @@
-"""Detection of a source's kind: ImageNet's archives, class folders, Kaggle's layout, shards of other programs, synthetic images.
+"""Detection of a source's kind: ImageNet's archives, class folders, Kaggle's layout, shards of
+other programs, synthetic images.
 
 Each opener in `SOURCES` is tried in turn. Every name in a source is untrusted input.
 """
@@ -37,7 +38,8 @@ SOURCES: Final[dict[str, Callable[[Path, str, Refusals], Source | None]]] = {
     "parquet": open_parquet,
     "tree": open_tree,
 }
-"""Each returns None when `path` is not of its kind, and raises when it is of its kind and cannot be used."""
+"""Each returns None when `path` is not of its kind, and raises when it is of its kind and cannot be
+used."""
 
 
 class UnknownSourceError(CommandError):
@@ -63,26 +65,37 @@ FORMATS: Final = {
 def open_source(path: Path, split: str, check_md5: bool = False, on_error: str = "fail") -> Source:
     """The source at `path`; raises `CommandError` or `DatasetError` if it cannot be used.
 
-    With `on_error` "quarantine" a name or a member that cannot be used is left out, and listed in `Source.refused`. With
-    `check_md5` ImageNet's archives in it are read first, and their MD5 compared with the published values.
+    With `on_error` "quarantine" a name or a member that cannot be used is left out, and listed in
+    `Source.refused`. With `check_md5` ImageNet's archives in it are read first, and their MD5
+    compared with the published values.
     """
     return open_synthetic(path) or detect(path, split, check_md5, on_error)[1]
 
 
-def detect(path: Path, split: str, check_md5: bool = False, on_error: str = "quarantine") -> tuple[str, Source]:
-    """Kind of the source at `path`, a key of `SOURCES`, and the source; raises as `open_source` does."""
+def detect(
+    path: Path, split: str, check_md5: bool = False, on_error: str = "quarantine"
+) -> tuple[str, Source]:
+    """Kind of the source at `path`, a key of `SOURCES`, and the source; raises as `open_source`
+    does.
+    """
     try:
         return _detect(path, split, check_md5, on_error)
     except OSError as error:
-        raise CommandError(f"{error.filename or path}: cannot be read ({error.strerror or error})") from None
+        raise CommandError(
+            f"{error.filename or path}: cannot be read ({error.strerror or error})"
+        ) from None
 
 
 def _detect(path: Path, split: str, check_md5: bool, on_error: str) -> tuple[str, Source]:
     if not path.exists():
-        raise CommandError(f"{path}: no such file or folder; give the folder of the class folders, or {archive_name(split)}")
+        raise CommandError(
+            f"{path}: no such file or folder; give the folder of the class folders, or"
+            f" {archive_name(split)}"
+        )
     if (path / MANIFEST_NAME).exists():
         raise CommandError(
-            f"{path}: already a dataset of ioprof ({MANIFEST_NAME}); another layout of it makes: ioprof convert dataset"
+            f"{path}: already a dataset of ioprof ({MANIFEST_NAME}); another layout of it makes:"
+            " ioprof convert dataset"
         )
     if check_md5:
         check_archives(path, split)
@@ -92,6 +105,6 @@ def _detect(path: Path, split: str, check_md5: bool, on_error: str) -> tuple[str
         if source is not None:
             return kind, replace(source, refused=tuple(refusals.found))
     raise UnknownSourceError(
-        f"{path}: neither a folder of class folders with images nor {archive_name(split)} nor Parquet shards, "
-        "nor any other form that is read (docs/formats.md)"
+        f"{path}: neither a folder of class folders with images nor {archive_name(split)} nor"
+        " Parquet shards, nor any other form that is read (docs/formats.md)"
     )

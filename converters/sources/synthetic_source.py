@@ -1,4 +1,6 @@
-"""`synthetic:N` as a source: the images that `generate` would write, created in memory by the worker that needs them."""
+"""`synthetic:N` as a source: the images that `generate` would write, created in memory by the
+worker that needs them.
+"""
 
 import re
 from collections.abc import Iterator
@@ -32,7 +34,9 @@ class SyntheticImage(NamedTuple):
 def synthetic_images(options: GenerateOptions) -> Iterator[SyntheticImage]:
     """The images that `generate` makes with these options, class after class."""
     wnids = synthetic_classes(options)
-    for number, target in enumerate(target_bytes(options.images, np.random.default_rng([options.seed, 0]))):
+    for number, target in enumerate(
+        target_bytes(options.images, np.random.default_rng([options.seed, 0]))
+    ):
         wnid = wnids[number * options.num_classes // options.images]
         yield SyntheticImage(number, wnid, f"{wnid}_{number}.JPEG", int(target))
 
@@ -62,7 +66,13 @@ def open_synthetic(path: Path) -> Source | None:
     options = GenerateOptions(images=int(match[1]))
     images = ListingWriter("synthetic")
     for wnid, of_class in groupby(synthetic_images(options), attrgetter("wnid")):
-        images.add_class(wnid, (SourceImage(wnid, each.name, str(path), each.number, each.target_bytes) for each in of_class))
+        images.add_class(
+            wnid,
+            (
+                SourceImage(wnid, each.name, str(path), each.number, each.target_bytes)
+                for each in of_class
+            ),
+        )
     names = {wnid: class_name(wnid) for wnid in synthetic_classes(options)}
     return make_source(str(path), images, path, path, class_names=names)
 

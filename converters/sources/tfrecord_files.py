@@ -23,7 +23,10 @@ def open_tfrecord(path: Path, split: str, refusals: Refusals) -> Source | None:
     if not files:
         return None
     if head_of(files[0]).startswith(_GZIP):
-        raise CommandError(f"{files[0]}: compressed TFRecord files cannot be read at random; unpack them first with gunzip")
+        raise CommandError(
+            f"{files[0]}: compressed TFRecord files cannot be read at random; unpack them first"
+            " with gunzip"
+        )
     table = RecordTable("tfrecord", refusals)
     for file in files:
         where = str(file.absolute())
@@ -32,16 +35,31 @@ def open_tfrecord(path: Path, split: str, refusals: Refusals) -> Source | None:
                 try:
                     found = tfrecord.parse_example(content, start + tfrecord.HEAD_BYTES, end - 4)
                 except DatasetError as error:
-                    refusals.add(f"{file.name}@{start}", DatasetError(f"{where}: the record at byte {start}: {error}"))
+                    refusals.add(
+                        f"{file.name}@{start}",
+                        DatasetError(f"{where}: the record at byte {start}: {error}"),
+                    )
                     continue
-                table.add(where, start, end - start, found.name, label=found.label, class_name=found.synset)
+                table.add(
+                    where,
+                    start,
+                    end - start,
+                    found.name,
+                    label=found.label,
+                    class_name=found.synset,
+                )
     return table.finish(f"{len(files)} TFRecord files of {shown_name(path)}", path)
 
 
 def _without_suffix(path: Path, split: str) -> list[Path]:
     """Files called `train-00000-of-01024`, as the scripts for ImageNet name them."""
     if path.is_dir():
-        found = sorted(file for folder in (path / split, path) if folder.is_dir() for file in folder.glob(f"{split}*-of-*"))
+        found = sorted(
+            file
+            for folder in (path / split, path)
+            if folder.is_dir()
+            for file in folder.glob(f"{split}*-of-*")
+        )
         found = [file for file in found if not file.suffix]
     else:
         found = [path]

@@ -1,8 +1,8 @@
 """Tars of samples, as webdataset writes them, with any names; and tars of class folders.
 
-A sample is the members that share a key, which ends at the first dot after the last slash: an image, and its label as `.cls`
-(digits, or the name of the class), `.json` (a key such as `label`), or `.txt`. Where an image has no such neighbour, its folder is
-its class.
+A sample is the members that share a key, which ends at the first dot after the last slash: an
+image, and its label as `.cls` (digits, or the name of the class), `.json` (a key such as `label`),
+or `.txt`. Where an image has no such neighbour, its folder is its class.
 """
 
 import json
@@ -34,12 +34,17 @@ class _Label(NamedTuple):
 
 
 def open_webdataset(path: Path, split: str, refusals: Refusals) -> Source | None:
-    """The tar `path`, or the tars in the folder `path` that belong to `split`, as a source; None for ImageNet's own tars."""
+    """The tar `path`, or the tars in the folder `path` that belong to `split`, as a source; None
+    for ImageNet's own tars.
+    """
     if path.is_dir() and (path / archive_name(split)).exists():
         return None
     files = find_shards(path, split, _SUFFIXES)
     if not files and (packed := find_shards(path, split, _COMPRESSED)):
-        raise CommandError(f"{packed[0]}: compressed tars cannot be read at random; unpack them first (gunzip, unxz, zstd -d, ...)")
+        raise CommandError(
+            f"{packed[0]}: compressed tars cannot be read at random; unpack them first (gunzip,"
+            " unxz, zstd -d, ...)"
+        )
     if not files or not _is_webdataset(files[0]):
         return None
     table, others = RecordTable("file", refusals), Counter[str]()
@@ -66,7 +71,11 @@ def parse_label(extension: str, content: bytes) -> _Label | None:
             return None
         if not isinstance(keys, dict):
             return None
-        values = [keys[key] for key in _KEYS if isinstance(keys.get(key), int | str) and not isinstance(keys.get(key), bool)]
+        values = [
+            keys[key]
+            for key in _KEYS
+            if isinstance(keys.get(key), int | str) and not isinstance(keys.get(key), bool)
+        ]
         number = next((value for value in values if isinstance(value, int)), None)
         name = next((value for value in values if isinstance(value, str)), "")
         return _Label(number, name) if values else None
@@ -78,11 +87,15 @@ def parse_label(extension: str, content: bytes) -> _Label | None:
 
 
 def _is_webdataset(file: Path) -> bool:
-    """Whether a tar holds samples or class folders, and not what ImageNet's own tars hold: tars, or images alone."""
+    """Whether a tar holds samples or class folders, and not what ImageNet's own tars hold: tars, or
+    images alone.
+    """
     if not _looks_like_tar(file):
         return False
     with file.open("rb") as stream:
-        found = tar_members.members(stream.fileno(), str(file), 0, os.fstat(stream.fileno()).st_size, lambda *_: None)
+        found = tar_members.members(
+            stream.fileno(), str(file), 0, os.fstat(stream.fileno()).st_size, lambda *_: None
+        )
         try:
             first, second = next(found, None), next(found, None)
         except DatasetError:
@@ -90,7 +103,9 @@ def _is_webdataset(file: Path) -> bool:
     if first is None or first.name.endswith(".tar"):
         return False
     extension = split_key(first.name)[1]
-    if extension.rpartition(".")[2] in _LABELS or ("/" in first.name and is_image(first.name.rpartition("/")[2])):
+    if extension.rpartition(".")[2] in _LABELS or (
+        "/" in first.name and is_image(first.name.rpartition("/")[2])
+    ):
         return True
     return second is not None and split_key(second.name)[0] == split_key(first.name)[0]
 
@@ -108,7 +123,9 @@ def _add_shard(file: Path, table: RecordTable, others: Counter[str], refusals: R
             _add_sample(descriptor, where, key, sample, table, others)
 
 
-def _samples(members: Iterator[tar_members.Member]) -> Iterator[tuple[str, list[tar_members.Member]]]:
+def _samples(
+    members: Iterator[tar_members.Member],
+) -> Iterator[tuple[str, list[tar_members.Member]]]:
     current, sample = "", list[tar_members.Member]()
     for member in members:
         key, _ = split_key(member.name)
@@ -122,7 +139,12 @@ def _samples(members: Iterator[tar_members.Member]) -> Iterator[tuple[str, list[
 
 
 def _add_sample(
-    descriptor: int, where: str, key: str, sample: list[tar_members.Member], table: RecordTable, others: Counter[str]
+    descriptor: int,
+    where: str,
+    key: str,
+    sample: list[tar_members.Member],
+    table: RecordTable,
+    others: Counter[str],
 ) -> None:
     images, labels = [], []
     for member in sample:
@@ -141,7 +163,9 @@ def _add_sample(
             label = parse_label(extension, os.pread(descriptor, member.size, member.offset))
             # A description beside the number may name the class.
             if label is not None:
-                found = _Label(label.number if found.number is None else found.number, found.name or label.name)
+                found = _Label(
+                    label.number if found.number is None else found.number, found.name or label.name
+                )
     if found == _Label(None, ""):
         found = _Label(None, key.rpartition("/")[0].rpartition("/")[2])
     image, extension = images[0]

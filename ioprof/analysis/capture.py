@@ -18,18 +18,21 @@ from ioprof.format.trace import Trace
 _MOST_NAMES: Final = 5
 _LEAST_FAULT_RATIO: Final = 0.01  # of faults of unknown length that is mentioned
 _LEAST_RAW_BYTES: Final = 1_000_000
-"""Read by raw system calls in a process, from which on it is mentioned, if it is also this share of all that the process read.
-Allocators and torch read their settings in /proc and /sys so: 50 bytes to 2 kB."""
+"""Read by raw system calls in a process, from which on it is mentioned, if it is also this share of
+all that the process read. Allocators and torch read their settings in /proc and /sys so: 50 bytes
+to 2 kB."""
 _LEAST_RAW_RATIO: Final = 0.01
 _RAW: Final = "raw system calls"
 _URING: Final = "io_uring"
 _UNPREPARED: Final = "exec without capture"
 _HIDDEN: Final = (
-    "nothing was recorded of {} ({}), for which the folder of the recording was not there, as in a container with a /tmp of its "
-    "own; type: TMPDIR=FOLDER ioprof record ..., with a folder that has the same path in there and can be written"
+    "nothing was recorded of {} ({}), for which the folder of the recording was not there, as in a"
+    " container with a /tmp of its own; type: TMPDIR=FOLDER ioprof record ..., with a folder that"
+    " has the same path in there and can be written"
 )
 _UNCAPTURED: Final = (
-    "{} without the capture library ({}): statically linked, setuid, or started with an empty environment; their reads are not seen"
+    "{} without the capture library ({}): statically linked, setuid, or started with an empty"
+    " environment; their reads are not seen"
 )
 _NOTED: Final = {
     _URING: "used io_uring, whose reads are not seen",
@@ -37,16 +40,25 @@ _NOTED: Final = {
     _RAW: "read by raw system calls, which are counted but not timed",
     _UNPREPARED: "started a program with an environment without ioprof; its reads are not seen",
     "stdio of unknown size": "read through stdio in a way that hides how many bytes were read",
-    PYTHON_PROGRAM: "ran Python without the hooks of ioprof, so that only its reads are seen; start its "
-    "script with python instead of a frozen program, or call ioprof.instrument.autostart.start() where it begins",
+    PYTHON_PROGRAM: (
+        "ran Python without the hooks of ioprof, so that only its reads are seen; start its script"
+        " with python instead of a frozen program, or call ioprof.instrument.autostart.start()"
+        " where it begins"
+    ),
 }
-"""What the capture library noticed, as the end of a sentence; the keys are those of `schema.NOTED`."""
+"""What the capture library noticed, as the end of a sentence; the keys are those of
+`schema.NOTED`."""
 
 _TO_TYPE: Final = {
-    "setuid program": "no library is loaded into it; start ioprof with the rights that the job needs, without {program}",
+    "setuid program": (
+        "no library is loaded into it; start ioprof with the rights that the job needs, without"
+        " {program}"
+    ),
     "32-bit program": "the capture library is a 64-bit one; use a 64-bit build of {program}",
     "static program": "its own reads are not seen; those of dynamic programs that it starts are",
-    "launcher": "its command may run where it is not recorded; type: {program} ... ioprof record -- COMMAND",
+    "launcher": (
+        "its command may run where it is not recorded; type: {program} ... ioprof record -- COMMAND"
+    ),
 }
 """What to do about programs that cannot be recorded, by `schema.NOT_FOLLOWED`."""
 
@@ -56,7 +68,9 @@ def capture(trace: Trace) -> Capture:
     recorded = trace.run.capture
     busy_ns = _job_ns(trace)
     cost_ns = _cost_ns(trace, _positive(recorded.ns_per_span), _positive(recorded.ns_per_call))
-    most_ns = _cost_ns(trace, _positive(recorded.ns_per_cold_span), _positive(recorded.ns_per_cold_call))
+    most_ns = _cost_ns(
+        trace, _positive(recorded.ns_per_cold_span), _positive(recorded.ns_per_cold_call)
+    )
     return Capture(
         events=trace.num_spans,
         lost=sum(process.lost or 0 for process in trace.run.processes),
@@ -65,7 +79,9 @@ def capture(trace: Trace) -> Capture:
         ns_per_call=_positive(recorded.ns_per_call),
         overhead_ratio=cost_ns / busy_ns if cost_ns is not None and busy_ns else None,
         not_seen=tuple(not_seen(trace)),
-        overhead_ratio_most=most_ns / busy_ns if most_ns is not None and cost_ns is not None and busy_ns else None,
+        overhead_ratio_most=(
+            most_ns / busy_ns if most_ns is not None and cost_ns is not None and busy_ns else None
+        ),
         overhead_reason=recorded.cost_reason or Reason.COST_UNRESOLVED if cost_ns is None else None,
         native=recorded.native,
         negligible=tuple(_noted(trace, are_negligible=True)),
@@ -75,22 +91,35 @@ def capture(trace: Trace) -> Capture:
 def not_seen(trace: Trace) -> Iterator[str]:
     """One sentence for each thing that the run did and the recording cannot show."""
     for failure in trace.run.failures:
-        yield f"the job failed: {failure.what}" if failure.rank is None else f"rank {failure.rank} failed: {failure.what}"
+        yield (
+            f"the job failed: {failure.what}"
+            if failure.rank is None
+            else f"rank {failure.rank} failed: {failure.what}"
+        )
     for process in _unclosed(trace):
-        rest = "nothing of it was recorded" if process.last_ns is None else f"nothing of it after {process.last_ns / 1e9:.1f} s"
+        rest = (
+            "nothing of it was recorded"
+            if process.last_ns is None
+            else f"nothing of it after {process.last_ns / 1e9:.1f} s"
+        )
         yield f"{_name(process)} ended without closing its record; {rest}"
     yield from _missing_ranks(trace)
     for process in trace.run.processes:
         if process.lost:
             spans = f"{process.lost:,} span{'s' if process.lost > 1 else ''}"
             yield f"{_name(process)} had no room for {spans}; their time is in loader or host"
-    yield from (f"capture file {damage.file}: {damage.what}" for damage in trace.run.capture.damaged)
+    yield from (
+        f"capture file {damage.file}: {damage.what}" for damage in trace.run.capture.damaged
+    )
     yield from (f"run.json: {problem}; it counts as not recorded" for problem in trace.run.problems)
     yield from map(damage_text, trace.run.kept.damaged)
     yield from _reads(trace)
     for hook in trace.run.capture.unobserved:
         why = f" ({hook.why})" if hook.why else ""
-        yield f"a hook could not be installed, and what it observes was not recorded: {hook.unobserved}{why}"
+        yield (
+            "a hook could not be installed, and what it observes was not recorded:"
+            f" {hook.unobserved}{why}"
+        )
     yield from _faults(trace)
     yield from _noted(trace, are_negligible=False)
     yield from _not_followed(trace)
@@ -107,13 +136,19 @@ def _job_ns(trace: Trace) -> int:
 
 
 def _cost_ns(trace: Trace, each_ns: float | None, call_ns: float | None) -> float | None:
-    """What recording took: spans at the cost of one span, calls that the library saw at the cost of one call."""
+    """What recording took: spans at the cost of one span, calls that the library saw at the cost of
+    one call.
+    """
     counters = _read_counters(trace)
     calls = sum(reads.spans or 0 for reads in counters)
     short = sum(reads.short_calls or 0 for reads in counters)
     if each_ns is None or (calls + short and call_ns is None):
         return None
-    return (trace.num_spans - calls) * each_ns + (calls + short) * (call_ns or 0) + window_cost_ns(trace)
+    return (
+        (trace.num_spans - calls) * each_ns
+        + (calls + short) * (call_ns or 0)
+        + window_cost_ns(trace)
+    )
 
 
 def _positive(cost_ns: float | None) -> float | None:
@@ -127,21 +162,33 @@ def _read_counters(trace: Trace) -> list[ReadCounters]:
 
 
 def _coverage(trace: Trace) -> float | None:
-    """Bytes that the library saw over proc io counters, of the processes in which both were read at the same moment."""
+    """Bytes that the library saw over proc io counters, of the processes in which both were read at
+    the same moment.
+    """
     compared = [reads for reads in _read_counters(trace) if reads.io_rchar]
     counted = sum(reads.io_rchar or 0 for reads in compared)
     return sum(reads.seen_bytes or 0 for reads in compared) / counted if counted else None
 
 
 def _unclosed(trace: Trace) -> list[ProcessRecord]:
-    """Ranks and workers that were killed. Idle workers of a rank that came to its end get a SIGTERM, and close nothing either."""
+    """Ranks and workers that were killed. Idle workers of a rank that came to its end get a
+    SIGTERM, and close nothing either.
+    """
     parts = [process for process in trace.run.processes if process.role in ("rank", "worker")]
     ended = {process.rank for process in parts if process.role == "rank" and process.closed}
-    return [process for process in parts if process.closed is False and not (process.role == "worker" and process.rank in ended)]
+    return [
+        process
+        for process in parts
+        if process.closed is False and not (process.role == "worker" and process.rank in ended)
+    ]
 
 
 def _name(process: ProcessRecord) -> str:
-    name = "a process of no rank" if process.rank is None or process.rank < 0 else f"rank {process.rank}"
+    name = (
+        "a process of no rank"
+        if process.rank is None or process.rank < 0
+        else f"rank {process.rank}"
+    )
     if process.role == "worker":
         name += f" worker {process.worker}"
     return f"{name} (pid {process.pid})"
@@ -151,17 +198,26 @@ def _missing_ranks(trace: Trace) -> Iterator[str]:
     absent = sorted(set(range(trace.run.config.ranks or 0)) - set(trace.ranks))
     if absent:
         names = f"rank{'s' if len(absent) > 1 else ''} {', '.join(map(str, absent))}"
-        yield f"nothing was recorded of {names}: no number here includes {'them' if len(absent) > 1 else 'it'}"
+        yield (
+            f"nothing was recorded of {names}: no number here includes"
+            f" {'them' if len(absent) > 1 else 'it'}"
+        )
 
 
 def _reads(trace: Trace) -> Iterator[str]:
     recorded = trace.run.capture
     if not trace.run.reads_captured:
         why = f" ({recorded.reads_reason})" if recorded.reads_reason else ""
-        yield f"reads were not captured{why}: time spent on storage cannot be separated from other time of the loader"
+        yield (
+            f"reads were not captured{why}: time spent on storage cannot be separated from other"
+            " time of the loader"
+        )
         return
     if ratio := unknown_read_ratio(trace):
-        yield f"{ratio:.1%} of the read time has no known source: file system and counters do not say whether memory served it"
+        yield (
+            f"{ratio:.1%} of the read time has no known source: file system and counters do not say"
+            " whether memory served it"
+        )
     if recorded.reads_by:
         why = " (the capture library is not built)" if recorded.library is False else ""
         yield (
@@ -173,7 +229,10 @@ def _reads(trace: Trace) -> Iterator[str]:
 def _faults(trace: Trace) -> Iterator[str]:
     recorded = trace.run.capture
     if recorded.faults and recorded.faults.reason:
-        yield f"page faults were not recorded, so reads of memory-mapped files count as loader time: {recorded.faults.reason}"
+        yield (
+            "page faults were not recorded, so reads of memory-mapped files count as loader time:"
+            f" {recorded.faults.reason}"
+        )
     unwatched = sum(record.unwatched or 0 for record in recorded.fault_records)
     faults = sum(record.faults or 0 for record in recorded.fault_records)
     if unwatched > _LEAST_FAULT_RATIO * faults:
@@ -182,18 +241,31 @@ def _faults(trace: Trace) -> Iterator[str]:
 
 
 def _noted(trace: Trace, are_negligible: bool) -> Iterator[str]:
-    """What the capture library noticed in processes: that of which it missed little, or the rest."""
-    noted = {word for process in trace.run.processes if process.reads for word in process.reads.noted}
+    """What the capture library noticed in processes: that of which it missed little, or the
+    rest.
+    """
+    noted = {
+        word for process in trace.run.processes if process.reads for word in process.reads.noted
+    }
     left_out = {_UNPREPARED} if _UNPREPARED in noted and _not_followed(trace) else set()
     recorded = _recorded_bytes(trace) if _RAW in noted else {}
-    launchers = {(process.host, process.parent_pid) for process in trace.run.processes if process.role == "rank"}
+    launchers = {
+        (process.host, process.parent_pid)
+        for process in trace.run.processes
+        if process.role == "rank"
+    }
     for process in trace.run.processes:
         words = set(process.reads.noted if process.reads else ()) - left_out
-        few = {_RAW} if _reads_few_by_number(process, recorded.get((process.host, process.pid), 0)) else set()
+        few = (
+            {_RAW}
+            if _reads_few_by_number(process, recorded.get((process.host, process.pid), 0))
+            else set()
+        )
         if process.role == "other" and (process.host, process.pid) in launchers:
             few |= {_URING}  # torchrun does, for messages between the ranks' hosts
         yield from (
-            f"{_name(process)}: {_NOTED.get(word, word)}" for word in sorted(words & few if are_negligible else words - few)
+            f"{_name(process)}: {_NOTED.get(word, word)}"
+            for word in sorted(words & few if are_negligible else words - few)
         )
 
 
@@ -208,7 +280,9 @@ def _recorded_bytes(trace: Trace) -> dict[tuple[str | None, int | None], int]:
 
 
 def _reads_few_by_number(process: ProcessRecord, recorded: int) -> bool:
-    """Whether a process can have read only few bytes by raw system calls: at most what was counted and has no span."""
+    """Whether a process can have read only few bytes by raw system calls: at most what was counted
+    and has no span.
+    """
     if process.reads is None or process.reads.bytes is None:
         return False
     without_span = process.reads.bytes - recorded
@@ -216,9 +290,13 @@ def _reads_few_by_number(process: ProcessRecord, recorded: int) -> bool:
 
 
 def _not_followed(trace: Trace) -> list[str]:
-    """A sentence for each program that the job started and that cannot be recorded, with what to type."""
+    """A sentence for each program that the job started and that cannot be recorded, with what to
+    type.
+    """
     is_named = pl.col("name").cast(pl.String).is_in(list(NOT_FOLLOWED))
-    opened = trace.rows(pl.col("name").is_not_null(), is_named, kinds=["open"]).join(trace.files, on="file")
+    opened = trace.rows(pl.col("name").is_not_null(), is_named, kinds=["open"]).join(
+        trace.files, on="file"
+    )
     found = opened.group_by("path", pl.col("name").cast(pl.String)).len().sort("path")
     return [
         f"{path} was started, a {name}: {_TO_TYPE[name].format(program=path)}"
@@ -230,7 +308,9 @@ def _stacks(trace: Trace) -> Iterator[str]:
     recorded = trace.run.capture.stacks
     if recorded:
         why = [recorded.reason] if recorded.reason else recorded.notes
-        yield from (f"stacks were not sampled, so no line of code is named: {reason}" for reason in why)
+        yield from (
+            f"stacks were not sampled, so no line of code is named: {reason}" for reason in why
+        )
 
 
 def _unseen_processes(trace: Trace) -> Iterator[str]:
@@ -241,5 +321,7 @@ def _unseen_processes(trace: Trace) -> Iterator[str]:
         named = [process.name for process in unseen if process.sees_spool is not is_hidden]
         if named:
             names = sorted(set(named))
-            shown = ", ".join(names[:_MOST_NAMES]) + (" and others" if len(names) > _MOST_NAMES else "")
+            shown = ", ".join(names[:_MOST_NAMES]) + (
+                " and others" if len(names) > _MOST_NAMES else ""
+            )
             yield text.format(f"{len(named)} process{'' if len(named) == 1 else 'es'}", shown)

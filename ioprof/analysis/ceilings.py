@@ -3,12 +3,13 @@
 Per step, over steady steps only (after the warm-up):
 
     supply      the time that workers fetch for the batches of a step, over the number of workers
-    consumer    the step without its waits for batches, but with its sampler, which runs in the same thread; or what its device
-                computes, if that is longer
+    consumer    the step without its waits for batches, but with its sampler, which runs in the same
+                thread; or what its device computes, if that is longer
 
-The loop cannot be faster than the slower of the two; without workers it takes both, one after the other. What remains is the
-residual: epochs that begin, workers that are slower than the mean, batches that cannot be sent, batches on their way, and
-variation from batch to batch. No `fetch` contains the time in which its worker waits for a place in a full queue.
+The loop cannot be faster than the slower of the two; without workers it takes both, one after the
+other. What remains is the residual: epochs that begin, workers that are slower than the mean,
+batches that cannot be sent, batches on their way, and variation from batch to batch. No `fetch`
+contains the time in which its worker waits for a place in a full queue.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,7 +24,17 @@ from ioprof.analysis.charge.blocked_sends import late_arrivals
 from ioprof.analysis.charge.gpu_windows import observed
 from ioprof.analysis.charge.steps import steps, warmup
 from ioprof.analysis.charge.training_process import main_threads
-from ioprof.analysis.intervals import EMPTY, Intervals, covered, overlaps, pack, subtract, total, union, union_all
+from ioprof.analysis.intervals import (
+    EMPTY,
+    Intervals,
+    covered,
+    overlaps,
+    pack,
+    subtract,
+    total,
+    union,
+    union_all,
+)
 from ioprof.analysis.reads.lineage import Sending, sending_of
 from ioprof.analysis.selection import COMPUTE, by_rank, intervals, kind_in, on_stream, with_worker
 from ioprof.format.run_record import Ceilings, Residual
@@ -31,8 +42,9 @@ from ioprof.format.trace import Trace
 
 IMBALANCE: Final = "imbalance of workers"
 RESIDUALS: Final = ("epoch starts", IMBALANCE, "blocked sends", "delivery", "variation")
-"""What the two ceilings do not explain, in the order in which it is named; the last is what remains. `blocked sends`: batches that
-were made, and that a worker kept from being sent (`blocked_sends`); blame charges these times to what it did."""
+"""What the two ceilings do not explain, in the order in which it is named; the last is what
+remains. `blocked sends`: batches that were made, and that a worker kept from being sent
+(`blocked_sends`); blame charges these times to what it did."""
 _KINDS: Final = (*COMPUTE, "step", "wait", "fetch", "sampler")
 
 
@@ -51,7 +63,8 @@ class _Sums:
 
 
 def ceilings(trace: Trace, sendings: Mapping[int, Sending] | None = None) -> Ceilings | None:
-    """Means over the steady steps of all ranks; None where the work for the batches of no rank is known.
+    """Means over the steady steps of all ranks; None where the work for the batches of no rank is
+    known.
 
     `sendings` is what `sending_of` finds of ranks, as far as it is known.
     """
@@ -89,47 +102,69 @@ def _sending(trace: Trace, rank: int, known: Mapping[int, Sending]) -> Sending:
 
 
 def _without_own_batches(spans: pl.DataFrame) -> pl.DataFrame:
-    """Without batches that the rank made itself where workers made others: to validate without workers is time of the loop."""
+    """Without batches that the rank made itself where workers made others: to validate without
+    workers is time of the loop.
+    """
     fetches = spans.filter(pl.col("kind") == "fetch", pl.col("batch").is_not_null())
     own = fetches.filter(pl.col("worker").is_in(main_threads(spans).implode()))
     if own.is_empty() or len(own) == len(fetches):
         return spans
-    return spans.filter(~kind_in(["fetch", "wait"]) | ~pl.col("batch").is_in(own["batch"].implode()).fill_null(False))
+    return spans.filter(
+        ~kind_in(["fetch", "wait"])
+        | ~pl.col("batch").is_in(own["batch"].implode()).fill_null(False)
+    )
 
 
 def _whole_rounds(windows: Intervals, spans: pl.DataFrame) -> Intervals:
-    """The last steps, as many as are a multiple of the workers: workers of equal speed deliver at the same time, so the wait for
-    them stands in one step of each round.
+    """The last steps, as many as are a multiple of the workers: workers of equal speed deliver at
+    the same time, so the wait for them stands in one step of each round.
     """
     fetches = spans.filter(pl.col("kind") == "fetch", pl.col("batch").is_not_null())
-    lives = fetches.filter(pl.Series(covered(_ends(fetches), union(windows)) > 0)).group_by("worker")
+    lives = fetches.filter(pl.Series(covered(_ends(fetches), union(windows)) > 0)).group_by(
+        "worker"
+    )
     by_worker = lives.agg(pl.col("start_ns").min(), pl.col("end_ns").max())
     workers = _most_at_once(intervals(by_worker)) if len(by_worker) else 1
     return windows[len(windows) % workers :] if len(windows) > 2 * workers else windows
 
 
-def _add_rank(sums: _Sums, windows: Intervals, spans: pl.DataFrame, sending: Callable[[], Sending]) -> None:
-    """`sending`: how the batches of the rank were sent. It is only called where batches came late, since it may take long."""
+def _add_rank(
+    sums: _Sums, windows: Intervals, spans: pl.DataFrame, sending: Callable[[], Sending]
+) -> None:
+    """`sending`: how the batches of the rank were sent. It is only called where batches came late,
+    since it may take long.
+    """
     steady, wall_ns = union(windows), total(windows)
     waits = spans.filter(pl.col("kind") == "wait")
-    received = waits.filter(pl.Series(covered(_ends(waits), steady) > 0), pl.col("batch").is_not_null())
+    received = waits.filter(
+        pl.Series(covered(_ends(waits), steady) > 0), pl.col("batch").is_not_null()
+    )
     fetches = spans.filter(pl.col("kind") == "fetch", pl.col("batch").is_not_null())
     fetched = fetches.filter(pl.Series(covered(_ends(fetches), steady) > 0))
     loops = spans.filter(pl.col("kind") == "step").select("pid", "tid").unique()
-    of_loop = waits.join(loops, on=["pid", "tid"], how="semi", nulls_equal=True)  # a thread may take batches beside the loop
+    of_loop = waits.join(
+        loops, on=["pid", "tid"], how="semi", nulls_equal=True
+    )  # a thread may take batches beside the loop
     if not wall_ns or received.is_empty() or fetched.is_empty() or of_loop.is_empty():
         return
     length = pl.col("end_ns") - pl.col("start_ns")
-    by_worker = fetched.group_by("worker").agg(pl.col("start_ns").min(), pl.col("end_ns").max(), busy=length.sum())
+    by_worker = fetched.group_by("worker").agg(
+        pl.col("start_ns").min(), pl.col("end_ns").max(), busy=length.sum()
+    )
     workers, batches = _most_at_once(intervals(by_worker)), received["batch"].n_unique()
     per_batch = int(by_worker["busy"].sum()) / fetched["batch"].n_unique()
     is_serial = bool(by_worker["worker"].is_in(main_threads(spans).implode()).all())
     supply = batches * per_batch / workers
     on_device = intervals(spans.filter(kind_in(COMPUTE), on_stream))
     others = subtract(intervals(of_loop), intervals(spans.filter(pl.col("kind") == "sampler")))
-    consumer = max(wall_ns - int(covered(windows, others).sum()), int(covered(windows, on_device).sum()))
+    consumer = max(
+        wall_ns - int(covered(windows, others).sum()), int(covered(windows, on_device).sum())
+    )
     ready = waits.join(fetches.group_by("batch").agg(ready_ns=pl.col("end_ns").max()), on="batch")
-    sent = pack(np.maximum(ready["start_ns"].to_numpy(), ready["ready_ns"].to_numpy()), ready["end_ns"].to_numpy())
+    sent = pack(
+        np.maximum(ready["start_ns"].to_numpy(), ready["ready_ns"].to_numpy()),
+        ready["end_ns"].to_numpy(),
+    )
     delivering, late = overlaps(union(sent), steady), late_arrivals(ready)
     blocking = overlaps(delivering, _kept_back(sending())) if len(late) else EMPTY
     parts = {
@@ -150,7 +185,9 @@ def _add_rank(sums: _Sums, windows: Intervals, spans: pl.DataFrame, sending: Cal
 
 
 def _kept_back(found: Sending) -> Intervals:
-    return found.blocked if found.held is None else union_all([found.blocked, intervals(found.held)])
+    return (
+        found.blocked if found.held is None else union_all([found.blocked, intervals(found.held)])
+    )
 
 
 def _most_at_once(lives: Intervals) -> int:
@@ -161,8 +198,9 @@ def _most_at_once(lives: Intervals) -> int:
 
 
 def _imbalance_ns(by_worker: pl.DataFrame) -> float:
-    """How much longer the busiest worker fetched than the mean, summed over those that lived at the same time: each epoch may have
-    workers of its own. `by_worker`: `start_ns` and `end_ns` of each worker's fetches, and `busy`, their time.
+    """How much longer the busiest worker fetched than the mean, summed over those that lived at the
+    same time: each epoch may have workers of its own. `by_worker`: `start_ns` and `end_ns` of each
+    worker's fetches, and `busy`, their time.
     """
     ordered = by_worker.sort("start_ns")
     before_ns = pl.col("end_ns").cum_max().shift()
@@ -171,14 +209,20 @@ def _imbalance_ns(by_worker: pl.DataFrame) -> float:
 
 
 def _ends(spans: pl.DataFrame) -> Intervals:
-    """The last nanosecond of each span; of one that takes no time, such as a wait at the start of a step, that nanosecond."""
+    """The last nanosecond of each span; of one that takes no time, such as a wait at the start of a
+    step, that nanosecond.
+    """
     last = np.maximum(spans["end_ns"].to_numpy() - 1, spans["start_ns"].to_numpy())
     return pack(last, last + 1)
 
 
 def _epoch_starts(waits: pl.DataFrame, steady: Intervals) -> int:
-    """Waits for workers to start and for the end of a loader, and for the first batch after these."""
+    """Waits for workers to start and for the end of a loader, and for the first batch after
+    these.
+    """
     name = pl.col("name").cast(pl.String)
-    ordered = waits.sort("start_ns", "end_ns").with_columns(is_edge=name.is_in(["start", "end"]).fill_null(False))
+    ordered = waits.sort("start_ns", "end_ns").with_columns(
+        is_edge=name.is_in(["start", "end"]).fill_null(False)
+    )
     first = ordered.filter(pl.col("is_edge") | pl.col("is_edge").shift().fill_null(False))
     return total(overlaps(union(intervals(first)), steady))

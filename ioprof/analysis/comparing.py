@@ -1,7 +1,8 @@
 """Whether one run differs from another, and in which causes, with intervals from their steps.
 
-Steps that follow each other are not independent: a loop waits in every n-th step, for example. So the steady steps of a run are
-divided into blocks of equal length, and the interval is that of the mean of the blocks (batch means), which are nearly independent.
+Steps that follow each other are not independent: a loop waits in every n-th step, for example. So
+the steady steps of a run are divided into blocks of equal length, and the interval is that of the
+mean of the blocks (batch means), which are nearly independent.
 """
 
 from dataclasses import dataclass
@@ -22,14 +23,18 @@ _FEWEST_BLOCKS: Final = 4
 _SAME_SAMPLES: Final = 1e-3
 """Relative difference of the samples per step, up to which they are the same."""
 _INTERVALS: Final = 2.0
-"""Half intervals by which a difference must exceed 0: of runs without one, 1 in 2,000 is then said to differ, and not 1 in 20."""
+"""Half intervals by which a difference must exceed 0: of runs without one, 1 in 2,000 is then said
+to differ, and not 1 in 20."""
 LEAST_RATIO: Final = 0.02
-"""Of a step: smaller differences are none, since two runs with the same settings differ by as much."""
+"""Of a step: smaller differences are none, since two runs with the same settings differ by as
+much."""
 
 
 @dataclass(frozen=True)
 class _Blocks:
-    """Means per step over blocks of steps: seconds, one row per block, one column per cause, and the wall time last."""
+    """Means per step over blocks of steps: seconds, one row per block, one column per cause, and
+    the wall time last.
+    """
 
     means: NDArray[np.float64]
     measured: tuple[str, ...]
@@ -43,7 +48,9 @@ def difference(first: Run, other: Run) -> RunDifference:
     for run in (first, other):
         if (found := _blocks(run)) is None:
             name, steps = run.summary.run.name, 2 * _FEWEST_BLOCKS
-            return RunDifference("step", None, reason=f"{name} has fewer than {steps} steady steps with causes")
+            return RunDifference(
+                "step", None, reason=f"{name} has fewer than {steps} steady steps with causes"
+            )
         blocks.append(found)
     a, b = blocks
     per, scales = "step", (1.0, 1.0)
@@ -54,9 +61,15 @@ def difference(first: Run, other: Run) -> RunDifference:
         for place, name in enumerate((*CAUSES, "step"))
     }
     least_s = LEAST_RATIO * entries["step"].first_s
-    entries = {name: entry.replace(differs=_differs(entry, least_s)) for name, entry in entries.items()}
-    causes = tuple(entries[cause] for cause in CAUSES if cause in a.measured and cause in b.measured)
-    return RunDifference(per, entries["step"], causes, entries["step"].other_s / entries["step"].first_s)
+    entries = {
+        name: entry.replace(differs=_differs(entry, least_s)) for name, entry in entries.items()
+    }
+    causes = tuple(
+        entries[cause] for cause in CAUSES if cause in a.measured and cause in b.measured
+    )
+    return RunDifference(
+        per, entries["step"], causes, entries["step"].other_s / entries["step"].first_s
+    )
 
 
 def _blocks(run: Run) -> _Blocks | None:
@@ -69,19 +82,35 @@ def _blocks(run: Run) -> _Blocks | None:
     place = pl.int_range(pl.len()).over("rank") - first
     columns = [pl.col(f"{cause}_ns").fill_null(0) for cause in CAUSES]
     wall = (pl.col("end_ns") - pl.col("start_ns")).alias("wall_ns")
-    steady = table.sort("rank", "step").with_columns(block=place * count // (number - first)).filter(
-        pl.col("block").is_between(0, count - 1)
-    )  # fmt: skip
-    means = steady.with_columns(wall).group_by("block").agg(*(column.mean() for column in columns), pl.col("wall_ns").mean())
+    steady = (
+        table.sort("rank", "step")
+        .with_columns(block=place * count // (number - first))
+        .filter(pl.col("block").is_between(0, count - 1))
+    )
+    means = (
+        steady.with_columns(wall)
+        .group_by("block")
+        .agg(*(column.mean() for column in columns), pl.col("wall_ns").mean())
+    )
     values: NDArray[np.float64] = means.sort("block").drop("block").to_numpy() / 1e9
     measured = tuple(cause for cause in CAUSES if not table[f"{cause}_ns"].null_count())
     rate, mean_s = run.summary.throughput.steady_samples_per_s, run.summary.steps.mean_s
-    trained = [loader for loader in run.summary.findings.loaders if loader.purpose == "train" and loader.samples is not None]
-    samples = sum(loader.samples or 0 for loader in trained) / len(table) if trained else run.trace.run.config.batch_size
+    trained = [
+        loader
+        for loader in run.summary.findings.loaders
+        if loader.purpose == "train" and loader.samples is not None
+    ]
+    samples = (
+        sum(loader.samples or 0 for loader in trained) / len(table)
+        if trained
+        else run.trace.run.config.batch_size
+    )
     return _Blocks(values, measured, samples if rate and mean_s else None)
 
 
-def _difference(name: str, first: NDArray[np.float64], other: NDArray[np.float64]) -> CauseDifference:
+def _difference(
+    name: str, first: NDArray[np.float64], other: NDArray[np.float64]
+) -> CauseDifference:
     """Welch's interval for the difference of two means."""
     errors = first.var(ddof=1) / len(first), other.var(ddof=1) / len(other)
     error = float(np.sqrt(sum(errors)))
@@ -89,7 +118,9 @@ def _difference(name: str, first: NDArray[np.float64], other: NDArray[np.float64
     freedom = sum(errors) ** 2 / shares if shares else 1e9
     half = quantile_975(float(freedom)) * error
     grown = float(other.mean() - first.mean())
-    return CauseDifference(name, float(first.mean()), float(other.mean()), grown - half, grown + half, differs=False)
+    return CauseDifference(
+        name, float(first.mean()), float(other.mean()), grown - half, grown + half, differs=False
+    )
 
 
 def _differs(entry: CauseDifference, least_s: float) -> bool:

@@ -1,4 +1,6 @@
-"""What an analysis finds besides the causes: loaders, the workers' time, how the job read, and how waits and epochs vary."""
+"""What an analysis finds besides the causes: loaders, the workers' time, how the job read, and how
+waits and epochs vary.
+"""
 
 import polars as pl
 
@@ -17,10 +19,14 @@ from ioprof.format.trace import Trace
 
 
 def findings(
-    trace: Trace, charged: pl.DataFrame, received: pl.DataFrame, made: Making, arrived: pl.DataFrame | None = None
+    trace: Trace,
+    charged: pl.DataFrame,
+    received: pl.DataFrame,
+    made: Making,
+    arrived: pl.DataFrame | None = None,
 ) -> Findings:
-    """All of them. `charged` is `blame(trace)`, `received` is `loaders.batches(trace)`, `made` is `workers_time.making(trace)`, and
-    `arrived` is `stragglers.arrivals(trace)`, if known already.
+    """All of them. `charged` is `blame(trace)`, `received` is `loaders.batches(trace)`, `made` is
+    `workers_time.making(trace)`, and `arrived` is `stragglers.arrivals(trace)`, if known already.
     """
     found = Finding(trace, received)
     look(trace, found.reads)
@@ -42,8 +48,12 @@ class Finding:
         """All of them; see the function of that name."""
         trace, received = self._trace, self._received
         whole_job = trace.run.whole_job
-        has_all = whole_job is None or not whole_job.is_part  # else the first of its epochs is none that is known
+        has_all = (
+            whole_job is None or not whole_job.is_part
+        )  # else the first of its epochs is none that is known
         over_epochs = trend(charged, self._of_batch, self.reads.of_epochs()) if has_all else None
         late = skew(arrived, trace.run.uncertainty_ns)
         found = self.reads.found(made.total_ns, by_process(trace))
-        return Findings(loaders(received), workers_time(made), found, waiting(received), over_epochs, late)
+        return Findings(
+            loaders(received), workers_time(made), found, waiting(received), over_epochs, late
+        )

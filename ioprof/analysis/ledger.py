@@ -1,4 +1,5 @@
-"""What the whole job's time went to, from the start of its command to its end: start-up, steps, and what lies between and after.
+"""What the whole job's time went to, from the start of its command to its end: start-up, steps, and
+what lies between and after.
 
 An instant of a rank's part of the job belongs to the first of `PHASES` that covers it:
 
@@ -10,7 +11,8 @@ An instant of a rank's part of the job belongs to the first of `PHASES` that cov
     process group   `init_process_group`, which waits for all ranks
     imports         the outermost imports of 10 ms or more
     interpreter     from the start of the process to the start of recording in it
-    start-up        the rank's process before its first wait or step: own code, models, indices of datasets
+    start-up        the rank's process before its first wait or step: own code, models, indices of
+                    datasets
     end             the rank's process after its last step
     launch          before the rank's process was started: launcher, shell
     exit            after the rank's process last recorded anything
@@ -29,24 +31,50 @@ from ioprof.format.run_record import Ledger, Phase, ProcessRecord
 from ioprof.format.trace import Trace
 
 PHASES: Final = (
-    "checkpoint", "validation", "first batch", "epoch start", "steps", "process group", "imports", "interpreter", "start-up",
-    "end", "launch", "exit", "between",
-)  # fmt: skip
+    "checkpoint",
+    "validation",
+    "first batch",
+    "epoch start",
+    "steps",
+    "process group",
+    "imports",
+    "interpreter",
+    "start-up",
+    "end",
+    "launch",
+    "exit",
+    "between",
+)
 """In the order of precedence."""
 SHOWN: Final = (
-    "launch", "interpreter", "imports", "process group", "start-up", "first batch", "steps", "epoch start", "validation",
-    "checkpoint", "between", "end", "exit",
-)  # fmt: skip
+    "launch",
+    "interpreter",
+    "imports",
+    "process group",
+    "start-up",
+    "first batch",
+    "steps",
+    "epoch start",
+    "validation",
+    "checkpoint",
+    "between",
+    "end",
+    "exit",
+)
 """In the order in which reports show them: about that of time."""
 
 _KINDS: Final = ("wait", "step", "checkpoint", "validate", "phase")
 
 
 def phases(trace: Trace) -> pl.DataFrame:
-    """One row per rank: `rank`, `wall_ns`, and `<phase>_ns` for each of `PHASES`, which sum to `wall_ns` exactly."""
+    """One row per rank: `rank`, `wall_ns`, and `<phase>_ns` for each of `PHASES`, which sum to
+    `wall_ns` exactly.
+    """
     spans = trace.rows(pl.col("rank").is_not_null(), kinds=_KINDS)
     ranks = sorted(spans.filter(pl.col("kind").is_in(["wait", "step"]))["rank"].unique().to_list())
-    rows = [(rank, *_phases_of(trace, rank, spans.filter(pl.col("rank") == rank))) for rank in ranks]
+    rows = [
+        (rank, *_phases_of(trace, rank, spans.filter(pl.col("rank") == rank))) for rank in ranks
+    ]
     columns = ("rank", "wall_ns", *(f"{phase}_ns" for phase in PHASES))
     return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.Int64), orient="row")
 
@@ -58,12 +86,18 @@ def ledger(trace: Trace) -> Ledger:
     if not wall_ns:
         return Ledger()
     found = [(phase, int(table[f"{phase}_ns"].sum())) for phase in SHOWN]
-    entries = tuple(Phase(phase, spent_ns / len(table) / 1e9, spent_ns / wall_ns) for phase, spent_ns in found if spent_ns)
+    entries = tuple(
+        Phase(phase, spent_ns / len(table) / 1e9, spent_ns / wall_ns)
+        for phase, spent_ns in found
+        if spent_ns
+    )
     return Ledger(wall_ns / len(table) / 1e9, trace.run.times is not None, entries, _imports(trace))
 
 
 def after_steps(trace: Trace) -> dict[str, float]:
-    """Seconds of checkpoints and of validations after a rank's last step, which are in no step: the mean over ranks with steps."""
+    """Seconds of checkpoints and of validations after a rank's last step, which are in no step: the
+    mean over ranks with steps.
+    """
     spans = trace.rows(pl.col("rank").is_not_null(), kinds=_KINDS)
     found = dict.fromkeys(("checkpoint", "validation"), 0)
     ranks = spans.filter(pl.col("kind") == "step")["rank"].unique().to_list()
@@ -79,7 +113,11 @@ def after_steps(trace: Trace) -> dict[str, float]:
 
 def _phases_of(trace: Trace, rank: int, spans: pl.DataFrame) -> tuple[int, ...]:
     """The wall time of a rank's part of the job, and its phases in the order of `PHASES`, in ns."""
-    known = [process for process in trace.run.processes if process.rank == rank and process.role == "rank"]
+    known = [
+        process
+        for process in trace.run.processes
+        if process.rank == rank and process.role == "rank"
+    ]
     first_ns, last_ns = _lifetime(known, spans)
     times = trace.run.times
     begin_ns = times.start_ns if times and times.start_ns is not None else first_ns
@@ -87,7 +125,10 @@ def _phases_of(trace: Trace, rank: int, spans: pl.DataFrame) -> tuple[int, ...]:
     own = _of_training_thread(spans)
     steps = intervals(own.filter(pl.col("kind") == "step"))
     waits = own.filter(pl.col("kind") == "wait").sort("start_ns", "end_ns")
-    first_batch, epochs = _first_batch(waits), waits.filter(pl.col("name").cast(pl.String).is_in(["start", "end"]).fill_null(False))
+    first_batch, epochs = (
+        _first_batch(waits),
+        waits.filter(pl.col("name").cast(pl.String).is_in(["start", "end"]).fill_null(False)),
+    )
     active = union(np.concatenate([steps, intervals(waits)]))
     before, after = (int(active[0, 0]), int(active[-1, 1])) if len(active) else (last_ns, last_ns)
     named = own.filter(pl.col("kind") == "phase").with_columns(pl.col("name").cast(pl.String))
@@ -111,7 +152,12 @@ def _phases_of(trace: Trace, rank: int, spans: pl.DataFrame) -> tuple[int, ...]:
 
 def _lifetime(known: list[ProcessRecord], spans: pl.DataFrame) -> tuple[int, int]:
     """From the first to the last thing that a rank's process recorded."""
-    times = [time_ns for process in known for time_ns in (process.first_ns, process.last_ns) if time_ns is not None]
+    times = [
+        time_ns
+        for process in known
+        for time_ns in (process.first_ns, process.last_ns)
+        if time_ns is not None
+    ]
     bounds = [int(spans["start_ns"].min()), int(spans["end_ns"].max())]  # type: ignore[arg-type]  # there is at least one
     return min(times + bounds), max(times + bounds)
 
@@ -119,9 +165,16 @@ def _lifetime(known: list[ProcessRecord], spans: pl.DataFrame) -> tuple[int, int
 def _of_training_thread(spans: pl.DataFrame) -> pl.DataFrame:
     """The spans of the thread that makes most steps, or else most waits, of the rank."""
     for kind in ("step", "wait"):
-        threads = spans.filter(pl.col("kind") == kind).group_by("host", "pid", "tid").len().sort("len", "tid", descending=True)
+        threads = (
+            spans.filter(pl.col("kind") == kind)
+            .group_by("host", "pid", "tid")
+            .len()
+            .sort("len", "tid", descending=True)
+        )
         if len(threads):
-            return spans.join(threads.head(1), on=["host", "pid", "tid"], how="semi", nulls_equal=True)
+            return spans.join(
+                threads.head(1), on=["host", "pid", "tid"], how="semi", nulls_equal=True
+            )
     return spans
 
 
@@ -136,10 +189,16 @@ def _first_batch(waits: pl.DataFrame) -> Intervals:
 def _imports(trace: Trace) -> tuple[Phase, ...]:
     """The longest imports of ranks: means over ranks, at most three."""
     name = pl.col("name").cast(pl.String)
-    spans = trace.rows(name.str.starts_with("import "), pl.col("rank").is_not_null(), kinds=["phase"])
-    took = spans.group_by(module=name.str.strip_prefix("import ")).agg(ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
+    spans = trace.rows(
+        name.str.starts_with("import "), pl.col("rank").is_not_null(), kinds=["phase"]
+    )
+    took = spans.group_by(module=name.str.strip_prefix("import ")).agg(
+        ns=(pl.col("end_ns") - pl.col("start_ns")).sum()
+    )
     longest = took.sort("ns", "module", descending=True).head(3)
-    return tuple(Phase(module, took_ns / len(trace.ranks) / 1e9, None) for module, took_ns in longest.rows())
+    return tuple(
+        Phase(module, took_ns / len(trace.ranks) / 1e9, None) for module, took_ns in longest.rows()
+    )
 
 
 def _single(start_ns: int, end_ns: int) -> Intervals:

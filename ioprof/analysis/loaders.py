@@ -1,4 +1,6 @@
-"""The loaders of a job, told apart: how many batches and samples each gave, and how long the ranks waited for them."""
+"""The loaders of a job, told apart: how many batches and samples each gave, and how long the ranks
+waited for them.
+"""
 
 from typing import Final
 
@@ -13,16 +15,23 @@ UNNAMED: Final = "loader"
 """A loader whose library tells no name."""
 _FEWEST_FALLS: Final = 4
 _LEAST_FALL: Final = 128
-"""By how much the number of a batch is below that of the one before, where that is of another loader: loaders take numbers in
-blocks. Batches of one loader that come in the order in which they were made differ by less."""
+"""By how much the number of a batch is below that of the one before, where that is of another
+loader: loaders take numbers in blocks. Batches of one loader that come in the order in which they
+were made differ by less."""
 
 
 def batches(trace: Trace) -> pl.DataFrame:
-    """One row per batch that a rank received: `rank`, `batch`, `start_ns` and `end_ns` of the wait for it, `validates`, and, where
-    known, `samples`, `making_ns` and `loader`.
+    """One row per batch that a rank received: `rank`, `batch`, `start_ns` and `end_ns` of the wait
+    for it, `validates`, and, where known, `samples`, `making_ns` and `loader`.
     """
-    spans = trace.rows(pl.col("rank").is_not_null(), pl.col("batch").is_not_null(), kinds=["wait", "fetch", "sampler"])
-    spans = spans.select("rank", "batch", "kind", "start_ns", "end_ns", "offset", pl.col("name").cast(pl.String))
+    spans = trace.rows(
+        pl.col("rank").is_not_null(),
+        pl.col("batch").is_not_null(),
+        kinds=["wait", "fetch", "sampler"],
+    )
+    spans = spans.select(
+        "rank", "batch", "kind", "start_ns", "end_ns", "offset", pl.col("name").cast(pl.String)
+    )
     waits = (
         spans.filter(pl.col("kind") == "wait")
         .sort("start_ns", "end_ns", "name")
@@ -31,14 +40,22 @@ def batches(trace: Trace) -> pl.DataFrame:
     length = pl.col("end_ns") - pl.col("start_ns")
     fetches = spans.filter(pl.col("kind") == "fetch").group_by("rank", "batch")
     samplers = spans.filter(pl.col("kind") == "sampler").group_by("rank", "batch")
-    found = waits.join(fetches.agg(samples=pl.col("offset").max(), making_ns=length.sum()), on=["rank", "batch"], how="left")
+    found = waits.join(
+        fetches.agg(samples=pl.col("offset").max(), making_ns=length.sum()),
+        on=["rank", "batch"],
+        how="left",
+    )
     found = found.join(samplers.agg(loader=pl.col("name").min()), on=["rank", "batch"], how="left")
     validates = (pl.col("name") == "validate").fill_null(value=False)
-    return found.select("rank", "batch", "start_ns", "end_ns", "samples", "making_ns", "loader", validates=validates)
+    return found.select(
+        "rank", "batch", "start_ns", "end_ns", "samples", "making_ns", "loader", validates=validates
+    )
 
 
 def take_turns(received: pl.DataFrame) -> bool:
-    """Whether a rank took batches to train on from several loaders in turn, by the rows of `batches`."""
+    """Whether a rank took batches to train on from several loaders in turn, by the rows of
+    `batches`.
+    """
     taken = received.filter(~pl.col("validates")).sort("rank", "start_ns", "end_ns")
     fell = pl.col("batch").shift().over("rank") - pl.col("batch") >= _LEAST_FALL
     return int(taken.select(fell.sum()).item() or 0) >= _FEWEST_FALLS
@@ -68,11 +85,14 @@ def loaders(received: pl.DataFrame) -> tuple[LoaderTime, ...]:
 
 
 def samples_in(received: pl.DataFrame, windows: pl.DataFrame) -> tuple[int, int | None]:
-    """Batches to train on that ranks received in these steps (rows of `steps`), and their samples; None: not known of all.
+    """Batches to train on that ranks received in these steps (rows of `steps`), and their samples;
+    None: not known of all.
 
     A step of an optimizer may take several batches, and a loop may take from several loaders.
     """
-    bounds = windows.group_by("rank").agg(first=pl.col("start_ns").min(), last=pl.col("end_ns").max())
+    bounds = windows.group_by("rank").agg(
+        first=pl.col("start_ns").min(), last=pl.col("end_ns").max()
+    )
     inside = received.filter(~pl.col("validates")).join(bounds, on="rank")
     inside = inside.filter(pl.col("end_ns") > pl.col("first"), pl.col("end_ns") <= pl.col("last"))
     return len(inside), known_samples(inside["samples"])

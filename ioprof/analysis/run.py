@@ -49,5 +49,8 @@ class Run:
         """
         try:
             return cls.in_folder(Trace.load(path), Path(path))
-        except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:  # of a table that is only read now
+        except (
+            pl.exceptions.PolarsError,
+            pl.exceptions.PanicException,
+        ) as error:  # of a table that is only read now
             raise damaged_table(Path(path) / SPANS, error) from None

@@ -1,4 +1,6 @@
-"""A published study made again: runs that differ in one setting, and what of each the study's table shows."""
+"""A published study made again: runs that differ in one setting, and what of each the study's table
+shows.
+"""
 
 import json
 from collections.abc import Sequence
@@ -17,7 +19,9 @@ OPTIMIZER: Final = "optimizer"
 
 @dataclass(frozen=True)
 class Iteration:
-    """What a step after the warm-up is made of: means over steps and ranks, in seconds. The parts sum to `step_s`."""
+    """What a step after the warm-up is made of: means over steps and ranks, in seconds. The parts
+    sum to `step_s`.
+    """
 
     step_s: float
     forward_backward_s: float
@@ -68,11 +72,12 @@ class StudyRow:
     storage_bytes: tuple[int, ...] = ()
     """Read from storage in each epoch that was made."""
     needed_bytes_per_s: float | None = None
-    """What all ranks together must get so that the devices never wait: the bytes of a sample, times `at_samples_per_s`. From
-    storage, while the page cache has none of them."""
+    """What all ranks together must get so that the devices never wait: the bytes of a sample, times
+    `at_samples_per_s`. From storage, while the page cache has none of them."""
     fetched_bytes_per_s: float | None = None
-    """The same by what the kernel fetched for the job, mean of all epochs that were made: with readahead that nobody used, and
-    without what the page cache had. See `ioprof.analysis.reads.demand`."""
+    """The same by what the kernel fetched for the job, mean of all epochs that were made: with
+    readahead that nobody used, and without what the page cache had. See
+    `ioprof.analysis.reads.demand`."""
     needed_reads_per_s: float | None = None
     at_samples_per_s: float | None = None
     """The rate of the devices for which that is needed."""
@@ -112,9 +117,19 @@ def iteration(run: Run) -> Iteration | None:
     steady = table.filter(pl.col("step") >= first)
     if steady.is_empty():
         return None
-    means = {name: float(steady[name].fill_null(0).sum()) / len(steady) / 1e9 for name in steady.columns if name.endswith("_ns")}
-    is_optimizer = (pl.col("kind") == "compute") & (pl.col("name").cast(pl.String) == OPTIMIZER) & (pl.col("step") >= first)
-    spans = run.trace.found(lambda part: part.filter(is_optimizer).select(took=pl.col("end_ns") - pl.col("start_ns")))
+    means = {
+        name: float(steady[name].fill_null(0).sum()) / len(steady) / 1e9
+        for name in steady.columns
+        if name.endswith("_ns")
+    }
+    is_optimizer = (
+        (pl.col("kind") == "compute")
+        & (pl.col("name").cast(pl.String) == OPTIMIZER)
+        & (pl.col("step") >= first)
+    )
+    spans = run.trace.found(
+        lambda part: part.filter(is_optimizer).select(took=pl.col("end_ns") - pl.col("start_ns"))
+    )
     optimizer_s = float(spans["took"].sum()) / len(steady) / 1e9 if len(spans) else None
     step_s = means["end_ns"] - means["start_ns"]
     input_s = sum(means[f"{cause}_ns"] for cause in (*LEAVES, "h2d"))
@@ -131,11 +146,15 @@ def iteration(run: Run) -> Iteration | None:
 
 
 def study_row(value: str, run: Run, first: StudyRow | None) -> StudyRow:
-    """What of a run the table shows; `first` is the row that it is compared with, if it is not the first itself."""
+    """What of a run the table shows; `first` is the row that it is compared with, if it is not the
+    first itself.
+    """
     config, summary = run.trace.run.config, run.summary
     need, prediction = summary.demand, summary.prediction
     dataset, limit = run.trace.run.dataset, run.trace.run.limit
-    sample_bytes = dataset.bytes / dataset.records if dataset and dataset.bytes and dataset.records else None
+    sample_bytes = (
+        dataset.bytes / dataset.records if dataset and dataset.bytes and dataset.records else None
+    )
     per_s = summary.throughput.steady_samples_per_s or summary.throughput.samples_per_s
     base = per_s if first is None else first.samples_per_s
     bounds = (run.steps["start_ns"].min(), run.steps["end_ns"].max()) if len(run.steps) else (0, 0)
@@ -160,7 +179,9 @@ def study_row(value: str, run: Run, first: StudyRow | None) -> StudyRow:
         first_epoch_s=prediction.first_epoch_s if prediction else None,
         later_epoch_s=prediction.later_epoch_s if prediction else None,
         storage_bytes=prediction.storage_bytes if prediction else (),
-        needed_bytes_per_s=sample_bytes * need.at_samples_per_s if sample_bytes and need.at_samples_per_s else None,
+        needed_bytes_per_s=sample_bytes * need.at_samples_per_s
+        if sample_bytes and need.at_samples_per_s
+        else None,
         fetched_bytes_per_s=need.bytes_per_s,
         needed_reads_per_s=need.reads_per_s,
         at_samples_per_s=need.at_samples_per_s,

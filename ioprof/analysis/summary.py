@@ -41,7 +41,13 @@ from ioprof.analysis.reads.demand import demand
 from ioprof.analysis.reads.flushes import flushed
 from ioprof.analysis.reads.lineage import LEAVES
 from ioprof.analysis.reads.sources import ReadTimes, ThreadReads, storage, thread_reads
-from ioprof.analysis.reads.storage_bytes import by_process, fetched_in_steps, storage_bytes, with_doubt, with_storage_bytes
+from ioprof.analysis.reads.storage_bytes import (
+    by_process,
+    fetched_in_steps,
+    storage_bytes,
+    with_doubt,
+    with_storage_bytes,
+)
 from ioprof.analysis.reads.unused_samples import unused_samples
 from ioprof.analysis.selection import COMPUTE, kind_in, look
 from ioprof.analysis.totals import Totals, totals
@@ -73,17 +79,29 @@ _LEAST_DERIVED_RATIO: Final = 0.01  # of a cause that makes all of it `derived`
 
 
 def summarise(trace: Trace, found: Totals | None = None) -> Summary:
-    """The summary of a run, complete or not; the same for the same trace. `found` is `totals(trace)`, if known already."""
+    """The summary of a run, complete or not; the same for the same trace. `found` is
+    `totals(trace)`, if known already.
+    """
     found = totals(trace) if found is None else found
     charged, made, hidden = found.charged, found.fetched, found.overlaps
     table, work, received, unsure = charged.steps, found.work, batches(trace), thread_reads(trace)
     with ThreadPoolExecutor(1) as threads:
-        looking = threads.submit(_look_at_reads, trace, received)  # at all spans, which needs no interpreter
-        code, whole, limits = unexplained(trace, charged, found.samples), ledger(trace), ceilings(trace, found.sendings)
+        looking = threads.submit(
+            _look_at_reads, trace, received
+        )  # at all spans, which needs no interpreter
+        code, whole, limits = (
+            unexplained(trace, charged, found.samples),
+            ledger(trace),
+            ceilings(trace, found.sendings),
+        )
         need = _demand(trace, found, received, unsure, limits)
         steps, cpu = _steps(trace, charged, work), cpu_evidence(trace)
         finding, times = looking.result()
-    run, more, seen = _with_device(trace), finding.findings(table, work, found.arrived), storage(trace, times, unsure)
+    run, more, seen = (
+        _with_device(trace),
+        finding.findings(table, work, found.arrived),
+        storage(trace, times, unsure),
+    )
     evidence = Evidence(
         run,
         steps,
@@ -109,8 +127,13 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         computed_meanwhile_s={rank: ns / 1e9 for rank, ns in charged.computed_meanwhile_ns.items()},
         **_of_batches(received),
     )
-    evidence = _with_worker_lines(_with_device_work(evidence, trace, charged), trace, work, found.unnamed_samples)
-    later, complete = _later(trace, charged, evidence, work, received), with_storage_bytes(capture(trace), storage_bytes(trace))
+    evidence = _with_worker_lines(
+        _with_device_work(evidence, trace, charged), trace, work, found.unnamed_samples
+    )
+    later, complete = (
+        _later(trace, charged, evidence, work, received),
+        with_storage_bytes(capture(trace), storage_bytes(trace)),
+    )
     answer = with_first_epoch(verdict(evidence), evidence, later, more.trend)
     return Summary(
         run=_run(run),
@@ -120,7 +143,9 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         storage=seen.replace(devices=deliveries(trace), stalls=stalls(trace)),
         demand=need,
         capture=complete,
-        clocks=Clocks(trace.run.clocks.method or "unknown", _not_negative(trace.run.clocks.uncertainty_ns)),
+        clocks=Clocks(
+            trace.run.clocks.method or "unknown", _not_negative(trace.run.clocks.uncertainty_ns)
+        ),
         ledger=whole,
         unexplained_ratio=_unexplained_ratio(charged, evidence.code),
         verdict=_with_limits(answer, trace, evidence, complete, whole),
@@ -140,11 +165,18 @@ def _of_batches(received: pl.DataFrame) -> dict[str, Any]:
     return {"longest_batch_s": longest_ns / 1e9, "takes_turns": take_turns(received)}
 
 
-def _with_worker_lines(evidence: Evidence, trace: Trace, work: Making, samples: pl.DataFrame) -> Evidence:
-    """The evidence, with what workers wait for, make and send for nothing, and the lines of what they do without a name, where
-    that is most of their work.
+def _with_worker_lines(
+    evidence: Evidence, trace: Trace, work: Making, samples: pl.DataFrame
+) -> Evidence:
+    """The evidence, with what workers wait for, make and send for nothing, and the lines of what
+    they do without a name, where that is most of their work.
     """
-    evidence = replace(evidence, unused=unused_samples(trace), are_served=are_served(trace), views=sent_views(trace))
+    evidence = replace(
+        evidence,
+        unused=unused_samples(trace),
+        are_served=are_served(trace),
+        views=sent_views(trace),
+    )
     if not evidence.most_work_is_unnamed:
         return evidence
     unnamed_ns = work.total_ns - sum(work.stages.values())
@@ -152,7 +184,9 @@ def _with_worker_lines(evidence: Evidence, trace: Trace, work: Making, samples: 
 
 
 def _with_device_work(evidence: Evidence, trace: Trace, charged: Charges) -> Evidence:
-    """The evidence, with what was launched and copied in the steps in which devices were recorded."""
+    """The evidence, with what was launched and copied in the steps in which devices were
+    recorded.
+    """
     copied = copied_per_step(trace, _charged(charged.steps))
     evidence = replace(evidence, launches=charged.launches, copied_per_step=copied)
     return replace(evidence, compiled_in=compiled_in(trace), flushed=flushed(trace))
@@ -165,36 +199,71 @@ def _look_at_reads(trace: Trace, received: pl.DataFrame) -> tuple[Finding, ReadT
 
 
 def _with_device(trace: Trace) -> RunRecord:
-    """What is known of the run; one that computed, and on no device, did so on the CPU, though no optimizer said so."""
+    """What is known of the run; one that computed, and on no device, did so on the CPU, though no
+    optimizer said so.
+    """
     run, computed = trace.run, trace.sums.filter(kind_in(COMPUTE), pl.col("rank").is_not_null())
     if run.device_name is not None or computed.is_empty() or computed["on_stream"].any():
         return run
     return run.replace(config=run.config.replace(device="cpu"))
 
 
-def _demand(trace: Trace, found: Totals, received: pl.DataFrame, unsure: ThreadReads, limits: Ceilings | None) -> Demand:
-    by_kernel = {process: counts.kernel - counts.during_imports for process, counts in by_process(trace).items()}
+def _demand(
+    trace: Trace,
+    found: Totals,
+    received: pl.DataFrame,
+    unsure: ThreadReads,
+    limits: Ceilings | None,
+) -> Demand:
+    by_kernel = {
+        process: counts.kernel - counts.during_imports
+        for process, counts in by_process(trace).items()
+    }
     work, consumer_s = found.work, limits.consumer_s if limits else None
     return demand(
-        trace, found.fetched, found.computed_ns, work.stages, by_kernel, received, made_ns=work.total_ns, unsure=unsure,
+        trace,
+        found.fetched,
+        found.computed_ns,
+        work.stages,
+        by_kernel,
+        received,
+        made_ns=work.total_ns,
+        unsure=unsure,
         consumer_s=consumer_s,
-    )  # fmt: skip
+    )
 
 
-def _with_limits(answer: Verdict, trace: Trace, evidence: Evidence, complete: Capture, whole: Ledger) -> Verdict:
-    """The verdict with what was not seen of the steps, what limits their cores, and what took longer than they did."""
-    doubted = with_doubt(answer, complete, evidence.steps, fetched_in_steps(trace), evidence.run.device_name)
+def _with_limits(
+    answer: Verdict, trace: Trace, evidence: Evidence, complete: Capture, whole: Ledger
+) -> Verdict:
+    """The verdict with what was not seen of the steps, what limits their cores, and what took
+    longer than they did.
+    """
+    doubted = with_doubt(
+        answer, complete, evidence.steps, fetched_in_steps(trace), evidence.run.device_name
+    )
     return with_phase(with_cpu_limit(doubted, evidence.cpu, evidence.run), evidence, whole)
 
 
-def _later(trace: Trace, charged: Charges, evidence: Evidence, work: Making, received: pl.DataFrame) -> Evidence | None:
-    """The evidence of the steps after the first epoch, without what is known of the whole run alone. None: there are none, or the
-    first epoch was not kept.
+def _later(
+    trace: Trace, charged: Charges, evidence: Evidence, work: Making, received: pl.DataFrame
+) -> Evidence | None:
+    """The evidence of the steps after the first epoch, without what is known of the whole run
+    alone. None: there are none, or the first epoch was not kept.
     """
     if trace.run.whole_job is not None and trace.run.whole_job.is_part:
         return None
-    last = epochs(trace, received).filter(pl.col("epoch") == 0).group_by("rank").agg(until_ns=pl.col("end_ns").max())
-    table = charged.steps.join(last, on="rank").filter(pl.col("start_ns") >= pl.col("until_ns")).drop("until_ns")
+    last = (
+        epochs(trace, received)
+        .filter(pl.col("epoch") == 0)
+        .group_by("rank")
+        .agg(until_ns=pl.col("end_ns").max())
+    )
+    table = (
+        charged.steps.join(last, on="rank")
+        .filter(pl.col("start_ns") >= pl.col("until_ns"))
+        .drop("until_ns")
+    )
     if not len(_charged(table)) or len(table) == len(charged.steps):
         return None
     found = _steps(trace, replace(charged, steps=table, details=Details()), work)
@@ -202,12 +271,24 @@ def _later(trace: Trace, charged: Charges, evidence: Evidence, work: Making, rec
     waited = {entry.cause: entry.seconds or 0.0 for entry in found.causes}
     still = waited["storage"] / before.seconds if before and before.seconds else 0.0
     ratio = len(table) / len(charged.steps)
-    making_ns = {cause: round(took_ns * (still if cause == "storage" else ratio)) for cause, took_ns in evidence.making_ns.items()}
-    return replace(evidence, steps=found, making_ns=making_ns, wall_s=_span_s(table) or 0.0, warmup_ratio={}, code=())
+    making_ns = {
+        cause: round(took_ns * (still if cause == "storage" else ratio))
+        for cause, took_ns in evidence.making_ns.items()
+    }
+    return replace(
+        evidence,
+        steps=found,
+        making_ns=making_ns,
+        wall_s=_span_s(table) or 0.0,
+        warmup_ratio={},
+        code=(),
+    )
 
 
 def _shares_of(found_ns: Mapping[str, int], charged: Charges) -> dict[str, float]:
-    """Times of causes of waiting for batches as shares of the steps' time, see `Evidence.own` and `Evidence.threads`."""
+    """Times of causes of waiting for batches as shares of the steps' time, see `Evidence.own` and
+    `Evidence.threads`.
+    """
     table = _charged(charged.steps)
     total_ns = int((table["end_ns"] - table["start_ns"]).sum())
     return {cause: took_ns / total_ns for cause, took_ns in found_ns.items() if cause in LEAVES}
@@ -215,7 +296,12 @@ def _shares_of(found_ns: Mapping[str, int], charged: Charges) -> dict[str, float
 
 def _run(run: RunRecord) -> RunSummary:
     config, dataset = run.config, run.dataset
-    parts = (dataset.name if dataset else None, dataset.layout if dataset else None, config.loader, run.device_name)
+    parts = (
+        dataset.name if dataset else None,
+        dataset.layout if dataset else None,
+        config.loader,
+        run.device_name,
+    )
     ratios = [host.others_cpu_ratio for host in run.hosts if host.others_cpu_ratio is not None]
     return RunSummary(
         name=run.name or " ".join(part for part in parts if part) or "run",
@@ -249,7 +335,11 @@ def _throughput(run: RunRecord, table: pl.DataFrame, received: pl.DataFrame) -> 
     own = run.device_samples_per_s
     return Throughput(
         samples_per_s=_rate(run, table, received),
-        steady_samples_per_s=_rate(run, _without_drain(_steady(table)), received) if warmup(_num_steps(table)) else None,
+        steady_samples_per_s=(
+            _rate(run, _without_drain(_steady(table)), received)
+            if warmup(_num_steps(table))
+            else None
+        ),
         device_samples_per_s=own * (run.config.ranks or 1) if own else None,
         basis=run.device_basis if len(table) else "unknown",
     )
@@ -258,8 +348,9 @@ def _throughput(run: RunRecord, table: pl.DataFrame, received: pl.DataFrame) -> 
 def _rate(run: RunRecord, table: pl.DataFrame, received: pl.DataFrame) -> float | None:
     """Samples of all ranks per second, over these steps.
 
-    Those of the batches that ranks received, where their sizes are known; else a step is one batch on every rank of the job.
-    Of the stages of a pipeline one, or several, or all may load what all of them train on.
+    Those of the batches that ranks received, where their sizes are known; else a step is one batch
+    on every rank of the job. Of the stages of a pipeline one, or several, or all may load what all
+    of them train on.
     """
     wall_s = _span_s(table)
     if not wall_s:
@@ -272,11 +363,20 @@ def _rate(run: RunRecord, table: pl.DataFrame, received: pl.DataFrame) -> float 
             return samples / wall_s
     if not run.config.batch_size:
         return None
-    return _num_steps(table) * run.config.batch_size * (run.config.replicas or table["rank"].n_unique()) / wall_s
+    return (
+        _num_steps(table)
+        * run.config.batch_size
+        * (run.config.replicas or table["rank"].n_unique())
+        / wall_s
+    )
 
 
 def _span_s(table: pl.DataFrame) -> float | None:
-    return (int(table["end_ns"].to_numpy().max()) - int(table["start_ns"].to_numpy().min())) / 1e9 if len(table) else None
+    return (
+        (int(table["end_ns"].to_numpy().max()) - int(table["start_ns"].to_numpy().min())) / 1e9
+        if len(table)
+        else None
+    )
 
 
 def _num_steps(table: pl.DataFrame) -> int:
@@ -290,7 +390,9 @@ def _steady(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _without_drain(table: pl.DataFrame) -> pl.DataFrame:
-    """All but each rank's last step, which ends with waiting for all work that is still queued on the device."""
+    """All but each rank's last step, which ends with waiting for all work that is still queued on
+    the device.
+    """
     return table.filter(pl.col("step") < pl.col("step").max().over("rank"))
 
 
@@ -298,7 +400,11 @@ def _warmup_ratio(table: pl.DataFrame) -> dict[str, float]:
     table = _charged(table)
     steady = _steady(table)
     sums = {cause: int(table[f"{cause}_ns"].sum()) for cause in CAUSES}
-    return {cause: 1 - int(steady[f"{cause}_ns"].sum()) / total for cause, total in sums.items() if total}
+    return {
+        cause: 1 - int(steady[f"{cause}_ns"].sum()) / total
+        for cause, total in sums.items()
+        if total
+    }
 
 
 def _steps(trace: Trace, charged: Charges, work: Making) -> Steps:
@@ -311,9 +417,12 @@ def _steps(trace: Trace, charged: Charges, work: Making) -> Steps:
         p50_s=_quantile_s(walls, 0.50),
         p95_s=_quantile_s(walls, 0.95),
         causes=tuple(_with_work(entry, work) for entry in _causes(trace, charged)),
-        per_rank=tuple(_of_rank(part) for part in _charged(table).partition_by("rank", maintain_order=True)),
+        per_rank=tuple(
+            _of_rank(part) for part in _charged(table).partition_by("rank", maintain_order=True)
+        ),
         straggler_wait_s={
-            str(rank): {cause: ns / 1e9 for cause, ns in found.items()} for rank, found in charged.straggler_wait_ns.items()
+            str(rank): {cause: ns / 1e9 for cause, ns in found.items()}
+            for rank, found in charged.straggler_wait_ns.items()
         },
     )
 
@@ -327,7 +436,9 @@ def _with_work(entry: CauseShare, work: Making) -> CauseShare:
 
 
 def _charged(table: pl.DataFrame) -> pl.DataFrame:
-    """The steps that are charged to causes: those in which the GPU was recorded, if it was recorded in windows."""
+    """The steps that are charged to causes: those in which the GPU was recorded, if it was recorded
+    in windows.
+    """
     return table.filter(pl.col("host_ns").is_not_null())
 
 
@@ -337,7 +448,9 @@ def _quantile_s(sorted_ns: pl.Series, ratio: float) -> float | None:
 
 def _of_rank(part: pl.DataFrame) -> RankTime:
     wall_s = int((part["end_ns"] - part["start_ns"]).sum()) / 1e9
-    return RankTime(int(part["rank"][0]), len(part), wall_s, *(_seconds(part, cause) for cause in CAUSES))
+    return RankTime(
+        int(part["rank"][0]), len(part), wall_s, *(_seconds(part, cause) for cause in CAUSES)
+    )
 
 
 def _seconds(table: pl.DataFrame, cause: str) -> float | None:
@@ -350,42 +463,62 @@ def _causes(trace: Trace, charged: Charges) -> tuple[CauseShare, ...]:
     reasons, total_ns = unmeasured(trace), int((table["end_ns"] - table["start_ns"]).sum())
     if not len(table) and len(charged.steps):
         reasons = dict.fromkeys(CAUSES, Reason.NO_STEP_IN_GPU_WINDOW)
-    found = (_with_details(_cause(cause, table, total_ns, trace.run, reasons), charged, total_ns, trace) for cause in CAUSES)
+    found = (
+        _with_details(_cause(cause, table, total_ns, trace.run, reasons), charged, total_ns, trace)
+        for cause in CAUSES
+    )
     includes = {
         "storage": (_unknown_share(trace), Reason.INCLUDES_UNKNOWN_SOURCES),
         "loader": (_unmeasured_share(reasons), Reason.INCLUDES_UNMEASURED),
         "h2d": (_pageable_share(trace), Reason.INCLUDES_PAGEABLE_COPIES),
     }
-    with_reasons = (_with_included(entry, *includes.get(entry.cause, (None, None))) for entry in found)
+    with_reasons = (
+        _with_included(entry, *includes.get(entry.cause, (None, None))) for entry in found
+    )
     hidden = may_be_hidden(trace)
     by_mode = by_mode_s(trace)
     with_reasons = (_with_mode(entry, by_mode) for entry in with_reasons)
     return tuple(
-        _with_lock_waits(_with_threads(_with_hidden(entry) if hidden else entry, charged), charged) for entry in with_reasons
+        _with_lock_waits(_with_threads(_with_hidden(entry) if hidden else entry, charged), charged)
+        for entry in with_reasons
     )
 
 
 def _with_lock_waits(entry: CauseShare, charged: Charges) -> CauseShare:
     """The entry, `derived` if waits for the interpreter's lock were taken from it."""
     moved_s = charged.lock_ns.get(entry.cause, 0) / 1e9
-    if entry.cause == "host" or entry.seconds is None or not moved_s or moved_s < _LEAST_DERIVED_RATIO * (entry.seconds + moved_s):
+    if (
+        entry.cause == "host"
+        or entry.seconds is None
+        or not moved_s
+        or moved_s < _LEAST_DERIVED_RATIO * (entry.seconds + moved_s)
+    ):
         return entry
     text = (
-        f"without {moved_s:.3f} s of waiting for the interpreter lock meanwhile, which are in host: derived from samples of stacks"
+        f"without {moved_s:.3f} s of waiting for the interpreter lock meanwhile, which are in host:"
+        " derived from samples of stacks"
     )
     return entry.replace(basis="derived", reason=text, reason_code=Reason.WITHOUT_LOCK_WAITS)
 
 
 def _with_hidden(entry: CauseShare) -> CauseShare:
-    """The entry, `derived` if it is time with other ranks: the device may have computed meanwhile."""
+    """The entry, `derived` if it is time with other ranks: the device may have computed
+    meanwhile.
+    """
     if entry.cause not in ("exchange", "straggler") or not entry.seconds:
         return entry
-    return entry.replace(basis="derived", reason=Reason.MAY_BE_HIDDEN.text, reason_code=Reason.MAY_BE_HIDDEN)
+    return entry.replace(
+        basis="derived", reason=Reason.MAY_BE_HIDDEN.text, reason_code=Reason.MAY_BE_HIDDEN
+    )
 
 
 def _with_mode(entry: CauseShare, by_mode: float) -> CauseShare:
     """The entry, `derived` if it is an evaluation that the model's mode alone shows."""
-    if entry.cause != "validation" or not entry.seconds or by_mode < _LEAST_DERIVED_RATIO * entry.seconds:
+    if (
+        entry.cause != "validation"
+        or not entry.seconds
+        or by_mode < _LEAST_DERIVED_RATIO * entry.seconds
+    ):
         return entry
     return entry.replace(basis="derived", reason=Reason.BY_MODE.text, reason_code=Reason.BY_MODE)
 
@@ -394,13 +527,17 @@ def _with_included(entry: CauseShare, text: str | None, code: Reason | None) -> 
     return entry if entry.reason or not text else entry.replace(reason=text, reason_code=code)
 
 
-def _cause(cause: str, table: pl.DataFrame, total_ns: int, run: RunRecord, reasons: Mapping[str, Reason]) -> CauseShare:
+def _cause(
+    cause: str, table: pl.DataFrame, total_ns: int, run: RunRecord, reasons: Mapping[str, Reason]
+) -> CauseShare:
     if cause in reasons or not len(table):
         reason = reasons.get(cause, Reason.NO_STEP)
         return CauseShare(cause, None, None, "unknown", reason.text, reason)
     charged_ns = int(table[f"{cause}_ns"].sum())
     share = charged_ns / total_ns if total_ns else 0.0
-    basis = run.device_basis if cause in _OF_DEVICE else "derived" if cause == "host" else "measured"
+    basis = (
+        run.device_basis if cause in _OF_DEVICE else "derived" if cause == "host" else "measured"
+    )
     return CauseShare(cause, charged_ns / 1e9, share, basis)
 
 
@@ -408,21 +545,30 @@ def _with_details(entry: CauseShare, charged: Charges, total_ns: int, trace: Tra
     if not entry.seconds:
         return entry
     parts = charged.details.of_cause(entry.cause, round(entry.seconds * 1e9), trace)
-    return entry.replace(details=tuple(CauseDetail(name, ns / 1e9, ns / total_ns) for name, ns in parts))
+    return entry.replace(
+        details=tuple(CauseDetail(name, ns / 1e9, ns / total_ns) for name, ns in parts)
+    )
 
 
 def _with_threads(entry: CauseShare, charged: Charges) -> CauseShare:
-    """The entry, `derived` where part of its time is charged to it only because threads did that at the same time."""
+    """The entry, `derived` where part of its time is charged to it only because threads did that at
+    the same time.
+    """
     if not entry.seconds:
         return entry
     derived_ns = charged.derived_ns.get(entry.cause, 0)
     if derived_ns >= _LEAST_DERIVED_RATIO * entry.seconds * 1e9:
         who = "tasks of Ray Data" if charged.by_tasks else "threads of the training process"
         text = f"{derived_ns / 1e9:.3f} s is what {who} did meanwhile: derived from the times"
-        return entry.replace(basis="derived", reason=text, reason_code=Reason.INCLUDES_THREADS_BY_TIME)
+        return entry.replace(
+            basis="derived", reason=text, reason_code=Reason.INCLUDES_THREADS_BY_TIME
+        )
     if entry.cause == "host" and charged.threads_ns >= _LEAST_DERIVED_RATIO * entry.seconds * 1e9:
         seconds = f"{charged.threads_ns / 1e9:.3f} s"
-        text = f"in {seconds} of it threads of the training process read or decoded; whether the rank waited for them is not known"
+        text = (
+            f"in {seconds} of it threads of the training process read or decoded; whether the rank"
+            " waited for them is not known"
+        )
         return entry.replace(reason=text, reason_code=Reason.THREADS_MAY_BE_AWAITED)
     return entry
 
@@ -434,8 +580,14 @@ def _unexplained_ratio(charged: Charges, code: Sequence[CodeShare]) -> float | N
     if not total_ns:
         return None
     explained = charged.details.explained_ns
-    left = {cause: int(table[f"{cause}_ns"].sum()) - explained.get(cause, 0) for cause in ("host", "loader")}
-    named_ns = {cause: 1e9 * sum(line.seconds for line in code if line.cause == cause and line.is_own) for cause in left}
+    left = {
+        cause: int(table[f"{cause}_ns"].sum()) - explained.get(cause, 0)
+        for cause in ("host", "loader")
+    }
+    named_ns = {
+        cause: 1e9 * sum(line.seconds for line in code if line.cause == cause and line.is_own)
+        for cause in left
+    }
     return sum(max(0.0, left[cause] - named_ns[cause]) for cause in left) / total_ns
 
 
@@ -453,4 +605,7 @@ def _pageable_share(trace: Trace) -> str | None:
     ratio = 1.0 if trace.run.config.copy == "pageable" else pageable_ratio(trace) or 0.0
     if ratio < _LEAST_PAGEABLE_RATIO:
         return None
-    return f"{ratio:.0%} of the bytes came from pageable memory, and such copies cannot overlap with compute"
+    return (
+        f"{ratio:.0%} of the bytes came from pageable memory, and such copies cannot overlap with"
+        " compute"
+    )

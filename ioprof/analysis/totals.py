@@ -1,4 +1,6 @@
-"""What the analyses find that look at all of the spans. They look at them together, so that the spans are read once."""
+"""What the analyses find that look at all of the spans. They look at them together, so that the
+spans are read once.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -51,6 +53,12 @@ def totals(trace: Trace) -> Totals:
     )
     fetching, computing = Fetching(trace), Computing()
     analyse(trace, charging, work, overlaps, fetching, computing)
-    found = (charging.charges(), work.found(), overlaps.by_activity(), fetching.found, computing.computed_ns)
+    found = (
+        charging.charges(),
+        work.found(),
+        overlaps.by_activity(),
+        fetching.found,
+        computing.computed_ns,
+    )
     charged_samples = ChargedSamples(trace).found() if samples is None else samples.found()
     return Totals(*found, charged_samples, work.unnamed_samples(), arrived, charging.sendings)

@@ -26,15 +26,17 @@ PANELS: Final = {
 }
 """The commands by their panel of `ioprof --help`, in its order."""
 COMMANDS: Final = {command: panel for panel, commands in PANELS.items() for command in commands}
-"""Each is a module of this package (`import` is `import_`); several verbs under one name are a `typer.Typer` called `app`."""
+"""Each is a module of this package (`import` is `import_`); several verbs under one name are a
+`typer.Typer` called `app`."""
 _STDERR: Final = 2
 
 
 def program() -> int:
     """`main` as all that a process does: what the command `ioprof` calls.
 
-    When a process ends, Python looks several times for reference cycles among all objects of all libraries, which takes 0.2 s of
-    CPU time. Frozen objects are left out; all else happens as usual.
+    When a process ends, Python looks several times for reference cycles among all objects of all
+    libraries, which takes 0.2 s of CPU time. Frozen objects are left out; all else happens as
+    usual.
     """
     _open_standard_streams()
     try:
@@ -46,7 +48,8 @@ def program() -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command and return its exit code: 0 done, 1 failed, 2 bad usage or bad input, 130 interrupted.
+    """Run one command and return its exit code: 0 done, 1 failed, 2 bad usage or bad input, 130
+    interrupted.
 
     That of `record` is the recorded command's, and negative where a signal ended that.
     """
@@ -55,10 +58,14 @@ def main(arguments: list[str] | None = None) -> int:
         require_extension()
     except CommandError as error:
         if given[:1] == ["record"] and "--" in given:
-            raise ImportError(str(error)) from None  # `__main__` then runs the command without a recording
+            raise ImportError(
+                str(error)
+            ) from None  # `__main__` then runs the command without a recording
         error_line(str(error))
         return error.exit_code
-    commands = given[:1] if given and given[0] in COMMANDS else () if given == ["--version"] else COMMANDS
+    commands = (
+        given[:1] if given and given[0] in COMMANDS else () if given == ["--version"] else COMMANDS
+    )
     app = _app(commands)
     try:
         return guarded(lambda: _run(app, given))
@@ -83,14 +90,18 @@ def _drop_unread_messages() -> None:
 
 
 def _open_standard_streams() -> None:
-    """Open those that the caller closed, so that no file of ioprof gets their numbers; programs that it starts find them closed."""
+    """Open those that the caller closed, so that no file of ioprof gets their numbers; programs
+    that it starts find them closed.
+    """
     while (descriptor := os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)) <= _STDERR:
         pass
     os.close(descriptor)
 
 
 class _CommandGroup(TyperGroup):
-    """Lists the commands in the order of `PANELS`; typer would list those with verbs of their own last."""
+    """Lists the commands in the order of `PANELS`; typer would list those with verbs of their own
+    last.
+    """
 
     def list_commands(self, ctx: object) -> list[str]:
         return [command for command in COMMANDS if command in self.commands]
@@ -100,28 +111,38 @@ def _app(commands: Iterable[str] = COMMANDS) -> typer.Typer:
     """An app of those commands alone: importing the modules of all takes a second."""
     app = typer.Typer(
         cls=_CommandGroup,
-        help="What a training job waits for: compute, gradient exchange, copies, preprocessing or storage.",
+        help=(
+            "What a training job waits for: compute, gradient exchange, copies, preprocessing or"
+            " storage."
+        ),
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_options)
     with _unchanged_environment():
-        modules = {name: importlib.import_module(f"ioprof.cli.{name}{'_' * iskeyword(name)}") for name in commands}
+        modules = {
+            name: importlib.import_module(f"ioprof.cli.{name}{'_' * iskeyword(name)}")
+            for name in commands
+        }
     for name, module in modules.items():
         if hasattr(module, "app"):
             app.add_typer(module.app, name=name, rich_help_panel=COMMANDS[name])
         else:
             settings = getattr(module, "CONTEXT", None)
-            app.command(name, context_settings=settings, rich_help_panel=COMMANDS[name])(getattr(module, name))
+            app.command(name, context_settings=settings, rich_help_panel=COMMANDS[name])(
+                getattr(module, name)
+            )
     return app
 
 
 @contextmanager
 def _unchanged_environment() -> Iterator[None]:
-    """Undo what libraries change in the environment while they are imported (polars does), since a job would inherit it.
+    """Undo what libraries change in the environment while they are imported (polars does), since a
+    job would inherit it.
 
-    numpy's OpenBLAS starts a thread for each core as it is imported, and ends the process where a limit forbids that.
+    numpy's OpenBLAS starts a thread for each core as it is imported, and ends the process where a
+    limit forbids that.
     """
     before = dict(os.environ)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -140,14 +161,18 @@ def _print_version(asked: bool) -> None:
 
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
 ) -> None:
     """The options before the command."""
 
 
 def _usage_error(error: Exception) -> int:
-    # typer keeps the classes of its usage errors private; they carry a one-line message and the context of the command.
+    # typer keeps the classes of its usage errors private; they carry a one-line message and the
+    # context of the command.
     if not hasattr(error, "format_message"):
         raise error
     message, context = error.format_message(), getattr(error, "ctx", None)

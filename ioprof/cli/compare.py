@@ -12,18 +12,34 @@ from ioprof.report.texts.units import parse_percentage
 
 
 def compare(
-    runs: Annotated[list[Path], Argument(help="Two or more run folders; the first is the baseline.", show_default=False)],
-    json: Annotated[bool, Option("--json", help="Print the summaries as a JSON array, and nothing else.")] = False,
+    runs: Annotated[
+        list[Path],
+        Argument(help="Two or more run folders; the first is the baseline.", show_default=False),
+    ],
+    json: Annotated[
+        bool, Option("--json", help="Print the summaries as a JSON array, and nothing else.")
+    ] = False,
     html: Annotated[
-        Path | None, Option(help="Also write the comparison as one HTML file that opens offline.", show_default=False)
+        Path | None,
+        Option(
+            help="Also write the comparison as one HTML file that opens offline.",
+            show_default=False,
+        ),
     ] = None,
     force: Annotated[bool, Option("--force", help="Replace the HTML file if it is there.")] = False,
     fail_above: Annotated[
         str | None,
-        Option("--fail-above", help="End with exit code 1 if a run is slower than the first by more than this, e.g. 5%."),
+        Option(
+            "--fail-above",
+            help=(
+                "End with exit code 1 if a run is slower than the first by more than this, e.g. 5%."
+            ),
+        ),
     ] = None,
 ) -> int:
-    """Compare runs: rates relative to the first, what each waited for, and which causes differ, with intervals."""
+    """Compare runs: rates relative to the first, what each waited for, and which causes differ,
+    with intervals.
+    """
     most = None if fail_above is None else parse_percentage("--fail-above", fail_above)
     if html:
         check_page_file(html, force)

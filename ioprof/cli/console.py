@@ -1,4 +1,6 @@
-"""The output of every command: results, messages, one-line errors, progress, and the next command to type."""
+"""The output of every command: results, messages, one-line errors, progress, and the next command
+to type.
+"""
 
 import shlex
 import sys
@@ -15,7 +17,9 @@ from ioprof.reporter import Advance, Reporter
 
 class _Messages(Console):
     def on_broken_pipe(self) -> None:
-        """Print nothing more when the reader has gone; rich would close standard output, where results go, and exit."""
+        """Print nothing more when the reader has gone; rich would close standard output, where
+        results go, and exit.
+        """
         self.quiet = True
 
 
@@ -34,11 +38,17 @@ def say(text: str) -> None:
 def error_line(text: str) -> None:
     """The one line that says what went wrong and what to type."""
     with _ignored_errors():
-        messages.print("ioprof: " + " ".join(text.split()), markup=False, style="bold red" if messages.is_terminal else None)
+        messages.print(
+            "ioprof: " + " ".join(text.split()),
+            markup=False,
+            style="bold red" if messages.is_terminal else None,
+        )
 
 
 def guarded(function: Callable[[], int]) -> int:
-    """What `function` returns, or the exit code of an error that it raised, with one line that says what went wrong."""
+    """What `function` returns, or the exit code of an error that it raised, with one line that says
+    what went wrong.
+    """
     try:
         return function()
     except IoprofError as error:
@@ -60,7 +70,9 @@ def next_command(*words: object) -> None:
 
 
 def progress(what: str, total: int) -> AbstractContextManager[Advance]:
-    """A progress bar with rate and time left on a terminal, a plain line at each tenth elsewhere."""
+    """A progress bar with rate and time left on a terminal, a plain line at each tenth
+    elsewhere.
+    """
     return shown_progress(what, total, messages, _print_plain)
 
 
@@ -77,7 +89,9 @@ reporter: Final[Reporter] = _ConsoleReporter()
 
 
 def _ignored_errors() -> AbstractContextManager[None]:
-    """A line that cannot be written, since its reader or the terminal has gone, is no reason to end a job or to lose a run."""
+    """A line that cannot be written, since its reader or the terminal has gone, is no reason to end
+    a job or to lose a run.
+    """
     return suppress(OSError)
 
 

@@ -26,7 +26,14 @@ def convert() -> None:
 def imagenet(
     given: dict[str, Any],
     as_json: Annotated[
-        bool, Option("--json", help="Print the manifest (of a part: part.json), path, seconds and files passed over as JSON.")
+        bool,
+        Option(
+            "--json",
+            help=(
+                "Print the manifest (of a part: part.json), path, seconds and files passed over as"
+                " JSON."
+            ),
+        ),
     ] = False,
 ) -> None:
     """Convert ImageNet, or any tree of class folders. Interrupted, the same command resumes."""
@@ -43,12 +50,18 @@ def imagenet(
 
 @app.command()
 def merge(
-    destination: Annotated[Path, Argument(help="Dataset folder to make; its parts lie next to it.")],
+    destination: Annotated[
+        Path, Argument(help="Dataset folder to make; its parts lie next to it.")
+    ],
     workers: Annotated[int | None, Option(help="Processes (default: one per core).")] = None,
-    force: Annotated[bool, Option("--force", help="Replace DESTINATION if ioprof made it, finished or not.")] = False,
+    force: Annotated[
+        bool, Option("--force", help="Replace DESTINATION if ioprof made it, finished or not.")
+    ] = False,
     as_json: _AsJson = False,
 ) -> None:
-    """Merge the parts of a conversion: the same bytes as one machine makes. The parts are removed at the end."""
+    """Merge the parts of a conversion: the same bytes as one machine makes. The parts are removed
+    at the end.
+    """
     result = run_merge(destination, force, workers, reporter)
     _show(result, as_json)
     _say_quarantined(result)
@@ -63,7 +76,9 @@ def dataset(
     destination: Annotated[Path, Argument(help="Folder to make.")],
     as_json: _AsJson = False,
 ) -> None:
-    """Store a dataset in another layout: the same records, the same digest, nothing is decoded. Interrupted, it resumes."""
+    """Store a dataset in another layout: the same records, the same digest, nothing is decoded.
+    Interrupted, it resumes.
+    """
     result = run_relayout(source, destination, LayoutOptions(**given), reporter)
     _show(result, as_json)
     next_command("ioprof", "run", destination)

@@ -14,15 +14,21 @@ from ioprof.report.texts.text import comparison_text
 
 
 def demo(
-    out: Annotated[Path, Option(help="Folder for the images, the datasets and the runs.")] = Path("ioprof-demo"),
+    out: Annotated[Path, Option(help="Folder for the images, the datasets and the runs.")] = Path(
+        "ioprof-demo"
+    ),
     images: Annotated[int, Option(min=8, help="Synthetic images to make.")] = 600,
     steps: Annotated[int, Option(min=4, help="Steps of each run.")] = 100,
     device: Annotated[str, Option(help="cpu or emulated:NAME.")] = "emulated:a100",
-    force: Annotated[bool, Option("--force", help="Replace the folder of an earlier demo.")] = False,
+    force: Annotated[
+        bool, Option("--force", help="Replace the folder of an earlier demo.")
+    ] = False,
 ) -> int:
     """Generate images, convert them three ways, train on each with two ranks, and compare."""
     summaries = []
-    for run in make_demo(out, images, steps, device, force, ["ioprof", *sys.argv[1:]], os.environ, reporter):
+    for run in make_demo(
+        out, images, steps, device, force, ["ioprof", *sys.argv[1:]], os.environ, reporter
+    ):
         if code := exit_code(run):
             return code
         summaries.append(run.summary)

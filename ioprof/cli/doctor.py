@@ -19,15 +19,24 @@ from ioprof.errors import CommandError
 def doctor(
     paths: Annotated[
         list[Path] | None,
-        Argument(help="Files or folders that training data is read from (default: the current folder).", show_default=False),
+        Argument(
+            help="Files or folders that training data is read from (default: the current folder).",
+            show_default=False,
+        ),
     ] = None,
-    json: Annotated[bool, Option("--json", help="Print the findings as JSON, and nothing else.")] = False,
+    json: Annotated[
+        bool, Option("--json", help="Print the findings as JSON, and nothing else.")
+    ] = False,
 ) -> int:
-    """Report what can be recorded on this machine, and what to type where something cannot. Changes nothing; exits with 0."""
+    """Report what can be recorded on this machine, and what to type where something cannot. Changes
+    nothing; exits with 0.
+    """
     chosen = tuple(paths or [Path()])
     for path in chosen:
         if not path.exists():
-            raise CommandError(f"{path}: no such file or folder; name one that training data is read from, or none")
+            raise CommandError(
+                f"{path}: no such file or folder; name one that training data is read from, or none"
+            )
     if not json:
         say("trying what can be recorded here (some seconds) ...")
     findings = examine(
@@ -49,6 +58,11 @@ def show_findings(findings: Sequence[Finding], json: bool) -> None:
     else:
         output.print(findings_table(findings), soft_wrap=False)
         for finding in findings:
-            if finding.to_type:  # on lines of their own, which no table breaks, so that they can be copied
-                output.print(f"\n{finding.name} ({finding.state}): {finding.means}\n    {finding.to_type}", markup=False)
+            if (
+                finding.to_type
+            ):  # on lines of their own, which no table breaks, so that they can be copied
+                output.print(
+                    f"\n{finding.name} ({finding.state}): {finding.means}\n    {finding.to_type}",
+                    markup=False,
+                )
         output.print(f"\n{closing(findings)}", markup=False)

@@ -16,20 +16,34 @@ from ioprof.report.texts.units import visible
 def export(
     run: Annotated[Path, Argument(help="A run folder.", show_default=False)],
     file: Annotated[
-        Path | None, Argument(help="The file to write; default: the name of the run, in this folder.", show_default=False)
+        Path | None,
+        Argument(
+            help="The file to write; default: the name of the run, in this folder.",
+            show_default=False,
+        ),
     ] = None,
     to: Annotated[
         str | None,
-        Option(help="perfetto, chrome (JSON), parquet, or speedscope (the stack samples).", metavar="FORMAT", show_default=False),
+        Option(
+            help="perfetto, chrome (JSON), parquet, or speedscope (the stack samples).",
+            metavar="FORMAT",
+            show_default=False,
+        ),
     ] = None,
-    speedscope: Annotated[Path | None, Option(help="Short for --to speedscope FILE.", metavar="FILE", show_default=False)] = None,
+    speedscope: Annotated[
+        Path | None,
+        Option(help="Short for --to speedscope FILE.", metavar="FILE", show_default=False),
+    ] = None,
     force: Annotated[bool, Option("--force", help="Replace the file if it is there.")] = False,
 ) -> int:
-    """Write a run in the format of another program: all ranks in one file, with counters, and arrows from reads to steps."""
+    """Write a run in the format of another program: all ranks in one file, with counters, and
+    arrows from reads to steps.
+    """
     if speedscope is not None:
         if to not in (None, "speedscope") or file is not None:
             raise CommandError(
-                f"--speedscope FILE is short for --to speedscope FILE: give one of them: ioprof export {run} --to speedscope"
+                "--speedscope FILE is short for --to speedscope FILE: give one of them: ioprof"
+                f" export {run} --to speedscope"
             )
         to, file = "speedscope", speedscope
     if to not in FORMATS:

@@ -9,7 +9,11 @@ from ioprof.cli.console import messages, next_command, say
 from ioprof.report.texts.units import count
 
 app = Typer(
-    help="Analyse traces that other profilers have recorded: the same report and page as for a run of ioprof.", no_args_is_help=True
+    help=(
+        "Analyse traces that other profilers have recorded: the same report and page as for a run"
+        " of ioprof."
+    ),
+    no_args_is_help=True,
 )
 
 Files = Annotated[list[Path], Argument(help="The files of one job.", show_default=False)]
@@ -19,13 +23,17 @@ Force = Annotated[bool, Option("--force", help="Replace an earlier run in --out.
 
 @app.command("kineto")
 def kineto(files: Files, out: Out, force: Force = False) -> int:
-    """Traces of torch.profiler (.json, .json.gz), one of each rank: overlap, copies, collectives, steps."""
+    """Traces of torch.profiler (.json, .json.gz), one of each rank: overlap, copies, collectives,
+    steps.
+    """
     return _import("kineto", files, out, force)
 
 
 @app.command("dftracer")
 def dftracer(files: Files, out: Out, force: Force = False) -> int:
-    """Traces of DFTracer (.pfw, .pfw.gz): reads and opens, and what its Python library records of training."""
+    """Traces of DFTracer (.pfw, .pfw.gz): reads and opens, and what its Python library records of
+    training.
+    """
     return _import("dftracer", files, out, force)
 
 
@@ -37,7 +45,9 @@ def darshan(files: Files, out: Out, force: Force = False) -> int:
 
 @app.command("nsys-sqlite")
 def nsys_sqlite(files: Files, out: Out, force: Force = False) -> int:
-    """Databases of Nsight Systems (nsys export --type sqlite): kernels, copies, collectives, and NVTX ranges named like steps."""
+    """Databases of Nsight Systems (nsys export --type sqlite): kernels, copies, collectives, and
+    NVTX ranges named like steps.
+    """
     return _import("nsys-sqlite", files, out, force)
 
 
@@ -46,7 +56,10 @@ def _import(format_: str, files: list[Path], out: Path, force: bool) -> int:
     from ioprof.report.texts.text import summary_text
 
     run = import_run(format_, files, out, force)
-    say(f"imported {count(run.trace.num_spans)} spans of {count(len(files))} file{'s' if len(files) > 1 else ''}")
+    say(
+        f"imported {count(run.trace.num_spans)} spans of {count(len(files))}"
+        f" file{'s' if len(files) > 1 else ''}"
+    )
     messages.print(summary_text(run.summary), markup=False)
     next_command("ioprof", "report", out, "--html", "report.html")
     return 0

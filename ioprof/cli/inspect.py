@@ -10,7 +10,14 @@ from ioprof.inspection import inspect_path
 
 
 def inspect(
-    path: Annotated[Path, Argument(help="A dataset, a part of one, what an interrupted conversion or run left, or any path.")],
+    path: Annotated[
+        Path,
+        Argument(
+            help=(
+                "A dataset, a part of one, what an interrupted conversion or run left, or any path."
+            )
+        ),
+    ],
     as_json: Annotated[bool, Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
     """Describe a dataset or a run by its manifest, and the storage that any file or folder lies on.

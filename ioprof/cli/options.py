@@ -10,10 +10,11 @@ from ioprof.options import Declaration, declarations
 
 
 def takes_options(options: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A function of a dict of options as a command that has the options of a class, and the function's further parameters.
+    """A function of a dict of options as a command that has the options of a class, and the
+    function's further parameters.
 
-    The dict has those that were given on the command line, also where one has its default value. Their values are checked by the
-    class, whose messages name them.
+    The dict has those that were given on the command line, also where one has its default value.
+    Their values are checked by the class, whose messages name them.
     """
     declared = [each for each in declarations(options) if each.option is not None]
 
@@ -21,13 +22,24 @@ def takes_options(options: type) -> Callable[[Callable[..., Any]], Callable[...,
         def command(context: Context, **values: Any) -> Any:
             found = {each.name: values.pop(each.name) for each in declared}
             sources = {name: context.get_parameter_source(name) for name in found}
-            given = {name: value for name, value in found.items() if (source := sources[name]) and source.name != "DEFAULT"}
+            given = {
+                name: value
+                for name, value in found.items()
+                if (source := sources[name]) and source.name != "DEFAULT"
+            }
             return function(given, **values)
 
         _, *own = signature(function).parameters.values()
-        parameters = [Parameter("context", Parameter.KEYWORD_ONLY, annotation=Context), *map(_parameter, declared)]
+        parameters = [
+            Parameter("context", Parameter.KEYWORD_ONLY, annotation=Context),
+            *map(_parameter, declared),
+        ]
         parameters += [each.replace(kind=Parameter.KEYWORD_ONLY) for each in own]
-        command.__name__, command.__doc__, command.__module__ = function.__name__, function.__doc__, function.__module__
+        command.__name__, command.__doc__, command.__module__ = (
+            function.__name__,
+            function.__doc__,
+            function.__module__,
+        )
         command.__annotations__ = {each.name: each.annotation for each in parameters}
         command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]  # where typer looks
         return command
@@ -43,8 +55,14 @@ def _parameter(each: Declaration) -> Parameter:
     if each.is_positional:
         made = Argument(**common)
     else:
-        flags = [each.flag] if kind is not bool or each.default is False else [f"{each.flag}/--no-{each.flag[2:]}"]
+        flags = (
+            [each.flag]
+            if kind is not bool or each.default is False
+            else [f"{each.flag}/--no-{each.flag[2:]}"]
+        )
         made = Option(*flags, rich_help_panel=option.panel, **common)
     default = None if option.unset else each.default
     optional = kind if default is not None else kind | None
-    return Parameter(each.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[optional, made])
+    return Parameter(
+        each.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[optional, made]
+    )

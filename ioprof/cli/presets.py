@@ -13,7 +13,11 @@ from ioprof.cli.console import next_command, output
 from ioprof.train.presets import load_preset, preset_names
 
 
-def presets(json: Annotated[bool, Option("--json", help="Print all settings as JSON, and nothing else.")] = False) -> int:
+def presets(
+    json: Annotated[
+        bool, Option("--json", help="Print all settings as JSON, and nothing else.")
+    ] = False,
+) -> int:
     """List the presets with their sources."""
     found = [load_preset(name) for name in preset_names()]
     if json:
@@ -26,7 +30,9 @@ def presets(json: Annotated[bool, Option("--json", help="Print all settings as J
         text = Text(preset.about).append(f"\n{preset.source}", style="dim")
         if preset.undated:
             text.append(f"\nyear unknown: {preset.undated}", style="dim")
-        table.add_row(Text(preset.name), Text("unknown" if preset.year is None else str(preset.year)), text)
+        table.add_row(
+            Text(preset.name), Text("unknown" if preset.year is None else str(preset.year)), text
+        )
     output.print(table)
     next_command("ioprof", "run", "--preset", found[0].name, "--steps", 50)
     return 0

@@ -15,7 +15,13 @@ from ioprof.jobs.options import ProbeOptions
 from ioprof.jobs.probes.network_probe import probe_network
 from ioprof.recording.interrupts import interrupted_by_any
 from ioprof.report.page.page_file import check_page_file, write_page_file
-from ioprof.report.texts.probe_text import TABLE_WIDTH, head_lines, network_line, network_table, probe_table
+from ioprof.report.texts.probe_text import (
+    TABLE_WIDTH,
+    head_lines,
+    network_line,
+    network_table,
+    probe_table,
+)
 from ioprof.report.texts.probing import notes
 from ioprof.report.texts.units import visible
 
@@ -24,24 +30,40 @@ from ioprof.report.texts.units import visible
 def probe(
     given: dict[str, Any],
     network: Annotated[
-        bool, Option("--network", help="Measure the network between ranks, or tasks of a launcher, which meet in PATH.")
+        bool,
+        Option(
+            "--network",
+            help="Measure the network between ranks, or tasks of a launcher, which meet in PATH.",
+        ),
     ] = False,
-    ranks: Annotated[int | None, Option(min=2, help="Of --network: processes here (default: 2).", show_default=False)] = None,
+    ranks: Annotated[
+        int | None,
+        Option(min=2, help="Of --network: processes here (default: 2).", show_default=False),
+    ] = None,
     device: Annotated[str, Option(help="Of --network: cpu (Gloo) or cuda (NCCL).")] = "cpu",
-    html: Annotated[Path | None, Option(help="Also write figures and tables as one HTML file.", show_default=False)] = None,
-    json: Annotated[bool, Option("--json", help="Print the result as JSON, and nothing else.")] = False,
+    html: Annotated[
+        Path | None,
+        Option(help="Also write figures and tables as one HTML file.", show_default=False),
+    ] = None,
+    json: Annotated[
+        bool, Option("--json", help="Print the result as JSON, and nothing else.")
+    ] = False,
     force: Annotated[bool, Option("--force", help="Replace the HTML file if it is there.")] = False,
 ) -> int:
-    """Measure what PATH delivers, cold: opening, sequential reads and random record reads, with one client and with many.
+    """Measure what PATH delivers, cold: opening, sequential reads and random record reads, with one
+    client and with many.
 
-    Only reads, unless --scratch is given. The files that are read are dropped from this machine's page cache.
+    Only reads, unless --scratch is given. The files that are read are dropped from this machine's
+    page cache.
     """
     path: Path = given["path"]
     if network:
         return _probe_network(ranks, device, path, json)
     if html:
         check_page_file(html, force)
-    with interrupted_by_any():  # a scheduler's or a closing terminal's signal, too, removes the scratch files
+    with (
+        interrupted_by_any()
+    ):  # a scheduler's or a closing terminal's signal, too, removes the scratch files
         found = ioprof.probe(**given, reporter=reporter)
     facts = found.facts()
     if html:
@@ -77,6 +99,8 @@ def _probe_network(ranks: int | None, device: str, meeting: Path, json: bool) ->
 def _show(facts: dict[str, Any]) -> None:
     for line in head_lines(facts):
         output.print(line, markup=False)
-    Console(file=output.file, width=max(output.width, TABLE_WIDTH), highlight=False).print(probe_table(facts))
+    Console(file=output.file, width=max(output.width, TABLE_WIDTH), highlight=False).print(
+        probe_table(facts)
+    )
     for note in notes(facts):
         output.print(note, markup=False)

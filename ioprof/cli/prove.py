@@ -1,4 +1,6 @@
-"""`ioprof prove`: makes a change that a report advises, and shows what it brought beside what was predicted."""
+"""`ioprof prove`: makes a change that a report advises, and shows what it brought beside what was
+predicted.
+"""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,22 +13,40 @@ from ioprof.report.texts.prediction import proof_lines
 
 
 def prove(
-    run: Annotated[Path, Argument(help="A run folder of `ioprof run` or `ioprof record`.", show_default=False)],
-    command: Annotated[list[str] | None, Argument(help="Instead of the recorded command, after --.", show_default=False)] = None,
-    advice: Annotated[int, Option(min=1, help="Number of the advice in the report of the run.")] = 1,
-    pairs: Annotated[int, Option(min=1, max=50, help="Pairs of runs: one without the change, one with it.")] = 3,
-    out: Annotated[Path | None, Option(help="Folder for the runs. Without it: RUN-proof.", show_default=False)] = None,
+    run: Annotated[
+        Path, Argument(help="A run folder of `ioprof run` or `ioprof record`.", show_default=False)
+    ],
+    command: Annotated[
+        list[str] | None,
+        Argument(help="Instead of the recorded command, after --.", show_default=False),
+    ] = None,
+    advice: Annotated[
+        int, Option(min=1, help="Number of the advice in the report of the run.")
+    ] = 1,
+    pairs: Annotated[
+        int, Option(min=1, max=50, help="Pairs of runs: one without the change, one with it.")
+    ] = 3,
+    out: Annotated[
+        Path | None, Option(help="Folder for the runs. Without it: RUN-proof.", show_default=False)
+    ] = None,
     force: Annotated[bool, Option("--force", help="Replace runs that are there already.")] = False,
-    json: Annotated[bool, Option("--json", help="Print the result as JSON, and nothing else.")] = False,
+    json: Annotated[
+        bool, Option("--json", help="Print the result as JSON, and nothing else.")
+    ] = False,
 ) -> int:
-    """Run a recorded job again, without and with an advised change, and compare the gain with the predicted one.
+    """Run a recorded job again, without and with an advised change, and compare the gain with the
+    predicted one.
 
-    The runs alternate, and each pair is compared by itself, so that a change of the machine meanwhile matters little.
+    The runs alternate, and each pair is compared by itself, so that a change of the machine
+    meanwhile matters little.
 
-    A script of `ioprof record` is run 2 x --pairs times, in this folder, and writes what it writes. ioprof gives the DataLoader
-    that it trains from another num_workers, prefetch_factor, persistent_workers or pin_memory, and changes no file.
+    A script of `ioprof record` is run 2 x --pairs times, in this folder, and writes what it writes.
+    ioprof gives the DataLoader that it trains from another num_workers, prefetch_factor,
+    persistent_workers or pin_memory, and changes no file.
     """
-    found = ioprof.prove(run, advice=advice, pairs=pairs, out=out, force=force, command=command, reporter=reporter)
+    found = ioprof.prove(
+        run, advice=advice, pairs=pairs, out=out, force=force, command=command, reporter=reporter
+    )
     if json:
         output.file.write(found.to_json() + "\n")
         return 0

@@ -26,18 +26,35 @@ CONTEXT: Final = {"ignore_unknown_options": True, "allow_interspersed_args": Fal
 
 def record(
     command: Annotated[list[str], Argument(help="The command and its arguments, best after --.")],
-    out: Annotated[Path | None, Option(help="Run folder to make, the same for all tasks. [default: runs/TIME or runs/JOB]")] = None,
+    out: Annotated[
+        Path | None,
+        Option(help="Run folder to make, the same for all tasks. [default: runs/TIME or runs/JOB]"),
+    ] = None,
     force: Annotated[bool, Option("--force", help="Replace an earlier run in --out.")] = False,
     quiet: Annotated[bool, Option("--quiet", help="Print no summary at the end.")] = False,
     gpu_window: Annotated[
         str,
-        Option(help="When GPUs are recorded: 2s/30s is 2 s of every 30 s, or less often to cost at most 0.5 %; or all, or off."),
+        Option(
+            help=(
+                "When GPUs are recorded: 2s/30s is 2 s of every 30 s, or less often to cost at most"
+                " 0.5 %; or all, or off."
+            )
+        ),
     ] = gpu.DEFAULT_WINDOW,
     keep: Annotated[
-        str | None, Option(help="Keep the last 10m (or 30s, 2h) only, and the sums of all.", metavar="TIME", show_default=False)
+        str | None,
+        Option(
+            help="Keep the last 10m (or 30s, 2h) only, and the sums of all.",
+            metavar="TIME",
+            show_default=False,
+        ),
     ] = None,
-    stacks: Annotated[bool, Option("--stacks/--no-stacks", help="Sample the Python stacks of ranks and workers.")] = True,
-    keep_arguments: Annotated[bool, Option("--keep-arguments", help="Do not mask secrets in the stored arguments.")] = False,
+    stacks: Annotated[
+        bool, Option("--stacks/--no-stacks", help="Sample the Python stacks of ranks and workers.")
+    ] = True,
+    keep_arguments: Annotated[
+        bool, Option("--keep-arguments", help="Do not mask secrets in the stored arguments.")
+    ] = False,
 ) -> int:
     """Run any command, unchanged, report what its training waited for, and return its exit code."""
     environment = started_environment()
@@ -46,9 +63,16 @@ def record(
     code: int | None = None
     try:
         with recorded_command(
-            command, folder, environment,
-            force=force, gpu_window=gpu_window, stacks=stacks, keep=keep, keep_arguments=keep_arguments, reporter=reporter,
-        ) as ended:  # fmt: skip
+            command,
+            folder,
+            environment,
+            force=force,
+            gpu_window=gpu_window,
+            stacks=stacks,
+            keep=keep,
+            keep_arguments=keep_arguments,
+            reporter=reporter,
+        ) as ended:
             code = ended.code
             _close(inherited_descriptors())
             _make_apart(ended, folder, quiet)
@@ -65,7 +89,8 @@ def record(
 def _make_apart(ended: EndedCommand, folder: Path, quiet: bool) -> None:
     """Make the run folder in a process of its own, and print its summary.
 
-    What fails there, or a kill of that process (for its memory, for example), does not change the command's exit code.
+    What fails there, or a kill of that process (for its memory, for example), does not change the
+    command's exit code.
     """
     try:
         process = Fork(lambda: _make(ended, folder, quiet))
@@ -76,7 +101,10 @@ def _make_apart(ended: EndedCommand, folder: Path, quiet: bool) -> None:
     if (code := process.wait()) < 0:
         how = f"make the run folder with: ioprof gather {shlex.quote(str(ended.out))}"
         by = signal_name(-code)
-        error_line(f"the run folder is not complete: {by} ended its making (the capture files stay in {ended.spool}; {how})")
+        error_line(
+            f"the run folder is not complete: {by} ended its making (the capture files stay in"
+            f" {ended.spool}; {how})"
+        )
 
 
 def _make(ended: EndedCommand, folder: Path, quiet: bool) -> int:
@@ -92,7 +120,9 @@ def _make(ended: EndedCommand, folder: Path, quiet: bool) -> int:
 
 def _show(run: "Run", folder: Path, quiet: bool) -> int:
     if run.trace.run.part is None and not quiet:
-        from ioprof.report.texts.brief import brief_text  # after the job: it loads the libraries of the report
+        from ioprof.report.texts.brief import (
+            brief_text,
+        )  # after the job: it loads the libraries of the report
 
         messages.print(brief_text(run.summary, run.steps), markup=False)
         next_command("ioprof", "report", run.folder or folder)
@@ -100,7 +130,9 @@ def _show(run: "Run", folder: Path, quiet: bool) -> int:
 
 
 def _close(descriptors: list[int]) -> None:
-    """Close what the caller gave to the command: a pipe's reader, or who waits for a lock, waits for the command alone."""
+    """Close what the caller gave to the command: a pipe's reader, or who waits for a lock, waits
+    for the command alone.
+    """
     for descriptor in descriptors:
         with suppress(OSError):
             os.close(descriptor)

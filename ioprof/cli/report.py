@@ -19,26 +19,48 @@ from ioprof.report.path_demand import path_statement, probed_path
 def report(
     run: Annotated[Path, Argument(help="A run folder.", show_default=False)],
     html: Annotated[
-        Path | None, Option(help="Also write the report as one HTML file that opens offline.", show_default=False)
+        Path | None,
+        Option(
+            help="Also write the report as one HTML file that opens offline.", show_default=False
+        ),
     ] = None,
     around: Annotated[
         str | None,
         Option(
-            help="With --html: have all spans around this step (68) or second (8.4s) in the page, and open it there.",
+            help=(
+                "With --html: have all spans around this step (68) or second (8.4s) in the page,"
+                " and open it there."
+            ),
             metavar="STEP|SECONDS",
             show_default=False,
         ),
     ] = None,
-    gains: Annotated[bool, Option("--gains", help="Predict gains of a very large run too, which takes long.")] = False,
+    gains: Annotated[
+        bool, Option("--gains", help="Predict gains of a very large run too, which takes long.")
+    ] = False,
     probe: Annotated[
         Path | None,
-        Option(help="Output of ioprof probe --json: how many of the devices that path would feed.", show_default=False),
+        Option(
+            help="Output of ioprof probe --json: how many of the devices that path would feed.",
+            show_default=False,
+        ),
     ] = None,
-    full: Annotated[bool, Option("--full", help="Print all that is known, not only what fits on one screen.")] = False,
-    markdown: Annotated[
-        bool, Option("--markdown", help="Print answer, evidence, advice and caveats in 60 lines of Markdown, and nothing else.")
+    full: Annotated[
+        bool, Option("--full", help="Print all that is known, not only what fits on one screen.")
     ] = False,
-    json: Annotated[bool, Option("--json", help="Print the summary as JSON, and nothing else.")] = False,
+    markdown: Annotated[
+        bool,
+        Option(
+            "--markdown",
+            help=(
+                "Print answer, evidence, advice and caveats in 60 lines of Markdown, and nothing"
+                " else."
+            ),
+        ),
+    ] = False,
+    json: Annotated[
+        bool, Option("--json", help="Print the summary as JSON, and nothing else.")
+    ] = False,
     force: Annotated[bool, Option("--force", help="Replace the HTML file if it is there.")] = False,
 ) -> int:
     """Report what each step of a run waited for, and how reliable the answer is."""
@@ -52,7 +74,14 @@ def report(
         from ioprof.report.page.html import write_html
 
         wanted = stretch_around(recorded.steps, around) if around else None
-        write = partial(write_html, recorded.trace, recorded.steps, recorded.summary, wanted=wanted, probed=probed)
+        write = partial(
+            write_html,
+            recorded.trace,
+            recorded.steps,
+            recorded.summary,
+            wanted=wanted,
+            probed=probed,
+        )
         say(write_page_file(html, write))
     if markdown:
         if json or full:
@@ -66,5 +95,11 @@ def report(
         path = path_statement(recorded.summary.demand, probed)
         output.print(f"{path.label}: {path.text}", markup=False)
     if not json:
-        next_command(*(("ioprof", "compare", run, "OTHER_RUN") if html else ("ioprof", "report", run, "--html", "report.html")))
+        next_command(
+            *(
+                ("ioprof", "compare", run, "OTHER_RUN")
+                if html
+                else ("ioprof", "report", run, "--html", "report.html")
+            )
+        )
     return 0

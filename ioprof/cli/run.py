@@ -15,7 +15,10 @@ from ioprof.jobs.training_run import command_after
 
 
 @takes_options(RunOptions)
-def run(given: dict[str, Any], json: Annotated[bool, Option("--json", help="Print the summary as JSON.")] = False) -> int:
+def run(
+    given: dict[str, Any],
+    json: Annotated[bool, Option("--json", help="Print the summary as JSON.")] = False,
+) -> int:
     """Train with the built-in job and report what each step waited for."""
     recorded = ioprof.run(**given, command=["ioprof", *sys.argv[1:]], reporter=reporter)
     if recorded.trace.run.part is None:  # else the task of rank 0 prints the whole run

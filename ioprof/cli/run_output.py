@@ -15,7 +15,9 @@ _EXIT_CODES: Final = {"complete": 0, "interrupted": 130, "failed": 1}
 
 
 def show_run(run: "Run", json: bool, full: bool = False) -> None:
-    """Print what fits on one screen, or with `full` the whole summary and the picture of a step, or the summary as JSON."""
+    """Print what fits on one screen, or with `full` the whole summary and the picture of a step, or
+    the summary as JSON.
+    """
     if json:
         output.file.write(run.summary.to_json() + "\n")
         return
@@ -36,12 +38,16 @@ def show_run(run: "Run", json: bool, full: bool = False) -> None:
 
 
 def exit_code(run: "Run") -> int:
-    """0, 1 or 130 by the run's status; prints one line that says what went wrong, if anything did."""
+    """0, 1 or 130 by the run's status; prints one line that says what went wrong, if anything
+    did.
+    """
     status, failures = run.trace.run.status or "failed", run.trace.run.failures
     if status == "interrupted":
         error_line("interrupted; the report covers the steps that were made")
     elif status == "failed":
         first = failures[0] if failures else Failure(what="the launcher failed")
         who = "" if first.rank is None else f"rank {first.rank} "
-        error_line(f"the job failed: {who}{first.what} (its output: {(run.folder or Path()) / JOB_LOG})")
+        error_line(
+            f"the job failed: {who}{first.what} (its output: {(run.folder or Path()) / JOB_LOG})"
+        )
     return _EXIT_CODES[status]

@@ -14,14 +14,21 @@ def snapshot(
     run: Annotated[
         str,
         Argument(
-            help="The run folder of a recording that goes on, or a process of the job.", metavar="RUN|PID", show_default=False
+            help="The run folder of a recording that goes on, or a process of the job.",
+            metavar="RUN|PID",
+            show_default=False,
         ),
     ],
-    out: Annotated[Path | None, Option(help="Run folder to make. [default: RUN-TIME]", show_default=False)] = None,
+    out: Annotated[
+        Path | None, Option(help="Run folder to make. [default: RUN-TIME]", show_default=False)
+    ] = None,
     force: Annotated[bool, Option("--force", help="Replace an earlier run in --out.")] = False,
-    json: Annotated[bool, Option("--json", help="Print the summary as JSON, and nothing else.")] = False,
+    json: Annotated[
+        bool, Option("--json", help="Print the summary as JSON, and nothing else.")
+    ] = False,
 ) -> int:
-    """Make a run folder of a job that goes on: of its last minutes under `record --keep`, else of all so far.
+    """Make a run folder of a job that goes on: of its last minutes under `record --keep`, else of
+    all so far.
 
     The job and its recording go on, and do not notice.
     """

@@ -17,19 +17,36 @@ from ioprof.reporter import in_megabytes, megabytes
 
 def stage(
     dataset: Annotated[Path, Argument(help="Folder of the dataset.", show_default=False)],
-    folder: Annotated[str, Argument(metavar="DIR", help="Where the copy goes, under the dataset's name; auto: this node's own.")],
+    folder: Annotated[
+        str,
+        Argument(
+            metavar="DIR",
+            help="Where the copy goes, under the dataset's name; auto: this node's own.",
+        ),
+    ],
     verify: Annotated[
-        str, Option(help="digest: compare the records with the manifest. size: only what the file system says.")
+        str,
+        Option(
+            help=(
+                "digest: compare the records with the manifest. size: only what the file system"
+                " says."
+            )
+        ),
     ] = "digest",
     as_json: Annotated[bool, Option("--json", help="Print what it took as JSON.")] = False,
 ) -> None:
-    """Copy a dataset to node-local storage, in parallel, and verify it. Interrupted, the same command resumes."""
+    """Copy a dataset to node-local storage, in parallel, and verify it. Interrupted, the same
+    command resumes.
+    """
     if verify not in VERIFY:
         raise CommandError(f"--verify {verify!r}: choose one of {', '.join(VERIFY)}")
     manifest = Dataset.load(dataset)
     place = find_stage_folder(folder, dataset, os.environ)
     staging = Staging(manifest, place.folder, keep=True, verify=verify)
-    say(f"staging to {staging.destination}" + (f" (found by {place.by})" if folder == "auto" else ""))
+    say(
+        f"staging to {staging.destination}"
+        + (f" (found by {place.by})" if folder == "auto" else "")
+    )
     with progress("stage, MB", megabytes(manifest.bytes)) as advance:
         record = staging.run(in_megabytes(advance))
     if as_json:

@@ -13,7 +13,9 @@ from ioprof.converters import plan_verification
 
 def verify(
     dataset: Annotated[Path, Argument(help="Folder of the dataset.")],
-    deep: Annotated[bool, Option("--deep", help="Also decode every record, and compare labels with names.")] = False,
+    deep: Annotated[
+        bool, Option("--deep", help="Also decode every record, and compare labels with names.")
+    ] = False,
     source: Annotated[
         Path | None,
         Option(help="Compare names and labels with what it was made from; implies --deep."),
@@ -21,7 +23,9 @@ def verify(
     workers: Annotated[int | None, Option(help="Processes (default: one per core).")] = None,
     as_json: Annotated[bool, Option("--json", help="Print what was found as JSON.")] = False,
 ) -> int:
-    """Read a dataset and compare counts, bytes and digest with its manifest. Exits with 1 if anything is wrong."""
+    """Read a dataset and compare counts, bytes and digest with its manifest. Exits with 1 if
+    anything is wrong.
+    """
     started = time.perf_counter()
     verifier = plan_verification(dataset, deep, source, workers)
     with progress("verify", verifier.dataset.records) as advance:

@@ -18,19 +18,31 @@ def watch(
     run: Annotated[
         str,
         Argument(
-            help="The run folder of a recording that goes on, or a process of the job.", metavar="RUN|PID", show_default=False
+            help="The run folder of a recording that goes on, or a process of the job.",
+            metavar="RUN|PID",
+            show_default=False,
         ),
     ],
     every: Annotated[float, Option(help="Seconds between two looks.", min=0.2, max=3600)] = 5.0,
     once: Annotated[bool, Option("--once", help="Print what is known now, and end.")] = False,
     prometheus: Annotated[
-        int | None, Option(help="Serve metrics for Prometheus at this port.", metavar="PORT", min=0, max=65535, show_default=False)
+        int | None,
+        Option(
+            help="Serve metrics for Prometheus at this port.",
+            metavar="PORT",
+            min=0,
+            max=65535,
+            show_default=False,
+        ),
     ] = None,
-    address: Annotated[str, Option(help="Where --prometheus listens; 0.0.0.0: on all networks.")] = "127.0.0.1",
+    address: Annotated[
+        str, Option(help="Where --prometheus listens; 0.0.0.0: on all networks.")
+    ] = "127.0.0.1",
 ) -> int:
     """Show what a job waits for while it goes on: rates, causes so far, workers, the slowest reads.
 
-    Reads the capture files that the job's processes write, and nothing else: the job does not notice.
+    Reads the capture files that the job's processes write, and nothing else: the job does not
+    notice.
     """
     found = targets(run)
     server = MetricsServer(address, prometheus) if prometheus is not None else None
@@ -62,5 +74,8 @@ def _say_end(found: list[Target]) -> None:
             say(f"{visible(str(out))}: the job has ended")
             next_command("ioprof", "report", out)
         else:
-            say(f"{visible(str(out or target.spool))}: the ioprof that recorded the job ended without making a run folder")
+            say(
+                f"{visible(str(out or target.spool))}: the ioprof that recorded the job ended"
+                " without making a run folder"
+            )
             next_command("ioprof", "gather", out or target.spool)

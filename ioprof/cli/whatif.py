@@ -17,25 +17,52 @@ def whatif(
     given: dict[str, Any],
     runs: Annotated[
         list[Path],
-        Argument(help="A run folder; several are recordings of one job, of which the middle one counts.", show_default=False),
+        Argument(
+            help="A run folder; several are recordings of one job, of which the middle one counts.",
+            show_default=False,
+        ),
     ],
     storage: Annotated[
-        str | None, Option(help="Storage so many times as fast, e.g. 2x; none: no cost.", show_default=False)
+        str | None,
+        Option(help="Storage so many times as fast, e.g. 2x; none: no cost.", show_default=False),
     ] = None,
-    decode: Annotated[str | None, Option(help="Decoding so many times as fast; none: no cost.", show_default=False)] = None,
-    transform: Annotated[str | None, Option(help="Transforms so many times as fast; none: no cost.", show_default=False)] = None,
-    collate: Annotated[str | None, Option(help="Collating so many times as fast; none: no cost.", show_default=False)] = None,
-    compute: Annotated[str | None, Option(help="The model's computation so many times as fast.", show_default=False)] = None,
-    exchange: Annotated[str | None, Option(help="The exchange of gradients so many times as fast.", show_default=False)] = None,
-    json: Annotated[bool, Option("--json", help="Print the prediction as JSON, and nothing else.")] = False,
+    decode: Annotated[
+        str | None,
+        Option(help="Decoding so many times as fast; none: no cost.", show_default=False),
+    ] = None,
+    transform: Annotated[
+        str | None,
+        Option(help="Transforms so many times as fast; none: no cost.", show_default=False),
+    ] = None,
+    collate: Annotated[
+        str | None,
+        Option(help="Collating so many times as fast; none: no cost.", show_default=False),
+    ] = None,
+    compute: Annotated[
+        str | None,
+        Option(help="The model's computation so many times as fast.", show_default=False),
+    ] = None,
+    exchange: Annotated[
+        str | None,
+        Option(help="The exchange of gradients so many times as fast.", show_default=False),
+    ] = None,
+    json: Annotated[
+        bool, Option("--json", help="Print the prediction as JSON, and nothing else.")
+    ] = False,
 ) -> int:
     """Predict what a change of a recorded job would bring, by replaying its recorded pipeline.
 
-    Prints the error of the replay without any change first. Further recordings of the job show how much it differs from run to run.
+    Prints the error of the replay without any change first. Further recordings of the job show how
+    much it differs from run to run.
     """
     speeds: dict[str, Any] = {
-        "storage": storage, "decode": decode, "transform": transform, "collate": collate, "compute": compute, "exchange": exchange
-    }  # fmt: skip
+        "storage": storage,
+        "decode": decode,
+        "transform": transform,
+        "collate": collate,
+        "compute": compute,
+        "exchange": exchange,
+    }
     first, *others = runs
     found = ioprof.whatif(first, *others, **given, **speeds)
     if json:

@@ -41,7 +41,11 @@ _THREADS: Final = 4  # most of the time is spent waiting for child processes tha
 def examine(surroundings: Surroundings, checks: Sequence[Check] = CHECKS) -> list[Finding]:
     """The findings of all checks, in their order; a check that raises gives a finding too."""
     with ThreadPoolExecutor(_THREADS) as pool:
-        return [finding for findings in pool.map(lambda check: _run_check(check, surroundings), checks) for finding in findings]
+        return [
+            finding
+            for findings in pool.map(lambda check: _run_check(check, surroundings), checks)
+            for finding in findings
+        ]
 
 
 def _run_check(check: Check, surroundings: Surroundings) -> list[Finding]:

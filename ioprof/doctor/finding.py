@@ -40,12 +40,16 @@ class Surroundings:
     sys: Path = Path("/sys")
 
     def kernel_setting(self, name: str) -> str | None:
-        """The value of a sysctl, e.g. `kernel.perf_event_paranoid`; None where the kernel does not have it."""
+        """The value of a sysctl, e.g. `kernel.perf_event_paranoid`; None where the kernel does not
+        have it.
+        """
         return content(self.proc / "sys" / name.replace(".", "/"))
 
 
 def content(path: Path) -> str | None:
-    """The content of a small text file, without surrounding whitespace; None if it cannot be read."""
+    """The content of a small text file, without surrounding whitespace; None if it cannot be
+    read.
+    """
     try:
         return path.read_text(errors="replace").strip()
     except OSError:
@@ -65,7 +69,9 @@ def limited(name: str, seen: str, means: str, to_type: str) -> Finding:
 def failed(name: str, error: Exception) -> Finding:
     """A check that raised an exception."""
     seen = f"the check failed: {str(error) or type(error).__name__}"
-    return limited(name, seen, "not known before a run; the run's report shows it", "ioprof doctor --json")
+    return limited(
+        name, seen, "not known before a run; the run's report shows it", "ioprof doctor --json"
+    )
 
 
 def missing(name: str, seen: str, means: str, to_type: str) -> Finding:

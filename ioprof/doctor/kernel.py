@@ -9,19 +9,35 @@ from ioprof.doctor.finding import Finding, Surroundings, content, limited, missi
 from ioprof.instrument.faults import RING_BYTES, refusal
 from ioprof.instrument.perf_events import RefusedError
 
-_RING_KIB: Final = (RING_BYTES + resource.getpagesize()) // 1024  # of each CPU, with the kernel's page of state
+_RING_KIB: Final = (
+    RING_BYTES + resource.getpagesize()
+) // 1024  # of each CPU, with the kernel's page of state
 _MIN_OPEN_FILES: Final = 1024
-_FAST_CLOCKS: Final = ("tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page", "timebase", "riscv_clocksource")
+_FAST_CLOCKS: Final = (
+    "tsc",
+    "kvm-clock",
+    "arch_sys_counter",
+    "hyperv_clocksource_tsc_page",
+    "timebase",
+    "riscv_clocksource",
+)
 """Clock sources that a process reads without a system call."""
 
 
-def page_faults(_surroundings: Surroundings, find_refusal: Callable[[], RefusedError | None] = refusal) -> Finding:
-    """Whether the job's page faults can be recorded: opens everything that a recording opens, and closes it again."""
+def page_faults(
+    _surroundings: Surroundings, find_refusal: Callable[[], RefusedError | None] = refusal
+) -> Finding:
+    """Whether the job's page faults can be recorded: opens everything that a recording opens, and
+    closes it again.
+    """
     refused = find_refusal()
     if refused is None:
         seen = "the kernel reports major page faults of other processes of this user"
         return ok("page faults", seen, "memory-mapped reads (LMDB) are recorded")
-    means = "memory-mapped reads (LMDB, np.memmap) are recorded only where ioprof's hooks run, without file and offset"
+    means = (
+        "memory-mapped reads (LMDB, np.memmap) are recorded only where ioprof's hooks run, without"
+        " file and offset"
+    )
     return missing("page faults", refused.seen, means, refused.to_type)
 
 
@@ -32,10 +48,17 @@ def locked_memory(surroundings: Surroundings) -> Finding:
     allowed = int(surroundings.kernel_setting("kernel.perf_event_mlock_kb") or 0)
     shown = "unlimited" if limit == resource.RLIM_INFINITY else f"{limit // 1024} KiB"
     seen = f"RLIMIT_MEMLOCK is {shown}, kernel.perf_event_mlock_kb is {allowed}"
-    if allowed >= _RING_KIB or limit == resource.RLIM_INFINITY or limit >= _RING_KIB * 1024 * (os.cpu_count() or 1):
+    if (
+        allowed >= _RING_KIB
+        or limit == resource.RLIM_INFINITY
+        or limit >= _RING_KIB * 1024 * (os.cpu_count() or 1)
+    ):
         return ok(name, seen, "buffers for page faults have their full size")
     return limited(
-        name, seen, "buffers for page faults are smaller: bursts of faults may be lost, and are then counted", "ulimit -l unlimited"
+        name,
+        seen,
+        "buffers for page faults are smaller: bursts of faults may be lost, and are then counted",
+        "ulimit -l unlimited",
     )
 
 
@@ -46,9 +69,18 @@ def io_counters(surroundings: Surroundings) -> Finding:
         text = (surroundings.proc / "self/io").read_text()
     except OSError as error:
         means = "the completeness of a recording is unknown"
-        return missing(name, f"/proc/self/io: {error.strerror}", means, "a kernel built with CONFIG_TASK_IO_ACCOUNTING=y")
+        return missing(
+            name,
+            f"/proc/self/io: {error.strerror}",
+            means,
+            "a kernel built with CONFIG_TASK_IO_ACCOUNTING=y",
+        )
     counters = ", ".join(line.split(":")[0] for line in text.splitlines()[:4])
-    return ok(name, f"/proc/self/io shows {counters}, ...", "completeness is checked against the kernel's byte counters")
+    return ok(
+        name,
+        f"/proc/self/io shows {counters}, ...",
+        "completeness is checked against the kernel's byte counters",
+    )
 
 
 def processes(surroundings: Surroundings) -> Finding:
@@ -56,9 +88,18 @@ def processes(surroundings: Surroundings) -> Finding:
     name = "other processes"
     hidden = hidepid(content(surroundings.proc / "self/mountinfo") or "")
     if hidden in ("0", "off"):
-        return ok(name, "/proc shows all processes", "every process of the job is sampled, including those of another user")
-    means = "processes of the job that run as another user are not sampled; the host's other users are not listed"
-    return limited(name, f"/proc is mounted with hidepid={hidden}", means, "mount -o remount,hidepid=0 /proc")
+        return ok(
+            name,
+            "/proc shows all processes",
+            "every process of the job is sampled, including those of another user",
+        )
+    means = (
+        "processes of the job that run as another user are not sampled; the host's other users are"
+        " not listed"
+    )
+    return limited(
+        name, f"/proc is mounted with hidepid={hidden}", means, "mount -o remount,hidepid=0 /proc"
+    )
 
 
 def hidepid(mountinfo: str) -> str:
@@ -67,7 +108,9 @@ def hidepid(mountinfo: str) -> str:
         fields = line.split()
         if len(fields) > 6 and fields[4] == "/proc":
             options = ",".join((fields[5], fields[-1])).split(",")
-            return next((option.split("=")[1] for option in options if option.startswith("hidepid=")), "0")
+            return next(
+                (option.split("=")[1] for option in options if option.startswith("hidepid=")), "0"
+            )
     return "0"
 
 
@@ -92,13 +135,27 @@ def pressure(surroundings: Surroundings) -> Finding:
 
 
 def block_delay(surroundings: Surroundings) -> Finding:
-    """Whether the kernel reports how long each process waited for block devices (delay accounting)."""
+    """Whether the kernel reports how long each process waited for block devices (delay
+    accounting).
+    """
     name = "block delay"
     value = surroundings.kernel_setting("kernel.task_delayacct")
     if value == "1":
-        return ok(name, "kernel.task_delayacct is 1", "each process's wait time for block devices is sampled")
-    means = "wait times of processes for block devices are not sampled; the durations of reads are recorded anyway"
-    return limited(name, f"kernel.task_delayacct is {value or 'absent'}", means, "sysctl -w kernel.task_delayacct=1")
+        return ok(
+            name,
+            "kernel.task_delayacct is 1",
+            "each process's wait time for block devices is sampled",
+        )
+    means = (
+        "wait times of processes for block devices are not sampled; the durations of reads are"
+        " recorded anyway"
+    )
+    return limited(
+        name,
+        f"kernel.task_delayacct is {value or 'absent'}",
+        means,
+        "sysctl -w kernel.task_delayacct=1",
+    )
 
 
 def clock(surroundings: Surroundings) -> Finding:
@@ -110,8 +167,17 @@ def clock(surroundings: Surroundings) -> Finding:
         return ok(name, f"clock source {current}", "reading the time needs no system call")
     others = (content(folder / "available_clocksource") or "").split()
     fast = next((other for other in others if other in _FAST_CLOCKS), None)
-    to_type = f"echo {fast} > {folder / 'current_clocksource'}" if fast else "tsc=reliable on the kernel's command line"
-    return limited(name, f"clock source {current}", "every span costs two more system calls; the report shows the cost", to_type)
+    to_type = (
+        f"echo {fast} > {folder / 'current_clocksource'}"
+        if fast
+        else "tsc=reliable on the kernel's command line"
+    )
+    return limited(
+        name,
+        f"clock source {current}",
+        "every span costs two more system calls; the report shows the cost",
+        to_type,
+    )
 
 
 def open_files(_surroundings: Surroundings) -> Finding:
@@ -124,7 +190,8 @@ def open_files(_surroundings: Surroundings) -> Finding:
     return limited(
         name,
         seen,
-        "a process near its limit may not be able to open its capture file; the report then lists it as not recorded",
+        "a process near its limit may not be able to open its capture file; the report then lists"
+        " it as not recorded",
         f"ulimit -n {max(hard, soft)}",
     )
 
@@ -132,4 +199,8 @@ def open_files(_surroundings: Surroundings) -> Finding:
 def tracing(surroundings: Surroundings) -> Finding:
     """Whether other processes may be traced; ioprof does not need it."""
     scope = surroundings.kernel_setting("kernel.yama.ptrace_scope")
-    return ok("ptrace", f"kernel.yama.ptrace_scope is {scope or 'absent'}", "not needed: ioprof never stops or traces a process")
+    return ok(
+        "ptrace",
+        f"kernel.yama.ptrace_scope is {scope or 'absent'}",
+        "not needed: ioprof never stops or traces a process",
+    )

@@ -1,4 +1,6 @@
-"""Checks of folders: those with the data, and the one that stores a recording while the job runs."""
+"""Checks of folders: those with the data, and the one that stores a recording while the job
+runs.
+"""
 
 import ctypes
 import errno
@@ -35,7 +37,9 @@ class Mount:
 
 
 def mount_of(path: Path, proc: Path = Path("/proc")) -> Mount:
-    """The mount of an existing path, by mount id, which is also right for bind mounts and subvolumes (man proc_pid_fdinfo)."""
+    """The mount of an existing path, by mount id, which is also right for bind mounts and
+    subvolumes (man proc_pid_fdinfo).
+    """
     descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
         info = (proc / f"self/fdinfo/{descriptor}").read_text()
@@ -46,7 +50,11 @@ def mount_of(path: Path, proc: Path = Path("/proc")) -> Mount:
         before, _, after = line.partition(" - ")
         fields, rest = before.split(), after.split()
         if fields[0] == number:
-            return Mount(fields[4].encode().decode("unicode_escape"), rest[0], rest[1] if len(rest) > 1 else "")
+            return Mount(
+                fields[4].encode().decode("unicode_escape"),
+                rest[0],
+                rest[1] if len(rest) > 1 else "",
+            )
     raise ValueError(f"{path}: its mount {number} is not in {proc}/self/mountinfo")
 
 
@@ -56,38 +64,70 @@ def read_sources(surroundings: Surroundings) -> Iterator[Finding]:
         name = f"read sources of {path}"
         try:
             yield read_source(name, path, mount_of(path, surroundings.proc).file_system)
-        except (OSError, ValueError) as error:  # e.g. a mount that was removed: the other paths are still checked
+        except (
+            OSError,
+            ValueError,
+        ) as error:  # e.g. a mount that was removed: the other paths are still checked
             yield failed(name, error)
 
 
 def read_source(name: str, path: Path, file_system: str, attempt: Attempt | None = None) -> Finding:
-    """Whether the source of a read of `path` can be known on this type of file system; `attempt` is by default `try_nowait`."""
+    """Whether the source of a read of `path` can be known on this type of file system; `attempt` is
+    by default `try_nowait`.
+    """
     if is_in_memory(file_system):
-        return ok(name, f"{file_system}: files are in memory", "all its reads are from the page cache")
+        return ok(
+            name, f"{file_system}: files are in memory", "all its reads are from the page cache"
+        )
     refused = find_refusal(path, attempt or try_nowait)
     if not refused:
-        return ok(name, f"{file_system} supports RWF_NOWAIT", "the source of each read, storage or page cache, is known exactly")
-    means = "the thread's counters show the source of a read; it is unknown for reads that wait for another thread's read"
+        return ok(
+            name,
+            f"{file_system} supports RWF_NOWAIT",
+            "the source of each read, storage or page cache, is known exactly",
+        )
+    means = (
+        "the thread's counters show the source of a read; it is unknown for reads that wait for"
+        " another thread's read"
+    )
     if has_unreliable_counters(file_system):
-        means = "reads are timed, but their source is unknown: this file system counts neither blocks nor cached pages"
-    return limited(name, f"{file_system}: RWF_NOWAIT: {refused}", means, _COPY_HINT.format(path=path))
+        means = (
+            "reads are timed, but their source is unknown: this file system counts neither blocks"
+            " nor cached pages"
+        )
+    return limited(
+        name, f"{file_system}: RWF_NOWAIT: {refused}", means, _COPY_HINT.format(path=path)
+    )
 
 
 def residency(surroundings: Surroundings, attempt: Attempt | None = None) -> Iterator[Finding]:
-    """For every path: whether the cached part of a file can be queried; `attempt` is by default `try_cachestat`."""
+    """For every path: whether the cached part of a file can be queried; `attempt` is by default
+    `try_cachestat`.
+    """
     for path in surroundings.paths:
         name = f"cached share of {path}"
         refused = find_refusal(path, attempt or try_cachestat)
         means = "the cached part of a dataset before a run is unknown"
         if not refused:
-            yield ok(name, "cachestat(2) is permitted", "the cached part of a dataset before a run is known")
+            yield ok(
+                name,
+                "cachestat(2) is permitted",
+                "the cached part of a dataset before a run is known",
+            )
         elif refused == os.strerror(errno.ENOSYS):
             yield missing(name, f"cachestat(2): {refused}", means, "Linux 6.5 or newer")
         elif refused == os.strerror(errno.EPERM):
             seen = f"cachestat(2): {refused}: the file belongs to another user"
-            yield missing(name, seen, means, f"run ioprof as the owner of the files: stat -c %U {path}")
+            yield missing(
+                name, seen, means, f"run ioprof as the owner of the files: stat -c %U {path}"
+            )
         else:
-            yield missing(name, f"cachestat(2): {refused}", means, f"name a file that you can read: ioprof doctor {path / 'FILE'}")
+            yield missing(
+                name,
+                f"cachestat(2): {refused}",
+                means,
+                f"name a file that you can read: ioprof doctor {path / 'FILE'}",
+            )
 
 
 def find_refusal(path: Path, attempt: Attempt) -> str:
@@ -117,7 +157,11 @@ def _file_in(folder: Path) -> int:
         few = [entry for entry, _ in zip(entries, range(_MAX_ENTRIES), strict=False)]
     for entry in few:
         with suppress(FileNotFoundError):  # another process may have removed it meanwhile
-            if entry.is_file(follow_symlinks=False) and entry.stat().st_size and os.access(entry.path, os.R_OK):
+            if (
+                entry.is_file(follow_symlinks=False)
+                and entry.stat().st_size
+                and os.access(entry.path, os.R_OK)
+            ):
                 return os.open(entry.path, _READ)
     descriptor, path = tempfile.mkstemp(prefix=".ioprof-doctor-", dir=folder)
     Path(path).unlink()
@@ -140,32 +184,54 @@ def try_cachestat(descriptor: int) -> str:
     """Try cachestat(2)."""
     whole_file, result = struct.pack("=QQ", 0, 0), ctypes.create_string_buffer(40)
     library = ctypes.CDLL(None, use_errno=True)
-    failed = library.syscall(ctypes.c_long(_CACHESTAT), descriptor, ctypes.c_char_p(whole_file), result, 0)
+    failed = library.syscall(
+        ctypes.c_long(_CACHESTAT), descriptor, ctypes.c_char_p(whole_file), result, 0
+    )
     return os.strerror(ctypes.get_errno()) if failed else ""
 
 
 def spool_folder(surroundings: Surroundings) -> Iterator[Finding]:
-    """Where a recording is stored while the job runs: it must be local to this host, and have free space."""
+    """Where a recording is stored while the job runs: it must be local to this host, and have free
+    space.
+    """
     name, variable = "spool folder", surroundings.environment.get("TMPDIR")
     folder = Path(variable or "/tmp")  # noqa: S108  the next default of Python, and where a recording would be stored
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         what = "is not a folder" if not folder.is_dir() else "cannot be written"
-        means = "Python silently uses another folder; the recording may be stored where there is no space"
+        means = (
+            "Python silently uses another folder; the recording may be stored where there is no"
+            " space"
+        )
         seen = f"{folder} (TMPDIR) {what}" if variable else f"{folder} {what}"
         yield limited(name, seen, means, "export TMPDIR=/a/local/folder")
         return
-    yield assess_spool(folder, mount_of(folder, surroundings.proc).file_system, shutil.disk_usage(folder).free)
+    yield assess_spool(
+        folder, mount_of(folder, surroundings.proc).file_system, shutil.disk_usage(folder).free
+    )
 
 
 def assess_spool(folder: Path, file_system: str, free_bytes: int) -> Finding:
     """Whether a writable folder is suitable for recordings."""
     name, seen = "spool folder", f"{folder} on {file_system}, {free_bytes / 1e9:.1f} GB free"
     if is_shared(file_system):
-        means = "a recording over the network slows the job down, and loses data that a killed process had not written back"
-        return limited(name, seen, means, "export TMPDIR=/a/local/folder, such as /dev/shm or the node's own disk")
+        means = (
+            "a recording over the network slows the job down, and loses data that a killed process"
+            " had not written back"
+        )
+        return limited(
+            name,
+            seen,
+            means,
+            "export TMPDIR=/a/local/folder, such as /dev/shm or the node's own disk",
+        )
     if free_bytes < _SPOOL_BYTES:
-        means = "a long recording may fill it; events that cannot be stored are counted and reported"
+        means = (
+            "a long recording may fill it; events that cannot be stored are counted and reported"
+        )
         return limited(name, seen, means, "export TMPDIR=/a/folder/with/space")
     return ok(
-        name, seen, "there is space for recordings, local to this host" + (", in memory" if is_in_memory(file_system) else "")
+        name,
+        seen,
+        "there is space for recordings, local to this host"
+        + (", in memory" if is_in_memory(file_system) else ""),
     )

@@ -30,14 +30,21 @@ def findings_table(findings: Sequence[Finding]) -> Table:
     for finding in findings:
         # What has something to type is explained below the table.
         seen = finding.seen if finding.to_type else f"{finding.seen}: {finding.means}"
-        table.add_row(Text(finding.name), Text(finding.state, style=_STYLES[finding.state]), Text(seen))
+        table.add_row(
+            Text(finding.name), Text(finding.state, style=_STYLES[finding.state]), Text(seen)
+        )
     return table
 
 
 def closing(findings: Sequence[Finding]) -> str:
     """One sentence: how much can be seen, and what cannot."""
-    names = {state: [finding.name for finding in findings if finding.state == state] for state in STATES}
+    names = {
+        state: [finding.name for finding in findings if finding.state == state] for state in STATES
+    }
     if len(names["ok"]) == len(findings):
         return f"All {len(findings)} things that ioprof looks at can be seen here."
     rest = "; ".join(f"{state}: {', '.join(names[state])}" for state in STATES[1:] if names[state])
-    return f"{len(names['ok'])} of {len(findings)} things that ioprof looks at can be seen in full here; {rest}."
+    return (
+        f"{len(names['ok'])} of {len(findings)} things that ioprof looks at can be seen in full"
+        f" here; {rest}."
+    )

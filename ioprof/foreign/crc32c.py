@@ -8,6 +8,8 @@ _MASK: Final = 0xA282EAD8
 
 
 def masked_crc32c(data: bytes | memoryview) -> int:
-    """The checksum as TFRecord stores it: rotated by 15 bits, plus a constant (TensorFlow, `lib/hash/crc32c.h`)."""
+    """The checksum as TFRecord stores it: rotated by 15 bits, plus a constant (TensorFlow,
+    `lib/hash/crc32c.h`).
+    """
     crc = crc32c(data)
     return ((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF

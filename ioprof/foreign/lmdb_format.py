@@ -1,12 +1,13 @@
-"""The pages of an LMDB environment, checked: of LMDB 0.9 (`mdb.c`), data version 1, as 64-bit little-endian machines write it.
+"""The pages of an LMDB environment, checked: of LMDB 0.9 (`mdb.c`), data version 1, as 64-bit
+little-endian machines write it.
 
-page   number u64 | - u16 | flags u16 | lower u16 | upper u16 | places of nodes u16 ...      nodes are sorted by their keys
-node   low u16 | high u16 | flags u16 | key's length u16 | key | data
-in a branch, low, high and flags are the child's page number, and the first key stands for all that are smaller
-in a leaf, low and high are the length of the value, which is the data, or with the flag BIGDATA lies on page number u64
-meta   (pages 0 and 1) after the page's 16 bytes: magic u32 | version u32 | address u64 | map size u64 | free-page tree 48 |
-main tree 48 | last page u64 | transaction u64; a tree is page size u32 | flags u16 | depth u16 | three counts u64 |
-entries u64 | root u64
+page number u64 | - u16 | flags u16 | lower u16 | upper u16 | places of nodes u16 ... nodes are
+sorted by their keys node low u16 | high u16 | flags u16 | key's length u16 | key | data in a
+branch, low, high and flags are the child's page number, and the first key stands for all that are
+smaller in a leaf, low and high are the length of the value, which is the data, or with the flag
+BIGDATA lies on page number u64 meta (pages 0 and 1) after the page's 16 bytes: magic u32 | version
+u32 | address u64 | map size u64 | free-page tree 48 | main tree 48 | last page u64 | transaction
+u64; a tree is page size u32 | flags u16 | depth u16 | three counts u64 | entries u64 | root u64
 """
 
 import struct
@@ -49,7 +50,9 @@ class Meta(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether the main tree has one value for each key, in the order of bytes, and a possible depth."""
+        """Whether the main tree has one value for each key, in the order of bytes, and a possible
+        depth.
+        """
         return not self.flags and 0 <= self.depth <= _DEEPEST
 
 
@@ -85,20 +88,29 @@ def meta(page: bytes | bytearray | memoryview) -> Meta | None:
         return None
     magic, version, _, _, free, main, last_page, transaction = _META.unpack_from(page, HEADER_BYTES)
     page_bytes = _TREE.unpack(free)[0]
-    if magic != _MAGIC or version != 1 or not _SMALLEST_PAGE <= page_bytes <= _LARGEST_PAGE or page_bytes & page_bytes - 1:
+    if (
+        magic != _MAGIC
+        or version != 1
+        or not _SMALLEST_PAGE <= page_bytes <= _LARGEST_PAGE
+        or page_bytes & page_bytes - 1
+    ):
         return None
     _, flags, depth, _, _, _, entries, root = _TREE.unpack(main)
     return Meta(transaction, page_bytes, last_page, flags, depth, root, entries)
 
 
 def is_page(content: bytes | bytearray | memoryview, number: int, kind: int) -> bool:
-    """Whether the bytes of a whole page are those of page `number`, and of the kind `BRANCH` or `LEAF`."""
+    """Whether the bytes of a whole page are those of page `number`, and of the kind `BRANCH` or
+    `LEAF`.
+    """
     found, _, flags, lower, _ = _HEADER.unpack_from(content)
     return bool(found == number and flags & kind and HEADER_BYTES <= lower <= len(content))
 
 
 def nodes(content: bytes | bytearray | memoryview) -> Iterator[Node]:
-    """The nodes of a whole page for which `is_page` holds; raises `ValueError` that says which one is damaged."""
+    """The nodes of a whole page for which `is_page` holds; raises `ValueError` that says which one
+    is damaged.
+    """
     lower = _HEADER.unpack_from(content)[3]
     for (place,) in struct.iter_unpack("<H", content[HEADER_BYTES : lower - lower % 2]):
         if place + _NODE.size > len(content):
@@ -111,5 +123,9 @@ def nodes(content: bytes | bytearray | memoryview) -> Iterator[Node]:
 
 
 def value_page(content: bytes | bytearray | memoryview, data: int) -> int | None:
-    """The page on which the value of a `BIGDATA` node lies, whose data begins at `data`; None: it is cut short."""
-    return int(_NUMBER.unpack_from(content, data)[0]) if data + _NUMBER.size <= len(content) else None
+    """The page on which the value of a `BIGDATA` node lies, whose data begins at `data`; None: it
+    is cut short.
+    """
+    return (
+        int(_NUMBER.unpack_from(content, data)[0]) if data + _NUMBER.size <= len(content) else None
+    )

@@ -1,4 +1,5 @@
-"""Fields of a protobuf message in a buffer, by their places: the bytes of an image are found without copying them.
+"""Fields of a protobuf message in a buffer, by their places: the bytes of an image are found
+without copying them.
 
 Wire format: https://protobuf.dev/programming-guides/encoding/.
 """
@@ -27,7 +28,9 @@ class Field(NamedTuple):
 
 
 def fields(message: memoryview, start: int, end: int) -> Iterator[Field]:
-    """The fields of the message at bytes `start` to `end`; raises `DatasetError` for an invalid one."""
+    """The fields of the message at bytes `start` to `end`; raises `DatasetError` for an invalid
+    one.
+    """
     place = start
     while place < end:
         key, place = read_varint(message, place, end)
@@ -44,7 +47,9 @@ def fields(message: memoryview, start: int, end: int) -> Iterator[Field]:
         else:
             raise DatasetError(f"a protobuf message is damaged (wire type {wire})")
         if length > end - place:
-            raise DatasetError(f"a protobuf message is cut short ({length} bytes announced, {end - place} left)")
+            raise DatasetError(
+                f"a protobuf message is cut short ({length} bytes announced, {end - place} left)"
+            )
         yield Field(number, wire, place, place + length, 0)
         place += length
 

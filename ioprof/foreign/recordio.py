@@ -1,9 +1,12 @@
 """MXNet's RecordIO files (`.rec`) of images, without MXNet.
 
-    frame     magic (uint32)   kind and length (uint32: 3 and 29 bits)   data   zeros up to a multiple of 4 bytes
-    record    one frame of kind 0; or, where its data holds the magic number at a multiple of 4 bytes, frames of the kinds 1, 2 ...,
-              and 3: the data in between, with the number taken out
-    data      flag (uint32)   label (float32)   id, id2 (uint64)   then `flag` labels (float32), if it is not 0   then the image
+    frame     magic (uint32) kind and length (uint32: 3 and 29 bits) data zeros up to a multiple of
+              4 bytes
+    record    one frame of kind 0; or, where its data holds the magic number at a multiple of 4
+              bytes, frames of the kinds 1, 2 ..., and 3: the data in between, with the number taken
+              out
+    data      flag (uint32) label (float32) id, id2 (uint64) then `flag` labels (float32), if it is
+              not 0 then the image
 
 (dmlc-core, `recordio.h`; MXNet, `python/mxnet/recordio.py`.)
 """
@@ -45,13 +48,21 @@ def records(file: memoryview, where: str) -> Iterator[Listed]:
             first = place == begin
             kind, start, end = _frame(file, place, where)
             if first != (kind in (_WHOLE, _FIRST)):
-                raise DatasetError(f"{where}: damaged at byte {place} (a frame of kind {kind} out of order); get the file again")
-            if len(head) < _HEADER.size + _LABEL.size:  # the magic number may lie within the header too
+                raise DatasetError(
+                    f"{where}: damaged at byte {place} (a frame of kind {kind} out of order); get"
+                    " the file again"
+                )
+            if (
+                len(head) < _HEADER.size + _LABEL.size
+            ):  # the magic number may lie within the header too
                 part = bytes(file[start : min(end, start + _HEADER.size + _LABEL.size)])
                 head = part if first else head + MAGIC + part
             place = end + -end % 4
         if place - begin > MAX_RECORD_BYTES:
-            raise DatasetError(f"{where}: the record at byte {begin} has more than {MAX_RECORD_BYTES} bytes; it is no image")
+            raise DatasetError(
+                f"{where}: the record at byte {begin} has more than {MAX_RECORD_BYTES} bytes; it is"
+                " no image"
+            )
         label, number, _ = _parse_head(head, f"{where}: the record at byte {begin}")
         yield Listed(begin, min(place, len(file)), label, number)
 
@@ -82,9 +93,13 @@ def _frame(file: memoryview, place: int, where: str) -> tuple[int, int, int]:
     start = place + _FRAME.size
     end = start + (packed & (1 << _LENGTH_BITS) - 1)
     if magic != MAGIC or packed >> _LENGTH_BITS > _LAST:
-        raise DatasetError(f"{where}: damaged at byte {place} (no frame of RecordIO); get the file again")
+        raise DatasetError(
+            f"{where}: damaged at byte {place} (no frame of RecordIO); get the file again"
+        )
     if end > len(file):
-        raise DatasetError(f"{where}: cut short within the frame at byte {place}; get the file again")
+        raise DatasetError(
+            f"{where}: cut short within the frame at byte {place}; get the file again"
+        )
     return packed >> _LENGTH_BITS, start, end
 
 

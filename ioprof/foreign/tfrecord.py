@@ -1,10 +1,13 @@
 """TFRecord files of `tf.train.Example`, without TensorFlow.
 
-    record     length (uint64)   masked CRC-32C of the length (uint32)   data   masked CRC-32C of the data (uint32)
+    record     length (uint64) masked CRC-32C of the length (uint32) data masked CRC-32C of the data
+               (uint32)
     Example    features = 1 { feature = 1, a map entry { key = 1, value = 2 } }
-    Feature    bytes_list = 1 { value = 1 }   float_list = 2   int64_list = 3 { value = 1, packed or not }
+    Feature    bytes_list = 1 { value = 1 } float_list = 2 int64_list = 3 { value = 1, packed or not
+               }
 
-All numbers are little-endian (TensorFlow, `lib/io/record_writer.h` and `core/example/feature.proto`).
+All numbers are little-endian (TensorFlow, `lib/io/record_writer.h` and
+`core/example/feature.proto`).
 """
 
 import struct
@@ -43,7 +46,8 @@ class Example(NamedTuple):
 
 
 def frames(file: memoryview, where: str) -> Iterator[tuple[int, int]]:
-    """First and last place of each record in a file, its framing included; the checksums of the lengths are compared.
+    """First and last place of each record in a file, its framing included; the checksums of the
+    lengths are compared.
 
     Raises `DatasetError` that names `where`.
     """
@@ -52,7 +56,9 @@ def frames(file: memoryview, where: str) -> Iterator[tuple[int, int]]:
         size = _data_bytes(file[place : place + HEAD_BYTES], f"{where}: the record at byte {place}")
         end = place + HEAD_BYTES + size + _CHECKSUM.size
         if end > len(file):
-            raise DatasetError(f"{where}: cut short within the record at byte {place}; get the file again")
+            raise DatasetError(
+                f"{where}: cut short within the record at byte {place}; get the file again"
+            )
         yield place, end
         place = end
 
@@ -66,7 +72,9 @@ def is_tfrecord(head: bytes) -> bool:
 
 
 def parse_example(data: memoryview, start: int, end: int) -> Example:
-    """The `Example` at bytes `start` to `end` of a buffer; raises `DatasetError` if it is none, or has no image."""
+    """The `Example` at bytes `start` to `end` of a buffer; raises `DatasetError` if it is none, or
+    has no image.
+    """
     features = {
         name: values
         for outer in fields(data, start, end)
@@ -78,13 +86,17 @@ def parse_example(data: memoryview, start: int, end: int) -> Example:
     image = next((found for name in IMAGES if isinstance(found := features.get(name), tuple)), None)
     if image is None:
         names = ", ".join(sorted(features))[:100]
-        raise DatasetError(f"an Example without an image ({names or 'no features'}); image/encoded is expected")
+        raise DatasetError(
+            f"an Example without an image ({names or 'no features'}); image/encoded is expected"
+        )
     label = next((found for name in LABELS if isinstance(found := features.get(name), int)), None)
     return Example(*image, label, _text(data, features, SYNSETS), _text(data, features, NAMES))
 
 
 def image_of(record: bytes | memoryview) -> memoryview:
-    """The image in a record, which begins with its length; both checksums are compared. Raises `DatasetError`."""
+    """The image in a record, which begins with its length; both checksums are compared. Raises
+    `DatasetError`.
+    """
     view = memoryview(record).cast("B")
     size = _data_bytes(view[:HEAD_BYTES], "the record")
     end = HEAD_BYTES + size
@@ -92,7 +104,9 @@ def image_of(record: bytes | memoryview) -> memoryview:
         raise DatasetError(f"the record is cut short ({len(view)} bytes for {size} of data)")
     (expected,) = _CHECKSUM.unpack_from(view, end)
     if masked_crc32c(view[HEAD_BYTES:end]) != expected:
-        raise DatasetError("the record's checksum (CRC-32C) is not that of its data: the file is damaged")
+        raise DatasetError(
+            "the record's checksum (CRC-32C) is not that of its data: the file is damaged"
+        )
     found = parse_example(view, HEAD_BYTES, end)
     return view[found.start : found.end]
 
@@ -102,7 +116,10 @@ def _data_bytes(head: memoryview, what: str) -> int:
         raise DatasetError(f"{what} is cut short; get the file again")
     size, checksum = _HEAD.unpack(head)
     if masked_crc32c(head[:8]) != checksum:
-        raise DatasetError(f"{what} is damaged (checksum of its length), or the file is compressed; unpack it or get it again")
+        raise DatasetError(
+            f"{what} is damaged (checksum of its length), or the file is compressed; unpack it or"
+            " get it again"
+        )
     if not 0 < size <= MAX_RECORD_BYTES:
         raise DatasetError(f"{what} has {size} bytes, not 1 to {MAX_RECORD_BYTES}")
     return int(size)
@@ -113,7 +130,9 @@ def _feature(data: memoryview, start: int, end: int) -> tuple[str, tuple[int, in
     name, value = "", None
     for field in fields(data, start, end):
         if field.number == _KEY and field.wire == LENGTH:
-            name = bytes(data[field.start : min(field.end, field.start + _MAX_TEXT_BYTES)]).decode(errors="replace")
+            name = bytes(data[field.start : min(field.end, field.start + _MAX_TEXT_BYTES)]).decode(
+                errors="replace"
+            )
         elif field.number == _VALUE and field.wire == LENGTH:
             value = _first_value(data, field.start, field.end)
     return name, value
@@ -135,7 +154,9 @@ def _first_value(data: memoryview, start: int, end: int) -> tuple[int, int] | in
     return None
 
 
-def _text(data: memoryview, features: dict[str, tuple[int, int] | int | None], names: tuple[str, ...]) -> str:
+def _text(
+    data: memoryview, features: dict[str, tuple[int, int] | int | None], names: tuple[str, ...]
+) -> str:
     for name in names:
         found = features.get(name)
         if isinstance(found, tuple) and found[1] - found[0] <= _MAX_TEXT_BYTES:

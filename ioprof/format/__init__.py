@@ -1,1 +1,3 @@
-"""What is written and read: kinds and causes, the wire format, run.json and summary.json as types, the trace, the dataset."""
+"""What is written and read: kinds and causes, the wire format, run.json and summary.json as types,
+the trace, the dataset.
+"""

@@ -1,4 +1,6 @@
-"""Compressed data, block by block: by ISA-L where the package `isal` is installed, and else by zlib, which takes longer."""
+"""Compressed data, block by block: by ISA-L where the package `isal` is installed, and else by
+zlib, which takes longer.
+"""
 
 import zlib
 from collections.abc import Callable, Iterator
@@ -23,11 +25,13 @@ _READ_BYTES: Final = 1 << 14  # little, since what was inflated of it is lost wh
 
 
 def inflate(file: IO[bytes], wbits: int, block_bytes: int = BLOCK_BYTES) -> Iterator[bytes]:
-    """The contents of one or more compressed streams, one after the other, in blocks of up to `block_bytes`.
+    """The contents of one or more compressed streams, one after the other, in blocks of up to
+    `block_bytes`.
 
-    Zero bytes after a stream of gzip are skipped, as by gzip itself. `EOFError` where the last stream is not complete, `zlib.error`
-    where data is corrupt or does not have its checksum; both after at least what zlib gives of the data before that place. The
-    file must be seekable: a stream with an error is inflated by zlib once more.
+    Zero bytes after a stream of gzip are skipped, as by gzip itself. `EOFError` where the last
+    stream is not complete, `zlib.error` where data is corrupt or does not have its checksum; both
+    after at least what zlib gives of the data before that place. The file must be seekable: a
+    stream with an error is inflated by zlib once more.
     """
     data = file.read(_READ_BYTES)
     while data:
@@ -40,7 +44,8 @@ def inflate(file: IO[bytes], wbits: int, block_bytes: int = BLOCK_BYTES) -> Iter
         except (EOFError, _library.error):
             if _library is zlib:
                 raise
-            # ISA-L decodes up to three symbols at once, and gives none where the last is not complete: up to two bytes less.
+            # ISA-L decodes up to three symbols at once, and gives none where the last is not
+            # complete: up to two bytes less.
             file.seek(after_first)
             stream = zlib.decompressobj(wbits)
             for block in _blocks(stream, file, first, block_bytes):

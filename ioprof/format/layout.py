@@ -1,4 +1,5 @@
-"""The structures of capture files and collective files as NumPy types, derived from `wire_format.py` and `collective_format.py`.
+"""The structures of capture files and collective files as NumPy types, derived from
+`wire_format.py` and `collective_format.py`.
 
 `native/FORMAT.md` and `native/COLLECTIVES.md` explain them.
 """

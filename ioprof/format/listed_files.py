@@ -1,4 +1,6 @@
-"""The files of other programs that an `indexed` dataset lists: each as it was when its records were listed."""
+"""The files of other programs that an `indexed` dataset lists: each as it was when its records were
+listed.
+"""
 
 import json
 import os
@@ -33,13 +35,28 @@ def read_files(path: Path) -> tuple[str, list[Stamp]]:
     """Kind of the records and files of an `indexed` dataset; raises `DatasetError`."""
     try:
         if path.stat().st_size > _MAX_FILES_BYTES:
-            raise DatasetError(f"{path}: too large for a list of files; remove the folder, and it is made again")
+            raise DatasetError(
+                f"{path}: too large for a list of files; remove the folder, and it is made again"
+            )
         keys: Any = json.loads(path.read_bytes())
-        kind, files = keys["kind"], [Stamp(str(name), int(size), int(modified_ns)) for name, size, modified_ns in keys["files"]]
+        kind, files = (
+            keys["kind"],
+            [
+                Stamp(str(name), int(size), int(modified_ns))
+                for name, size, modified_ns in keys["files"]
+            ],
+        )
     except OSError as error:
-        raise DatasetError(f"{path}: cannot be read ({error.strerror}); remove the folder, and it is made again") from None
+        raise DatasetError(
+            f"{path}: cannot be read ({error.strerror}); remove the folder, and it is made again"
+        ) from None
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise DatasetError(f"{path}: not a list of files; remove the folder, and it is made again") from None
+        raise DatasetError(
+            f"{path}: not a list of files; remove the folder, and it is made again"
+        ) from None
     if kind not in KINDS:
-        raise DatasetError(f"{path}: the kind {str(kind)[:40]!r} is not known; remove the folder, and it is made again")
+        raise DatasetError(
+            f"{path}: the kind {str(kind)[:40]!r} is not known; remove the folder, and it is made"
+            " again"
+        )
     return kind, files

@@ -1,7 +1,8 @@
 """What the footer of a Parquet file claims, read before anything is allocated for it.
 
-A reader of Parquet makes room for as many rows as the footer names, and aborts its process where memory does not suffice. The
-footer is a struct of Thrift's compact protocol (parquet.thrift, FileMetaData): its numbers of rows and bytes are read here.
+A reader of Parquet makes room for as many rows as the footer names, and aborts its process where
+memory does not suffice. The footer is a struct of Thrift's compact protocol (parquet.thrift,
+FileMetaData): its numbers of rows and bytes are read here.
 """
 
 from pathlib import Path
@@ -15,11 +16,14 @@ _END_BYTES: Final = 8
 _MOST_FOOTER_BYTES: Final = 64 << 20
 _MOST_LEVELS: Final = 16
 ROWS_PER_BYTE: Final = 100
-"""No table of a run has more rows per byte of its file: times differ from row to row, and compressed they take a byte or so."""
+"""No table of a run has more rows per byte of its file: times differ from row to row, and
+compressed they take a byte or so."""
 
 
 def num_rows(path: Path) -> int:
-    """The rows that a Parquet file claims. ValueError, with the reason, where that cannot be; OSError as of `open_regular_file`."""
+    """The rows that a Parquet file claims. ValueError, with the reason, where that cannot be;
+    OSError as of `open_regular_file`.
+    """
     with open_regular_file(path) as file:
         size = file.seek(0, 2)
         file.seek(max(0, size - _END_BYTES))
@@ -30,12 +34,19 @@ def num_rows(path: Path) -> int:
         file.seek(size - _END_BYTES - length)
         footer = _Compact(file.read(length)).struct()
     rows, groups = footer.get(3), footer.get(4, [])
-    if not isinstance(rows, int) or not isinstance(groups, list) or not all(isinstance(group, dict) for group in groups):
+    if (
+        not isinstance(rows, int)
+        or not isinstance(groups, list)
+        or not all(isinstance(group, dict) for group in groups)
+    ):
         raise ValueError("its footer is not as the format has it")
     if rows < 0 or rows > ROWS_PER_BYTE * size:
         raise ValueError(f"it claims {rows:,} rows in {size:,} bytes")
     in_groups = [group.get(3) for group in groups]
-    if not all(isinstance(count, int) and 0 <= count <= rows for count in in_groups) or sum(in_groups) != rows:
+    if (
+        not all(isinstance(count, int) and 0 <= count <= rows for count in in_groups)
+        or sum(in_groups) != rows
+    ):
         raise ValueError(f"it claims {rows:,} rows, and other numbers of rows in its parts")
     _check_columns(groups, rows, size)
     return rows
@@ -46,8 +57,16 @@ def _check_columns(groups: list[dict[int, Any]], rows: int, size: int) -> None:
         for column in group.get(1, []):
             facts = column.get(3, {}) if isinstance(column, dict) else {}
             values, packed = facts.get(5), facts.get(7)
-            if not isinstance(values, int) or not isinstance(packed, int) or values != group[3] or not 0 <= packed <= size:
-                raise ValueError(f"a column claims {values} values in {packed} bytes, of {rows:,} rows in {size:,} bytes")
+            if (
+                not isinstance(values, int)
+                or not isinstance(packed, int)
+                or values != group[3]
+                or not 0 <= packed <= size
+            ):
+                raise ValueError(
+                    f"a column claims {values} values in {packed} bytes, of {rows:,} rows in"
+                    f" {size:,} bytes"
+                )
 
 
 class _Compact:
@@ -85,7 +104,9 @@ class _Compact:
                 if count > len(self._data):
                     raise ValueError("its footer is damaged")
                 is_flag = head & 15 in (1, 2)  # in a list each flag is a byte
-                return [self._byte() if is_flag else self._value(head & 15, level) for _ in range(count)]
+                return [
+                    self._byte() if is_flag else self._value(head & 15, level) for _ in range(count)
+                ]
             case 12:
                 return self.struct(level + 1)
         raise ValueError("its footer is damaged")

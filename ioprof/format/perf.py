@@ -3,30 +3,38 @@
 A perf file holds the perf records of one host of a job (man perf_event_open, section MMAP layout):
 
     HEADER_BYTES   a header, `HEADER_DTYPE`; the rest of its bytes is zero
-    any number     records as the kernel wrote them, one after the other, nearly all in the order of their times
+    any number     records as the kernel wrote them, one after the other, nearly all in the order of
+                   their times
 
-A record begins with `type` u32, `misc` u16, `size` u16. The size includes these eight bytes and is a multiple of eight. All events
-have sample_type TID | TIME | ADDR (the file header holds the attributes of the events of major faults), those of minor faults also
-IP, and sample_id_all, so that each record except a sample ends with `pid` u32, `tid` u32, `time` u64:
+A record begins with `type` u32, `misc` u16, `size` u16. The size includes these eight bytes and is
+a multiple of eight. All events have sample_type TID | TIME | ADDR (the file header holds the
+attributes of the events of major faults), those of minor faults also IP, and sample_id_all, so that
+each record except a sample ends with `pid` u32, `tid` u32, `time` u64:
 
     SAMPLE   (9)    pid u32, tid u32, time u64, addr u64           end of a major fault
-                    ip u64, pid u32, tid u32, time u64, addr u64   end of a minor fault; recognised by its length
-    SWITCH  (14)                                                   context switch; misc: in or out, preempted or not
-    MMAP2   (10)    pid u32, tid u32, addr u64, len u64, pgoff u64, device and inode 24 bytes, prot u32, flags u32, path, 0 ...
+                    ip u64, pid u32, tid u32, time u64, addr u64   end of a minor fault; recognised
+                                                                   by its length
+    SWITCH  (14) context switch; misc: in or out, preempted or not
+    MMAP2   (10) pid u32, tid u32, addr u64, len u64, pgoff u64, device and inode 24 bytes, prot
+            u32, flags u32, path, 0 ...
     MMAP     (1)    pid u32, tid u32, addr u64, len u64, pgoff u64, path, 0 ...
     FORK     (7)    pid u32, ppid u32, tid u32, ptid u32, time u64
     EXIT     (4)    as FORK
     COMM     (3)    pid u32, tid u32, name, 0 ...                  misc: whether by execve
-    LOST     (2)    id u64, lost u64                               number of records lost because the ring was full
-    SWITCH_STATE (64)                                              by the recorder: SWITCH events enabled (misc 1) or disabled (0)
-    MINOR_STATE (65)                                               by the recorder: the same for minor faults
+    LOST     (2) id u64, lost u64 number of records lost because the ring was full
+    SWITCH_STATE (64)                                              by the recorder: SWITCH events
+                                                                   enabled (misc 1) or disabled (0)
+    MINOR_STATE (65)                                               by the recorder: the same for
+                                                                   minor faults
 
-SWITCH events are enabled until the first SWITCH_STATE. While they are disabled the duration of a fault is unknown. It is also
-unknown whether a thread that was switched out before a SWITCH_STATE ran again before its next record.
+SWITCH events are enabled until the first SWITCH_STATE. While they are disabled the duration of a
+fault is unknown. It is also unknown whether a thread that was switched out before a SWITCH_STATE
+ran again before its next record.
 
 Minor faults are recorded from the first MINOR_STATE on.
 
-Times are CLOCK_MONOTONIC of the kernel in nanoseconds; `pgoff` is in bytes. A file may end anywhere.
+Times are CLOCK_MONOTONIC of the kernel in nanoseconds; `pgoff` is in bytes. A file may end
+anywhere.
 """
 
 import re
@@ -51,12 +59,13 @@ SAMPLE: Final = 9
 MMAP2: Final = 10
 SWITCH: Final = 14
 SWITCH_STATE: Final = 64
-"""Written by the recorder; the kernel reserves types from 64 on for programs. misc: whether SWITCH events are enabled from now
-on."""
+"""Written by the recorder; the kernel reserves types from 64 on for programs. misc: whether SWITCH
+events are enabled from now on."""
 MINOR_STATE: Final = 65
 """The same for minor faults."""
 MINOR: Final = 15
-"""Not a type of the kernel: `read_records` assigns it to samples with `ip`, which are minor faults."""
+"""Not a type of the kernel: `read_records` assigns it to samples with `ip`, which are minor
+faults."""
 
 COMM_EXEC: Final = 1 << 13  # misc of COMM
 SWITCH_OUT: Final = 1 << 13  # misc of SWITCH
@@ -80,7 +89,10 @@ HEADER_DTYPE: Final = np.dtype(
         ("anchor_after_ns", "<i8"),  # CLOCK_MONOTONIC after it
         ("host", "S64"),
         ("attributes", "V104"),  # struct perf_event_attr up to PERF_ATTR_SIZE_VER4
-        ("shift_ns", "<i8"),  # add to the times of records to get CLOCK_MONOTONIC of the job; not 0 in time namespaces
+        (
+            "shift_ns",
+            "<i8",
+        ),  # add to the times of records to get CLOCK_MONOTONIC of the job; not 0 in time namespaces  # noqa: E501
     ]
 )
 """The start of a perf file, little-endian."""
@@ -104,14 +116,20 @@ _LEAST_WORDS: Final = {
 }
 """Minimum size of a record of each type in eight-byte words."""
 _FAULT_HEADER: Final = re.compile(
-    struct.pack("<I", SAMPLE) + b"..[" + bytes(8 * _LEAST_WORDS[kind] for kind in (SAMPLE, MINOR)) + b"]\0", re.DOTALL
+    struct.pack("<I", SAMPLE)
+    + b"..["
+    + bytes(8 * _LEAST_WORDS[kind] for kind in (SAMPLE, MINOR))
+    + b"]\0",
+    re.DOTALL,
 )
 """The header of a record of a major or minor fault: type, misc and size."""
 
 
 @dataclass(frozen=True)
 class Records:
-    """Positions of records in `words`, and their common fields. Each array has one entry per record."""
+    """Positions of records in `words`, and their common fields. Each array has one entry per
+    record.
+    """
 
     words: _Array
     """The bytes as u64."""
@@ -191,21 +209,29 @@ def state_record(kind: int, enabled: bool, pid: int, time_ns: int) -> bytes:
 
 
 def are_enabled(records: Records, kind: int) -> _Array:
-    """For each record whether the events of SWITCH_STATE or MINOR_STATE were enabled. Records must be in the order of time."""
+    """For each record whether the events of SWITCH_STATE or MINOR_STATE were enabled. Records must
+    be in the order of time.
+    """
     changes = np.flatnonzero(records.types == kind)
     last_change = np.searchsorted(changes, np.arange(len(records)), side="right") - 1
     at_start = kind == SWITCH_STATE
-    enabled: _Array = np.append(records.miscs[changes] == 1, at_start)[last_change]  # -1, no change yet: the appended one
+    enabled: _Array = np.append(records.miscs[changes] == 1, at_start)[
+        last_change
+    ]  # -1, no change yet: the appended one
     return enabled
 
 
 def may_have_faults(data: bytes) -> bool:
-    """Whether `data`, records from a ring, may contain a fault. May return True without one, never False with one."""
+    """Whether `data`, records from a ring, may contain a fault. May return True without one, never
+    False with one.
+    """
     return _FAULT_HEADER.search(data) is not None
 
 
 def _find_records(sizes: _Array) -> tuple[_Array, int]:
-    """The start of each record, found by following the `sizes` (words) in the headers, and the end of the last one."""
+    """The start of each record, found by following the `sizes` (words) in the headers, and the end
+    of the last one.
+    """
     places: list[int] = []
     numbers, place, end = sizes.tolist(), 0, len(sizes)
     append = places.append
@@ -227,24 +253,28 @@ def _least_words(types: _Array) -> _Array:
     return least
 
 
-# ------------------------------------------------------------------------------------------------ context switches
+# --------------------------------------------------------------------------------- context switches
 
 FAULT_CPU_NS: Final = 200_000
-"""Maximum CPU time from the end of the sleep of a major fault to the end of the fault: mapping of pages, and interrupts.
+"""Maximum CPU time from the end of the sleep of a major fault to the end of the fault: mapping of
+pages, and interrupts.
 
 If a thread ran for longer, it slept for another reason.
 """
 MINOR_CPU_NS: Final = 50_000
-"""The same for minor faults. Most of these never slept, so one that follows soon after an unrelated sleep must not count as a
-sleep. Faults that waited for readahead took 5 to 15 µs in measurements, and more if other threads used the caches of the core."""
+"""The same for minor faults. Most of these never slept, so one that follows soon after an unrelated
+sleep must not count as a sleep. Faults that waited for readahead took 5 to 15 µs in measurements,
+and more if other threads used the caches of the core."""
 
 
 @dataclass(frozen=True)
 class Waits:
-    """Faults and context switches of all threads, in the order of thread and time, and which switch belongs to which fault.
+    """Faults and context switches of all threads, in the order of thread and time, and which switch
+    belongs to which fault.
 
-    A fault sleeps until its page has been read. The last time that the thread was switched out before the end of the fault
-    therefore belongs to the fault, unless the thread has since run for longer than a fault can.
+    A fault sleeps until its page has been read. The last time that the thread was switched out
+    before the end of the fault therefore belongs to the fault, unless the thread has since run for
+    longer than a fault can.
     """
 
     order: _Array
@@ -255,7 +285,8 @@ class Waits:
     fault: _Array
     """Entry of the next fault of the thread, the entry itself included; -1: none yet."""
     is_superseded: _Array
-    """Whether the thread was switched out again before that fault, or later without a fault: the entry is not needed."""
+    """Whether the thread was switched out again before that fault, or later without a fault: the
+    entry is not needed."""
     ran_ns: _Array
     """CPU time of the thread since `since`."""
     slept: _Array
@@ -266,7 +297,9 @@ def waits(records: Records) -> Waits:
     """Relate the context switches and faults of each thread."""
     chosen = np.flatnonzero(np.isin(records.types, [SAMPLE, MINOR, SWITCH]))
     order = chosen[np.lexsort((records.times[chosen], records.tids[chosen]))]
-    tids, times, types, miscs = (field[order] for field in (records.tids, records.times, records.types, records.miscs))
+    tids, times, types, miscs = (
+        field[order] for field in (records.tids, records.times, records.types, records.miscs)
+    )
     is_fault = types != SWITCH
     gave_up = ~is_fault & ((miscs & (SWITCH_OUT | SWITCH_PREEMPTED)) == SWITCH_OUT)
     since = _since(tids, is_fault, gave_up)
@@ -274,22 +307,28 @@ def waits(records: Records) -> Waits:
     changes = np.concatenate([[-1], np.sort(records.times[records.types == SWITCH_STATE])])
     last_change = changes[np.searchsorted(changes, times, side="right") - 1]
     since = np.where((since >= 0) & (times[np.maximum(since, 0)] < last_change), -1, since)
-    # Running sum of CPU time: from each entry after which the thread runs to the next entry of the thread.
+    # Running sum of CPU time: from each entry after which the thread runs to the next entry of the
+    # thread.
     on_core = is_fault | ((miscs & SWITCH_OUT) == 0)
     steps = np.where(on_core[:-1] & (tids[1:] == tids[:-1]), times[1:] - times[:-1], 0)
     ran = np.concatenate([[0], np.cumsum(steps)]) if len(tids) else times
     ran_since = np.where(since >= 0, ran - ran[np.maximum(since, 0)], 0)
     fault, gives_up = _next_true(is_fault, tids), _next_true(gave_up, tids, later=True)
     is_superseded = (gives_up >= 0) & ((fault < 0) | (gives_up < fault))
-    slept = is_fault & (since >= 0) & (ran_since <= np.where(types == MINOR, MINOR_CPU_NS, FAULT_CPU_NS))
+    slept = (
+        is_fault
+        & (since >= 0)
+        & (ran_since <= np.where(types == MINOR, MINOR_CPU_NS, FAULT_CPU_NS))
+    )
     return Waits(order, is_fault, since, fault, is_superseded, ran_since, slept)
 
 
 def select_records(records: Records) -> tuple[_Array, _Array]:
-    """The records to keep, and the ones that are undecided yet, both as indices in the order of time.
+    """The records to keep, and the ones that are undecided yet, both as indices in the order of
+    time.
 
-    A job may have 100,000 context switches per second; only those just before a fault are needed. Minor faults that did not sleep
-    took no time and are not needed either.
+    A job may have 100,000 context switches per second; only those just before a fault are needed.
+    Minor faults that did not sleep took no time and are not needed either.
     """
     found = waits(records)
     needed = ~found.is_fault & (found.since >= 0) & ~found.is_superseded
@@ -304,17 +343,23 @@ def select_records(records: Records) -> tuple[_Array, _Array]:
 
 
 def _have_exited(records: Records, chosen: _Array) -> _Array:
-    """For each chosen record whether its thread ended afterwards; the kernel gives the number of a thread again."""
+    """For each chosen record whether its thread ended afterwards; the kernel gives the number of a
+    thread again.
+    """
     exits = records.take(records.types == EXIT)
     last_ns: dict[int, int] = {}
-    for tid, time_ns in zip((exits.word(2) & np.uint64(0xFFFFFFFF)).tolist(), exits.times.tolist(), strict=True):
+    for tid, time_ns in zip(
+        (exits.word(2) & np.uint64(0xFFFFFFFF)).tolist(), exits.times.tolist(), strict=True
+    ):
         last_ns[tid] = max(time_ns, last_ns.get(tid, time_ns))
     rows = zip(records.tids[chosen].tolist(), records.times[chosen].tolist(), strict=True)
     return np.array([last_ns.get(tid, -1) >= time_ns for tid, time_ns in rows], bool)
 
 
 def _since(tids: _Array, is_fault: _Array, gave_up: _Array) -> _Array:
-    """Index of the last voluntary switch-out of the same thread, if no fault of it lies between; -1: none."""
+    """Index of the last voluntary switch-out of the same thread, if no fault of it lies between;
+    -1: none.
+    """
     if not len(tids):
         return np.empty(0, np.int64)
     first = np.ones(len(tids), bool)
@@ -332,7 +377,9 @@ def _last_true(mask: _Array) -> _Array:
 
 
 def _next_true(mask: _Array, tids: _Array, *, later: bool = False) -> _Array:
-    """Index of the first true entry of the same thread from each entry on, with `later` after it; -1: none."""
+    """Index of the first true entry of the same thread from each entry on, with `later` after it;
+    -1: none.
+    """
     none = len(mask)
     following = np.minimum.accumulate(np.where(mask, np.arange(none), none)[::-1])[::-1]
     if later:
@@ -353,10 +400,11 @@ _IN_MEMORY: Final = (b"/dev/shm/", b"/memfd:", b"/dev/zero", b"/SYSV", b"/anon_h
 
 
 class FileRanges:
-    """The address ranges of files, of all processes together: that of a process would need its whole history of forks.
+    """The address ranges of files, of all processes together: that of a process would need its
+    whole history of forks.
 
-    Ranges are never removed. An address may therefore belong to a file of another process or of an earlier time: what is decided by
-    it may cost time, but must not be shown.
+    Ranges are never removed. An address may therefore belong to a file of another process or of an
+    earlier time: what is decided by it may cost time, but must not be shown.
     """
 
     def __init__(self) -> None:
@@ -369,7 +417,10 @@ class FileRanges:
         for place, size in zip(mappings.places.tolist(), mappings.sizes.tolist(), strict=True):
             path = mappings.words[place + _PATH_WORD : place + size].tobytes().partition(b"\0")[0]
             if path.startswith(b"/") and not path.startswith((b"//", *_IN_MEMORY)):
-                first, length = int(mappings.words[place + _ADDRESS_WORD]), int(mappings.words[place + _LENGTH_WORD])
+                first, length = (
+                    int(mappings.words[place + _ADDRESS_WORD]),
+                    int(mappings.words[place + _LENGTH_WORD]),
+                )
                 found[b".so" in path].append((first, first + length))
         self._data = _merge(self._data, found[False])
         self._libraries = _merge(self._libraries, found[True])

@@ -1,9 +1,10 @@
-"""The index of the layouts `raw` and `indexed`: where each record lies, 24 bytes for each, so that any is one read.
+"""The index of the layouts `raw` and `indexed`: where each record lies, 24 bytes for each, so that
+any is one read.
 
-SPLIT.index    per record: offset u64, length u32, label i32, file u32, zero u32; little-endian
-SPLIT.names    per record: its file name, and a line feed
-SPLIT.bin      of `raw`: the records, one after the other
-SPLIT.files    of `indexed`: JSON with `kind` (how a record's bytes hold its image), and `files`: path, size and time of
+SPLIT.index per record: offset u64, length u32, label i32, file u32, zero u32; little-endian
+SPLIT.names per record: its file name, and a line feed SPLIT.bin of `raw`: the records, one after
+the other SPLIT.files of `indexed`: JSON with `kind` (how a record's bytes hold its image), and
+`files`: path, size and time of
                modification (ns) of each file; in the index `file` is a place in this list
 """
 
@@ -21,7 +22,9 @@ from ioprof.errors import DatasetError
 from ioprof.format.dataset import Dataset
 from ioprof.format.listed_files import read_files
 
-ENTRY: Final = np.dtype([("offset", "<u8"), ("length", "<u4"), ("label", "<i4"), ("file", "<u4"), ("zero", "<u4")])
+ENTRY: Final = np.dtype(
+    [("offset", "<u8"), ("length", "<u4"), ("label", "<i4"), ("file", "<u4"), ("zero", "<u4")]
+)
 _NAMES_PER_PLACE: Final = 64
 _BLOCK_BYTES: Final = 1 << 18
 _LINE_FEED: Final = ord("\n")
@@ -33,7 +36,9 @@ Entries = NDArray[np.void]
 
 
 class RecordIndex:
-    """The index of a dataset of the layout `raw` or `indexed`; raises `DatasetError` where it is damaged."""
+    """The index of a dataset of the layout `raw` or `indexed`; raises `DatasetError` where it is
+    damaged.
+    """
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset, self._path = dataset, dataset.index_path
@@ -42,7 +47,9 @@ class RecordIndex:
         except OSError as error:
             raise self._unreadable(self._path, error) from None
         if size != dataset.records * ENTRY.itemsize:
-            raise DatasetError(f"{self._path}: not the index of {dataset.records} records ({size} bytes); {_AGAIN}")
+            raise DatasetError(
+                f"{self._path}: not the index of {dataset.records} records ({size} bytes); {_AGAIN}"
+            )
 
     @cached_property
     def entries(self) -> Entries:
@@ -78,7 +85,9 @@ class RecordIndex:
         places = self._name_places[first : -(-stop // _NAMES_PER_PLACE) + 1]
         try:
             with path.open("rb", buffering=0) as stream:
-                text = os.pread(stream.fileno(), int(places[-1] - places[0]), int(places[0])).decode()
+                text = os.pread(
+                    stream.fileno(), int(places[-1] - places[0]), int(places[0])
+                ).decode()
         except (OSError, UnicodeDecodeError) as error:
             raise self._unreadable(path, error) from None
         names = text.split("\n")[start - first * _NAMES_PER_PLACE : stop - first * _NAMES_PER_PLACE]
@@ -88,16 +97,24 @@ class RecordIndex:
 
     @cached_property
     def _name_places(self) -> "NDArray[np.int64]":
-        """Where every `_NAMES_PER_PLACE`th name begins, and the end of the last one: of a million names not all are held."""
+        """Where every `_NAMES_PER_PLACE`th name begins, and the end of the last one: of a million
+        names not all are held.
+        """
         path, records = self._dataset.names_path, self._dataset.records
         places, count, end, size = [0], 0, 0, 0
         try:
             with path.open("rb", buffering=0) if path.is_file() else io.BytesIO() as stream:
                 while block := stream.read(_BLOCK_BYTES):
                     ends = np.flatnonzero(np.frombuffer(block, np.uint8) == _LINE_FEED) + size + 1
-                    first = -(count + 1) % _NAMES_PER_PLACE  # of the names that end here, the first after which a place is kept
+                    first = (
+                        -(count + 1) % _NAMES_PER_PLACE
+                    )  # of the names that end here, the first after which a place is kept
                     places += ends[first::_NAMES_PER_PLACE].tolist()
-                    count, end, size = count + len(ends), int(ends[-1]) if len(ends) else end, size + len(block)
+                    count, end, size = (
+                        count + len(ends),
+                        int(ends[-1]) if len(ends) else end,
+                        size + len(block),
+                    )
         except OSError as error:
             raise self._unreadable(path, error) from None
         if count != records or end != size:
@@ -106,7 +123,11 @@ class RecordIndex:
 
     def _check(self, entries: Entries, start: int) -> None:
         path = self._path
-        for column, limit in (("label", len(self._dataset.classes)), ("file", len(self.files)), ("offset", _LARGEST_OFFSET)):
+        for column, limit in (
+            ("label", len(self._dataset.classes)),
+            ("file", len(self.files)),
+            ("offset", _LARGEST_OFFSET),
+        ):
             wrong = np.flatnonzero((entries[column] < 0) | (entries[column] >= limit))
             if len(wrong):
                 what = f"record {start + wrong[0]} has the {column} {entries[column][wrong[0]]}"
@@ -115,7 +136,12 @@ class RecordIndex:
             size = Path(self.files[0]).stat().st_size if Path(self.files[0]).is_file() else -1
             end = int((entries["offset"] + entries["length"]).max())
             if end > size:
-                raise DatasetError(f"{self.files[0]}: missing or cut short ({size} bytes, the index needs {end}); {_AGAIN}")
+                raise DatasetError(
+                    f"{self.files[0]}: missing or cut short ({size} bytes, the index needs {end});"
+                    f" {_AGAIN}"
+                )
 
     def _unreadable(self, path: Path, error: OSError | UnicodeDecodeError) -> DatasetError:
-        return DatasetError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error}); {_AGAIN}")
+        return DatasetError(
+            f"{path}: cannot be read ({getattr(error, 'strerror', None) or error}); {_AGAIN}"
+        )

@@ -1,8 +1,10 @@
-"""The files of a run folder: run.json has the checksums of the others and of itself, and they are compared before a number is made.
+"""The files of a run folder: run.json has the checksums of the others and of itself, and they are
+compared before a number is made.
 
-A file that was recorded (`TABLES`) and is not as it was written ends the reading with one line. What the analysis wrote (`DERIVED`)
-is made again of those. The checksums are CRC-32 as ISA-L computes it, at the speed of memory: they tell damage, not forgery; what a
-stranger may have made is bounded before it is read (`parquet_footer`). report.html has none, since nothing is read from it.
+A file that was recorded (`TABLES`) and is not as it was written ends the reading with one line.
+What the analysis wrote (`DERIVED`) is made again of those. The checksums are CRC-32 as ISA-L
+computes it, at the speed of memory: they tell damage, not forgery; what a stranger may have made is
+bounded before it is read (`parquet_footer`). report.html has none, since nothing is read from it.
 """
 
 import os
@@ -28,7 +30,8 @@ TABLES: Final = (SPANS, FILES, COUNTERS, STACKS)
 DERIVED: Final = (STEPS, SUMMARY)
 _PIECE_BYTES: Final = 1 << 20
 _ROW_BYTES: Final = 32
-"""In memory a row of any table takes more. Spans are read in pieces; the other tables are loaded as a whole."""
+"""In memory a row of any table takes more. Spans are read in pieces; the other tables are loaded as
+a whole."""
 
 
 def stored_file(path: Path) -> StoredFile:
@@ -49,47 +52,69 @@ def read_run(folder: Path) -> RunRecord:
     try:
         run = RunRecord.from_json(read_regular_file(path))
     except FileNotFoundError:
-        raise RunError(f"{folder}: not an ioprof run (no run.json); make one with: ioprof run --out {folder}") from None
+        raise RunError(
+            f"{folder}: not an ioprof run (no run.json); make one with: ioprof run --out {folder}"
+        ) from None
     except OSError as error:
         raise RunError(f"{path}: cannot be read ({error.strerror or error})") from None
     except ValueError as error:
-        raise RunError(f"{path}: {error}; record the run again with: ioprof run --out FOLDER") from None
+        raise RunError(
+            f"{path}: {error}; record the run again with: ioprof run --out FOLDER"
+        ) from None
     if wrong := next((problem for problem in run.problems if problem.essential), None):
-        raise RunError(f"{path}: {wrong}; the file is not as ioprof wrote it: record the run again with: ioprof run --out FOLDER")
+        raise RunError(
+            f"{path}: {wrong}; the file is not as ioprof wrote it: record the run again with:"
+            " ioprof run --out FOLDER"
+        )
     return run
 
 
 def write_run(folder: Path, run: RunRecord, changed: Iterable[str] = ()) -> None:
-    """Write run.json anew, whole or not at all, with checksums of the files in `changed`; of the others it keeps those that it has.
+    """Write run.json anew, whole or not at all, with checksums of the files in `changed`; of the
+    others it keeps those that it has.
 
-    It is called after these files were written. A file whose checksum is noted is not written again without `Trace.save`.
+    It is called after these files were written. A file whose checksum is noted is not written again
+    without `Trace.save`.
     """
     files = {**read_run(folder).files, **{name: stored_file(folder / name) for name in changed}}
     write_atomically(folder / RUN_FILE, run.to_checked_json(files) + "\n")
 
 
 def check_files(folder: Path, known: Mapping[str, StoredFile]) -> tuple[str, ...]:
-    """Compare the files of a run with what run.json says of them; those in `DERIVED` that are damaged.
+    """Compare the files of a run with what run.json says of them; those in `DERIVED` that are
+    damaged.
 
     `RunError` names the tables that are missing or damaged, and those that are whole.
     """
-    wrong = {name: what for name in _tables(folder, known) if (what := _fault(folder / name, known.get(name)))}
+    wrong = {
+        name: what
+        for name in _tables(folder, known)
+        if (what := _fault(folder / name, known.get(name)))
+    }
     if not wrong:
-        return tuple(name for name in DERIVED if name in known and (folder / name).exists() and not is_whole(folder, name, known))
+        return tuple(
+            name
+            for name in DERIVED
+            if name in known and (folder / name).exists() and not is_whole(folder, name, known)
+        )
     (name, what), *others = wrong.items()
     also = "".join(f"; {other}: {fault}" for other, fault in others)
     whole = [each for each in known if each in TABLES and each not in wrong]
     left = f"; {', '.join(whole)} {'are' if len(whole) > 1 else 'is'} whole" if whole else ""
     missing = "missing; the run folder was not copied whole"
     raise RunError(
-        f"{folder / name}: {missing if what == 'missing' else what}{also}{left}; copy the run again from where it is whole"
+        f"{folder / name}: {missing if what == 'missing' else what}{also}{left}; copy the run again"
+        " from where it is whole"
     )
 
 
 def damage_text(name: str) -> str:
     """What it means that a file in `Kept.damaged` is not as it was written."""
     if name == RUN_FILE:
-        return "run.json is not as ioprof wrote it, by damage or by hand; what it says of the job may be wrong"
+        return (
+            "run.json is not as ioprof wrote it, by damage or by hand; what it says of the job may"
+            " be wrong"
+        )
     return f"{name} is damaged; it was not used, and what it says was computed anew"
 
 
@@ -117,12 +142,24 @@ def _fault(path: Path, known: StoredFile | None) -> str | None:
         if known is not None:
             found = stored_file(path)
             if found.bytes != known.bytes:
-                return f"damaged (it has {found.bytes:,} bytes, and had {known.bytes or 0:,} when it was written)"
+                return (
+                    f"damaged (it has {found.bytes:,} bytes, and had {known.bytes or 0:,} when it"
+                    " was written)"
+                )
             if found.crc32 != known.crc32:
-                return "damaged (its bytes are not those that were written: their checksum differs from that in run.json)"
-        rows, memory_bytes = num_rows(path), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+                return (
+                    "damaged (its bytes are not those that were written: their checksum differs"
+                    " from that in run.json)"
+                )
+        rows, memory_bytes = (
+            num_rows(path),
+            os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        )
         if path.name != SPANS and rows * _ROW_BYTES > memory_bytes:
-            return f"cannot be loaded (its {rows:,} rows take more than the {memory_bytes >> 30} GiB of memory of this machine)"
+            return (
+                f"cannot be loaded (its {rows:,} rows take more than the {memory_bytes >> 30} GiB"
+                " of memory of this machine)"
+            )
     except FileNotFoundError:
         return "missing"
     except ValueError as error:

@@ -1,6 +1,7 @@
 """The words that all of ioprof shares: span kinds, causes, sources, roles, columns of the tables.
 
-Imports nothing, since it is loaded in every process of a recorded job. `wire_format.py` describes the bytes of a capture file.
+Imports nothing, since it is loaded in every process of a recorded job. `wire_format.py` describes
+the bytes of a capture file.
 """
 
 from typing import Final
@@ -8,9 +9,11 @@ from typing import Final
 RUN_SCHEMA: Final = "ioprof.run/2"
 SUMMARY_SCHEMA: Final = "ioprof.summary/2"
 READ_RUN_SCHEMAS: Final = ("ioprof.run/1", RUN_SCHEMA)
-"""Versions of run.json that are read. Runs of version 1 have no spans of collections, samplers and phases."""
+"""Versions of run.json that are read. Runs of version 1 have no spans of collections, samplers and
+phases."""
 READ_SUMMARY_SCHEMAS: Final = ("ioprof.summary/1", SUMMARY_SCHEMA)
-"""Versions of summary.json that are read. Version 1 had eleven causes; `communication` was `exchange` and `straggler` together."""
+"""Versions of summary.json that are read. Version 1 had eleven causes; `communication` was
+`exchange` and `straggler` together."""
 DATASET_SCHEMA: Final = "ioprof.format.dataset/1"
 
 KINDS: Final = (
@@ -18,18 +21,32 @@ KINDS: Final = (
     "h2d", "d2h", "kernel", "compute", "comm", "checkpoint", "stage", "validate", "user",
     "gc", "sampler", "phase", "sync",
 )  # fmt: skip
-"""What a span can be. The number of a kind in a capture record is its place here plus one; 0 is a string record.
+"""What a span can be. The number of a kind in a capture record is its place here plus one; 0 is a
+string record.
 
-`user` is a span that the user's own code opened with a name of its own, or ioprof's own `CORE_WAIT`; it is shown and never
-charged. `gc` is a collection of Python's garbage collector, `sampler` the time in which a loader's sampler chose the samples of a
-batch (its name is that of the loader), and `phase` a part of the whole job, such as its imports. `sync` is a call of the GPU's
-runtime in which a thread of the host waited for the device (its name is that of the call); it is shown and never charged. New
-kinds are appended, since their places are in capture files.
+`user` is a span that the user's own code opened with a name of its own, or ioprof's own
+`CORE_WAIT`; it is shown and never charged. `gc` is a collection of Python's garbage collector,
+`sampler` the time in which a loader's sampler chose the samples of a batch (its name is that of the
+loader), and `phase` a part of the whole job, such as its imports. `sync` is a call of the GPU's
+runtime in which a thread of the host waited for the device (its name is that of the call); it is
+shown and never charged. New kinds are appended, since their places are in capture files.
 """
 
-DENSE_KINDS: Final = ("open", "read", "fault", "decode", "transform", "collate", "h2d", "d2h", "kernel", "compute", "sync")
-"""Kinds of which a run may have any number: they are read in pieces. Of the others there are a few per step or batch, and all are
-held in memory."""
+DENSE_KINDS: Final = (
+    "open",
+    "read",
+    "fault",
+    "decode",
+    "transform",
+    "collate",
+    "h2d",
+    "d2h",
+    "kernel",
+    "compute",
+    "sync",
+)
+"""Kinds of which a run may have any number: they are read in pieces. Of the others there are a few
+per step or batch, and all are held in memory."""
 
 CAUSES: Final = (
     "compute", "exchange", "straggler", "h2d", "storage", "page_cache", "decode", "transform",
@@ -38,7 +55,8 @@ CAUSES: Final = (
 """What a step's time can be charged to, in the order in which every report shows them."""
 
 SOURCES: Final = ("storage", "page_cache", "unknown", "socket", "pipe")
-"""Where the bytes of a read came from. The number in a capture record is the place here plus one; 0 is "not a read".
+"""Where the bytes of a read came from. The number in a capture record is the place here plus one; 0
+is "not a read".
 
 `socket` and `pipe` are bytes that another process sent; the file of such a read is its peer."""
 
@@ -46,43 +64,57 @@ BASES: Final = ("measured", "derived", "emulated", "predicted", "unknown")
 """How a number came to be. Every number in a report is one of these, and says which."""
 
 ROLES: Final = ("rank", "worker", "other")
-"""What a recorded process is to the job: a training rank, a worker of its data loader, or something else."""
+"""What a recorded process is to the job: a training rank, a worker of its data loader, or something
+else."""
 
-# ------------------------------------------------------------------------------------------------ capture files
+# ------------------------------------------------------------------------------------ capture files
 
 WRITERS: Final = ("spans", "capture library")
-"""Which component wrote a capture file: the process's own spans, or the preloaded library that sees its reads."""
+"""Which component wrote a capture file: the process's own spans, or the preloaded library that sees
+its reads."""
 
 RANK_SOURCES: Final = (None, "torch", "mpi", "pmi", "scheduler")
-"""From whose environment variable a process took its rank, best first; a scheduler also numbers processes that are no ranks."""
+"""From whose environment variable a process took its rank, best first; a scheduler also numbers
+processes that are no ranks."""
 
 PYTHON_PROGRAM: Final = "python program"
-NOTED: Final = ("io_uring", "libaio", "raw system calls", "exec without capture", "stdio of unknown size", PYTHON_PROGRAM)
-"""Bits of a capture file's `noted`, from the lowest: I/O that the library detected but cannot record. `PYTHON_PROGRAM`: an
-interpreter of Python is in the program; a reader reports it where the process left no spans of the Python hooks."""
+NOTED: Final = (
+    "io_uring",
+    "libaio",
+    "raw system calls",
+    "exec without capture",
+    "stdio of unknown size",
+    PYTHON_PROGRAM,
+)
+"""Bits of a capture file's `noted`, from the lowest: I/O that the library detected but cannot
+record. `PYTHON_PROGRAM`: an interpreter of Python is in the program; a reader reports it where the
+process left no spans of the Python hooks."""
 
 NOT_FOLLOWED: Final = ("setuid program", "32-bit program", "static program", "launcher")
-"""Names of `open` spans of a program that the job started and that the capture library cannot be loaded into. A `launcher`, such as
-sudo or docker, has another process start its command."""
+"""Names of `open` spans of a program that the job started and that the capture library cannot be
+loaded into. A `launcher`, such as sudo or docker, has another process start its command."""
 
 BY_MODE: Final = "evaluation mode"
-"""Name of `validate` spans of forward passes in that mode, where nothing else says that the model was evaluated."""
+"""Name of `validate` spans of forward passes in that mode, where nothing else says that the model
+was evaluated."""
 COLLECTED_AT: Final = "gc.collect() at "
 """How names of `gc` spans begin that the program asked for; a file's name and a line follow."""
 WINDOW_SPAN: Final = "ioprof: gpu window"
 """Name of the spans of kind `user` during which recording a GPU blocked the job."""
 FLUSH: Final = "flush by "
-"""How names of `user` spans begin in which a thread waited until what was written is on storage; the call and the file follow, as
-in `flush by fsync of /logs/metrics.db`."""
+"""How names of `user` spans begin in which a thread waited until what was written is on storage;
+the call and the file follow, as in `flush by fsync of /logs/metrics.db`."""
 SENT: Final = "batch"
-"""Name of `deliver` spans without length: what a worker sends with a batch, in `bytes`, and what its tensors have, in `offset`."""
+"""Name of `deliver` spans without length: what a worker sends with a batch, in `bytes`, and what
+its tensors have, in `offset`."""
 COMPILATION: Final = "compilation (torch.compile)"
 """Name of the `user` spans of what torch's compiler took."""
 CORE_WAIT: Final = "waiting for a core"
-"""Name of `user` spans of ioprof: the thread of the steps could have run, but other threads had the cores. They end where the time
-between two computations, or before a wait, ends: their length is measured, their place in it is not known."""
+"""Name of `user` spans of ioprof: the thread of the steps could have run, but other threads had the
+cores. They end where the time between two computations, or before a wait, ends: their length is
+measured, their place in it is not known."""
 
-# ------------------------------------------------------------------------------------------------ run folders
+# -------------------------------------------------------------------------------------- run folders
 
 SPAN_COLUMNS: Final = {
     "start_ns": "int64",  # nanoseconds since the run's own zero (the earliest span), on one clock
@@ -97,11 +129,14 @@ SPAN_COLUMNS: Final = {
     "batch": "int64",
     "bytes": "int64",
     "file": "int64",
-    "offset": "int64",  # of a read, where in the file; of a `fetch`, how many samples the batch has; of `SENT`, see there
+    "offset": (
+        "int64"
+    ),  # of a read, where in the file; of a `fetch`, how many samples the batch has; of `SENT`, see there  # noqa: E501
     "source": "source",
     "name": "category",
 }
-"""Columns of spans.parquet, in order. All but the first three may be null, which means "does not apply"."""
+"""Columns of spans.parquet, in order. All but the first three may be null, which means "does not
+apply"."""
 
 FILE_COLUMNS: Final = {
     "file": "int64",
@@ -136,10 +171,11 @@ STACK_COLUMNS: Final = {
 }
 """Columns of stacks.parquet, in order: one sample of the Python stack of a thread per row.
 
-`stack` has a line `file:line:function` per frame, outermost first; frames of the ioprof that recorded have a file that begins with
-`<ioprof>`. Main threads are sampled, and less often other threads of ranks (`tid` is not `pid`) while no worker processes make the
-batches. A sample whose first frame is `<thread>:0:NAME` is of a thread that held the interpreter lock (GIL) while the main thread
-waited for it, in the sample of the same time.
+`stack` has a line `file:line:function` per frame, outermost first; frames of the ioprof that
+recorded have a file that begins with `<ioprof>`. Main threads are sampled, and less often other
+threads of ranks (`tid` is not `pid`) while no worker processes make the batches. A sample whose
+first frame is `<thread>:0:NAME` is of a thread that held the interpreter lock (GIL) while the main
+thread waited for it, in the sample of the same time.
 """
 HOLDER: Final = "<thread>"
 """The file of the first frame of such a sample."""

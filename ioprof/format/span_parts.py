@@ -1,4 +1,6 @@
-"""Parts of a run's spans, which are read one after the other, so that memory does not depend on how many spans there are."""
+"""Parts of a run's spans, which are read one after the other, so that memory does not depend on how
+many spans there are.
+"""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -49,9 +51,15 @@ class Where:
 
 def bounds(spans: pl.LazyFrame) -> tuple[int, int, frozenset[int | None]]:
     """The first start, the last end, and the ranks."""
-    found = spans.select(pl.col("start_ns").min(), pl.col("end_ns").max(), pl.col("rank").unique().implode()).collect()
+    found = spans.select(
+        pl.col("start_ns").min(), pl.col("end_ns").max(), pl.col("rank").unique().implode()
+    ).collect()
     first_ns, last_ns, ranks = found.row(0)
-    return FIRST_NS if first_ns is None else first_ns, LAST_NS if last_ns is None else last_ns, frozenset(ranks)
+    return (
+        FIRST_NS if first_ns is None else first_ns,
+        LAST_NS if last_ns is None else last_ns,
+        frozenset(ranks),
+    )
 
 
 def bounds_of(spans: pl.DataFrame) -> tuple[int, int, frozenset[int | None]]:
@@ -63,7 +71,9 @@ def bounds_of(spans: pl.DataFrame) -> tuple[int, int, frozenset[int | None]]:
 
 
 def collected(parts: Sequence[Part], query: Query) -> Iterator[pl.DataFrame]:
-    """What a query finds in each of the parts. The next part is read on a thread while one is looked at."""
+    """What a query finds in each of the parts. The next part is read on a thread while one is
+    looked at.
+    """
     if len(parts) == 1:
         yield query(parts[0].spans).collect()
         return
@@ -78,10 +88,11 @@ def collected(parts: Sequence[Part], query: Query) -> Iterator[pl.DataFrame]:
 
 
 class Nearby:
-    """What a query that looks at single spans finds in one or more parts, asked for in the order of time.
+    """What a query that looks at single spans finds in one or more parts, asked for in the order of
+    time.
 
-    A part that reaches over several stretches of time is read once, as long as what is held of such parts has at most `_ROWS_HELD`
-    rows.
+    A part that reaches over several stretches of time is read once, as long as what is held of such
+    parts has at most `_ROWS_HELD` rows.
     """
 
     def __init__(self, parts: Sequence[Part], query: Query) -> None:
@@ -95,7 +106,9 @@ class Nearby:
         A stretch follows the one that was asked for last.
         """
         begins, ends = pl.col("start_ns"), pl.col("end_ns")
-        reaches = (begins < until_ns) & (ends >= since_ns) & ((ends > since_ns) | (begins >= since_ns))
+        reaches = (
+            (begins < until_ns) & (ends >= since_ns) & ((ends > since_ns) | (begins >= since_ns))
+        )
         found = [self._nothing]
         for number, part in enumerate(self._parts):
             rows = self._held.pop(number, None)
@@ -103,6 +116,9 @@ class Nearby:
                 continue
             rows = self._query(part.spans).collect() if rows is None else rows
             found.append(rows.filter(reaches))
-            if part.last_ns >= until_ns and sum(map(len, self._held.values())) + len(rows) <= _ROWS_HELD:
+            if (
+                part.last_ns >= until_ns
+                and sum(map(len, self._held.values())) + len(rows) <= _ROWS_HELD
+            ):
                 self._held[number] = rows
         return pl.concat(found)

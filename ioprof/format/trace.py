@@ -1,4 +1,6 @@
-"""Trace: everything that a run recorded. It loads, saves, merges and selects; every later stage takes this one object."""
+"""Trace: everything that a run recorded. It loads, saves, merges and selects; every later stage
+takes this one object.
+"""
 
 import json
 import logging
@@ -16,12 +18,40 @@ import polars as pl
 
 from ioprof.errors import RunError
 from ioprof.files import replaced_file
-from ioprof.format.run_files import COUNTERS, FILES, SPANS, STACKS, check_files, damage_text, has_stacks, read_run, stored_file
+from ioprof.format.run_files import (
+    COUNTERS,
+    FILES,
+    SPANS,
+    STACKS,
+    check_files,
+    damage_text,
+    has_stacks,
+    read_run,
+    stored_file,
+)
 from ioprof.format.run_record import Record, RunRecord, merge
 from ioprof.format.run_record.record import Rules, shown
 from ioprof.format.run_record.run_json import RUN_FILE
-from ioprof.format.schema import COUNTER_COLUMNS, DENSE_KINDS, FILE_COLUMNS, KINDS, SOURCES, SPAN_COLUMNS, STACK_COLUMNS
-from ioprof.format.span_parts import FIRST_NS, LAST_NS, Nearby, Part, Query, Where, bounds, bounds_of, collected
+from ioprof.format.schema import (
+    COUNTER_COLUMNS,
+    DENSE_KINDS,
+    FILE_COLUMNS,
+    KINDS,
+    SOURCES,
+    SPAN_COLUMNS,
+    STACK_COLUMNS,
+)
+from ioprof.format.span_parts import (
+    FIRST_NS,
+    LAST_NS,
+    Nearby,
+    Part,
+    Query,
+    Where,
+    bounds,
+    bounds_of,
+    collected,
+)
 
 _log: Final = logging.getLogger(__name__)
 
@@ -47,7 +77,8 @@ def empty_table(columns: dict[str, str]) -> pl.DataFrame:
 
 
 ROWS_IN_MEMORY: Final = 500_000
-"""Spans of a run folder up to which they are loaded at once; of more, what is asked for is read from the file."""
+"""Spans of a run folder up to which they are loaded at once; of more, what is asked for is read
+from the file."""
 ROWS_IN_GROUP: Final = 125_000
 """Spans in a row group of spans.parquet: what is read and written at a time."""
 
@@ -69,7 +100,8 @@ class StoredSpans:
         """All spans, to be filtered before they are collected."""
         scanned, schema = pl.scan_parquet(self.path), table_schema(SPAN_COLUMNS)
         if scanned.collect_schema() == schema:
-            return scanned  # without a cast, which would keep filters from the statistics of row groups
+            # without a cast, which would keep filters from the statistics of row groups
+            return scanned
         return scanned.select(pl.col(name).cast(dtype) for name, dtype in schema.items())
 
 
@@ -78,7 +110,9 @@ _OF_SPANS: Final = ("_parts", "structure", "sums", "starts")
 
 
 class _SpansField:
-    """The attribute `Trace.spans`: set to a table, or to one that is loaded when the attribute is first read."""
+    """The attribute `Trace.spans`: set to a table, or to one that is loaded when the attribute is
+    first read.
+    """
 
     @overload
     def __get__(self, trace: None, owner: type) -> pl.DataFrame: ...
@@ -98,7 +132,17 @@ class _SpansField:
             trace.__dict__.update(value.known)
 
 
-_SUM_KEYS: Final = ("host", "rank", "pid", "tid", "kind", "source", "in_batch", "on_stream", "moved")
+_SUM_KEYS: Final = (
+    "host",
+    "rank",
+    "pid",
+    "tid",
+    "kind",
+    "source",
+    "in_batch",
+    "on_stream",
+    "moved",
+)
 
 
 def _sums(spans: pl.LazyFrame) -> pl.LazyFrame:
@@ -108,7 +152,11 @@ def _sums(spans: pl.LazyFrame) -> pl.LazyFrame:
         (pl.col("stream") >= 0).fill_null(value=False).alias("on_stream"),
         (pl.col("bytes") != 0).fill_null(value=True).alias("moved"),
     ]
-    sums = {"spans": pl.len(), "bytes": pl.col("bytes").sum(), "took_ns": (pl.col("end_ns") - pl.col("start_ns")).sum()}
+    sums = {
+        "spans": pl.len(),
+        "bytes": pl.col("bytes").sum(),
+        "took_ns": (pl.col("end_ns") - pl.col("start_ns")).sum(),
+    }
     return spans.with_columns(flags).group_by(_SUM_KEYS).agg(**sums)
 
 
@@ -117,7 +165,9 @@ _is_structure: Final = ~pl.col("kind").is_in(list(DENSE_KINDS)).fill_null(value=
 
 
 class Inventory:
-    """Finds what is asked of all spans while they are written to a file, so that they are not read again for it."""
+    """Finds what is asked of all spans while they are written to a file, so that they are not read
+    again for it.
+    """
 
     def __init__(self) -> None:
         self.rows = 0
@@ -150,7 +200,11 @@ class Inventory:
 
 
 def _stored_spans(
-    path: Path, rows: int, sums: pl.DataFrame, structure: pl.DataFrame, groups: Sequence[tuple[int, int, frozenset[int | None]]]
+    path: Path,
+    rows: int,
+    sums: pl.DataFrame,
+    structure: pl.DataFrame,
+    groups: Sequence[tuple[int, int, frozenset[int | None]]],
 ) -> StoredSpans:
     """Spans in a file of which this is known: `groups` are the bounds of its row groups."""
     stored = StoredSpans(path, rows)
@@ -166,11 +220,14 @@ class Trace:
     """Spans, files and counters of a run on one clock, and the facts about the run (`run.json`)."""
 
     run: RunRecord
-    """run.json: command, config, device, hosts, versions, clocks, processes, capture, failures, status."""
+    """run.json: command, config, device, hosts, versions, clocks, processes, capture, failures,
+    status."""
     spans: _SpansField = _SpansField()  # a descriptor, see PEP 681
-    """Columns of `ioprof.format.schema.SPAN_COLUMNS`; times in nanoseconds since the run's zero; in no particular order.
+    """Columns of `ioprof.format.schema.SPAN_COLUMNS`; times in nanoseconds since the run's zero; in
+    no particular order.
 
-    A data frame. Of a large run it is loaded when this is first read; `scan` and `rows` read only what is asked for.
+    A data frame. Of a large run it is loaded when this is first read; `scan` and `rows` read only
+    what is asked for.
     """
     files: pl.DataFrame = field(default_factory=lambda: empty_table(FILE_COLUMNS))
     """Columns of `ioprof.format.schema.FILE_COLUMNS`."""
@@ -183,7 +240,8 @@ class Trace:
     def load(cls, path: Path | str) -> "Trace":
         """The run in the folder `path`; `RunError` says what is wrong with it and what to type.
 
-        A warning is logged, by default to standard error, of each file that is not as it was written and that the run does without.
+        A warning is logged, by default to standard error, of each file that is not as it was
+        written and that the run does without.
         """
         folder = Path(path)
         run = read_run(folder)
@@ -196,15 +254,25 @@ class Trace:
             spans=_load_spans(folder / SPANS),
             files=_load_table(folder / FILES, FILE_COLUMNS),
             counters=_load_table(folder / COUNTERS, COUNTER_COLUMNS),
-            stacks=_load_table(folder / STACKS, STACK_COLUMNS) if has_samples else empty_table(STACK_COLUMNS),
+            stacks=(
+                _load_table(folder / STACKS, STACK_COLUMNS)
+                if has_samples
+                else empty_table(STACK_COLUMNS)
+            ),
         )
 
     @classmethod
     def load_known(cls, path: Path | str, known: bytes) -> "Trace":
-        """The run in a folder, of whose spans another process passed on what it knows: `known_of_spans`."""
+        """The run in a folder, of whose spans another process passed on what it knows:
+        `known_of_spans`.
+        """
         trace = cls.load(path)
         found = pickle.loads(known)  # noqa: S301  # from a process that this one started
-        return trace if found is None else replace(trace, spans=_stored_spans(Path(path) / SPANS, *found))
+        return (
+            trace
+            if found is None
+            else replace(trace, spans=_stored_spans(Path(path) / SPANS, *found))
+        )
 
     def known_of_spans(self) -> bytes:
         """What `load_known` takes of a trace that has just been saved."""
@@ -215,18 +283,27 @@ class Trace:
         return pickle.dumps((held.rows, self.sums, self.structure, groups), protocol=5)
 
     def save(self, path: Path | str) -> None:
-        """Write the tables, then `run.json` with their checksums, each by rename once all are written.
+        """Write the tables, then `run.json` with their checksums, each by rename once all are
+        written.
 
-        A folder whose `run.json` is there has its tables whole. If anything cannot be written, all stay as they were.
+        A folder whose `run.json` is there has its tables whole. If anything cannot be written, all
+        stay as they were.
         """
         folder = Path(path)
         folder.mkdir(parents=True, exist_ok=True)
-        tables = {FILES: self.files, COUNTERS: self.counters, **({STACKS: self.stacks} if len(self.stacks) else {})}
+        tables = {
+            FILES: self.files,
+            COUNTERS: self.counters,
+            **({STACKS: self.stacks} if len(self.stacks) else {}),
+        }
         with ExitStack() as renamed:  # the last first
             description = renamed.enter_context(replaced_file(folder / RUN_FILE))
             stored = {SPANS: stored_file(self._save_spans(folder / SPANS, renamed))}
             for name, table in tables.items():
-                table.write_parquet(temporary := renamed.enter_context(replaced_file(folder / name)), compression="zstd")
+                table.write_parquet(
+                    temporary := renamed.enter_context(replaced_file(folder / name)),
+                    compression="zstd",
+                )
                 stored[name] = stored_file(temporary)
             description.write_text(self.run.to_checked_json(stored) + "\n", encoding="utf-8")
         if STACKS not in tables:
@@ -234,17 +311,27 @@ class Trace:
 
     @classmethod
     def merge(cls, traces: Sequence["Trace"]) -> "Trace":
-        """One trace of the parts of one run on one clock, each with processes of its own, e.g. those of its nodes.
+        """One trace of the parts of one run on one clock, each with processes of its own, e.g.
+        those of its nodes.
 
-        A path is one file, whatever its number was in each part. Facts are those of all parts: their lists are joined, the worst
-        status and the greatest uncertainty count. Raises `RunError` for parts of different runs, and if two have the same process.
+        A path is one file, whatever its number was in each part. Facts are those of all parts:
+        their lists are joined, the worst status and the greatest uncertainty count. Raises
+        `RunError` for parts of different runs, and if two have the same process.
         """
         _check_parts(traces)
         files, numbers = _one_numbering([trace.files for trace in traces])
-        spans = [_renumbered(trace.spans, known) for trace, known in zip(traces, numbers, strict=True)]
+        spans = [
+            _renumbered(trace.spans, known) for trace, known in zip(traces, numbers, strict=True)
+        ]
         counters = pl.concat([trace.counters for trace in traces])
         stacks = pl.concat([trace.stacks for trace in traces])
-        return cls(merge([trace.run for trace in traces], _RUN_RULES), pl.concat(spans), files, counters, stacks)
+        return cls(
+            merge([trace.run for trace in traces], _RUN_RULES),
+            pl.concat(spans),
+            files,
+            counters,
+            stacks,
+        )
 
     def select(self, *predicates: pl.Expr, **equals: object) -> "Trace":
         """The same trace with only the spans that fit, e.g. `trace.select(kind="read", rank=0)`."""
@@ -256,7 +343,9 @@ class Trace:
         return isinstance(self.__dict__["_held"], StoredSpans)
 
     def scan(self) -> pl.LazyFrame:
-        """The spans as a query, of which only what it asks for is read: `trace.scan().filter(kind="read").select("bytes")`."""
+        """The spans as a query, of which only what it asks for is read:
+        `trace.scan().filter(kind="read").select("bytes")`.
+        """
         held = self.__dict__["_held"]
         return held.scan() if isinstance(held, StoredSpans) else held.lazy()
 
@@ -270,21 +359,33 @@ class Trace:
         return self.found(lambda part: part.filter(of_kind, *predicates))
 
     def found(self, query: Query, where: Where | None = None) -> pl.DataFrame:
-        """What a query that looks at single spans finds, in the parts that may have spans `where`; never all spans in memory."""
+        """What a query that looks at single spans finds, in the parts that may have spans `where`;
+        never all spans in memory.
+        """
         return pl.concat(list(self.in_parts(query, where)))
 
     def in_parts(self, query: Query, where: Where | None = None) -> Iterator[pl.DataFrame]:
-        """The same, in pieces of bounded size, at least one; the next is read while one is looked at."""
-        parts = [part for part in self._parts if where is None or where.may_be_in(part)] or self._parts[:1]
+        """The same, in pieces of bounded size, at least one; the next is read while one is looked
+        at.
+        """
+        parts = [
+            part for part in self._parts if where is None or where.may_be_in(part)
+        ] or self._parts[:1]
         return collected(parts, query)
 
     def near(self, query: Query, ranks: frozenset[int]) -> Nearby:
-        """What a query that looks at single spans finds, to be asked for stretch by stretch of time."""
-        parts = [part for part in self._parts if part.ranks is None or not part.ranks.isdisjoint(ranks)]
+        """What a query that looks at single spans finds, to be asked for stretch by stretch of
+        time.
+        """
+        parts = [
+            part for part in self._parts if part.ranks is None or not part.ranks.isdisjoint(ranks)
+        ]
         return Nearby(parts or self._parts[:1], query)
 
     def summed(self, query: Query, by: Sequence[str]) -> pl.DataFrame:
-        """What a query that groups spans finds, its columns other than `by` added up over all spans; never all spans in memory."""
+        """What a query that groups spans finds, its columns other than `by` added up over all
+        spans; never all spans in memory.
+        """
         found = collected(self._parts, query)
         so_far = pl.concat([next(found)])
         waiting, rows = [so_far], 0
@@ -293,7 +394,11 @@ class Trace:
             rows += len(part)
             if rows > ROWS_IN_GROUP:
                 waiting, rows = [pl.concat(waiting).group_by(by).agg(pl.exclude(by).sum())], 0
-        return pl.concat(waiting).group_by(by).agg(pl.exclude(by).sum()) if len(waiting) > 1 else so_far
+        return (
+            pl.concat(waiting).group_by(by).agg(pl.exclude(by).sum())
+            if len(waiting) > 1
+            else so_far
+        )
 
     @cached_property
     def _parts(self) -> list[Part]:
@@ -301,7 +406,10 @@ class Trace:
         if not isinstance(held, StoredSpans):
             return [Part(held.lazy(), FIRST_NS, LAST_NS, None)]
         spans = held.scan()  # once, so that the file's footer is read once
-        parts = [spans.slice(first, ROWS_IN_GROUP) for first in range(0, max(1, held.rows), ROWS_IN_GROUP)]
+        parts = [
+            spans.slice(first, ROWS_IN_GROUP)
+            for first in range(0, max(1, held.rows), ROWS_IN_GROUP)
+        ]
         return [Part(part, *bounds(part)) for part in parts]
 
     @cached_property
@@ -311,23 +419,38 @@ class Trace:
 
     @cached_property
     def sums(self) -> pl.DataFrame:
-        """Spans summed by what they have in common: `spans`, `bytes` and `took_ns` by `host rank pid tid kind source`, whether they
-        have a batch (`in_batch`), a stream (`on_stream`), and moved bytes or may have (`moved`).
+        """Spans summed by what they have in common: `spans`, `bytes` and `took_ns` by
+        `host rank pid tid kind source`, whether they have a batch (`in_batch`), a stream
+        (`on_stream`), and moved bytes or may have (`moved`).
         """
         return self.summed(_sums, _SUM_KEYS)
 
     @cached_property
     def starts(self) -> pl.DataFrame:
-        """How many `spans` of the kinds in `DENSE_KINDS` begin from `since_ns` to before `until_ns`, by `rank`."""
-        extents = self.found(lambda part: part.select(first=pl.col("start_ns").min(), last=pl.col("start_ns").max()))
-        first_ns, last_ns = (int(value or 0) for value in extents.select(pl.col("first").min(), pl.col("last").max()).row(0))
+        """How many `spans` of the kinds in `DENSE_KINDS` begin from `since_ns` to before
+        `until_ns`, by `rank`.
+        """
+        extents = self.found(
+            lambda part: part.select(first=pl.col("start_ns").min(), last=pl.col("start_ns").max())
+        )
+        first_ns, last_ns = (
+            int(value or 0)
+            for value in extents.select(pl.col("first").min(), pl.col("last").max()).row(0)
+        )
         length_ns = (last_ns - first_ns) // _TIME_STEPS + 1
         ranks = [None, *self.ranks]
         counts, known = np.zeros((len(ranks), _TIME_STEPS), np.int64), np.array(ranks[1:], np.int32)
-        begun = {"start_ns": pl.col("start_ns"), "rank": pl.col("rank").fill_null(-1), "is_dense": ~_is_structure}
+        begun = {
+            "start_ns": pl.col("start_ns"),
+            "rank": pl.col("rank").fill_null(-1),
+            "is_dense": ~_is_structure,
+        }
         for part in self.in_parts(lambda spans: spans.select(**begun).drop_nulls()):
             start, rank, is_dense = (part[name].to_numpy() for name in begun)
-            place = np.searchsorted(known, rank, side="right") * _TIME_STEPS + (start - first_ns) // length_ns
+            place = (
+                np.searchsorted(known, rank, side="right") * _TIME_STEPS
+                + (start - first_ns) // length_ns
+            )
             counts += np.bincount(place[is_dense], minlength=counts.size).reshape(counts.shape)
         of_rank, place = np.nonzero(counts)
         found = {
@@ -335,7 +458,9 @@ class Trace:
             "spans": counts[of_rank, place],
             "since_ns": first_ns + place * length_ns,
         }
-        table = pl.DataFrame(found, schema={"rank": pl.Int32, "spans": pl.Int64, "since_ns": pl.Int64})
+        table = pl.DataFrame(
+            found, schema={"rank": pl.Int32, "spans": pl.Int64, "since_ns": pl.Int64}
+        )
         return table.with_columns(until_ns=pl.col("since_ns") + length_ns)
 
     @property
@@ -356,7 +481,9 @@ class Trace:
     def with_facts(self, **changes: Any) -> "Trace":
         """The same spans with other fields replaced; nothing is loaded."""
         found = replace(self, spans=self.__dict__["_held"], **changes)
-        found.__dict__.update({name: self.__dict__[name] for name in _OF_SPANS if name in self.__dict__})
+        found.__dict__.update(
+            {name: self.__dict__[name] for name in _OF_SPANS if name in self.__dict__}
+        )
         return found
 
     @property
@@ -365,7 +492,9 @@ class Trace:
         return self.sums["rank"].drop_nulls().unique().sort().to_list()
 
     def _save_spans(self, path: Path, renamed: ExitStack) -> Path:
-        """Write the spans, unless they are in that file already; where they are until they are renamed."""
+        """Write the spans, unless they are in that file already; where they are until they are
+        renamed.
+        """
         held = self.__dict__["_held"]
         if isinstance(held, StoredSpans) and path.exists() and held.path.samefile(path):
             return path
@@ -379,7 +508,9 @@ class Trace:
 
 def _load_table(path: Path, columns: dict[str, str]) -> pl.DataFrame:
     try:
-        return pl.read_parquet(path).select(pl.col(name).cast(dtype) for name, dtype in table_schema(columns).items())
+        return pl.read_parquet(path).select(
+            pl.col(name).cast(dtype) for name, dtype in table_schema(columns).items()
+        )
     except _UNREADABLE as error:
         raise damaged_table(path, error) from None
 
@@ -401,10 +532,12 @@ _UNREADABLE: Final = (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicExc
 
 def damaged_table(path: Path, error: BaseException) -> RunError:
     """The error for a table that polars cannot read."""
-    return RunError(f"{path}: damaged ({next(iter(str(error).splitlines()), type(error).__name__)})")
+    return RunError(
+        f"{path}: damaged ({next(iter(str(error).splitlines()), type(error).__name__)})"
+    )
 
 
-# ------------------------------------------------------------------------------------------------ merging
+# ------------------------------------------------------------------------------------------ merging
 
 _IDENTITY: Final = ("name", "command", "started", "config", "device", "dataset")
 """Facts that all parts of a run share."""
@@ -414,11 +547,21 @@ _STATUSES: Final = ("complete", "interrupted", "failed")
 def _join(lists: list[tuple[Any, ...]]) -> tuple[Any, ...]:
     """Every entry once, in order: parts made by `select` hold the same ones."""
     entries = [entry for each in lists for entry in each]
-    return tuple({json.dumps(entry.to_dict(), sort_keys=True, default=str): entry for entry in entries}.values())
+    return tuple(
+        {
+            json.dumps(entry.to_dict(), sort_keys=True, default=str): entry for entry in entries
+        }.values()
+    )
 
 
 def _worst(statuses: list[str]) -> str:
-    return max(statuses, key=lambda status: (_STATUSES.index(status) if status in _STATUSES else len(_STATUSES), status))
+    return max(
+        statuses,
+        key=lambda status: (
+            _STATUSES.index(status) if status in _STATUSES else len(_STATUSES),
+            status,
+        ),
+    )
 
 
 _CAPTURE_RULES: Final[Rules] = {
@@ -427,7 +570,9 @@ _CAPTURE_RULES: Final[Rules] = {
     "ns_per_span": max,
     **dict.fromkeys(("ns_per_call", "ns_per_cold_span", "ns_per_cold_call"), max),
     "gpu": lambda parts: merge(parts, {"windows": _join, "notes": _join}),
-    **dict.fromkeys(("damaged", "fault_records", "unobserved", "unseen_processes", "collectives"), _join),
+    **dict.fromkeys(
+        ("damaged", "fault_records", "unobserved", "unseen_processes", "collectives"), _join
+    ),
 }
 
 _RUN_RULES: Final[Rules] = {
@@ -448,7 +593,9 @@ def _check_parts(traces: Sequence[Trace]) -> None:
     for key in _IDENTITY:
         _check_same(key, [_comparable(getattr(trace.run, key)) for trace in traces])
     zeros = [trace.run.clocks.zero_monotonic_ns for trace in traces]
-    _check_same("clocks.zero_monotonic_ns", [zero for zero in zeros if zero is not None])  # null: a part without any span
+    _check_same(
+        "clocks.zero_monotonic_ns", [zero for zero in zeros if zero is not None]
+    )  # null: a part without any span
     _check_disjoint([trace.spans for trace in traces])
 
 
@@ -456,7 +603,10 @@ def _check_same(key: str, values: list[Any]) -> None:
     for value in values:
         if value != values[0]:
             what = f"{key} is {shown(values[0])} in one and {shown(value)} in another"
-            raise RunError(f"traces of different runs cannot be merged: {what}; merge the parts of one run only")
+            raise RunError(
+                f"traces of different runs cannot be merged: {what}; merge the parts of one run"
+                " only"
+            )
 
 
 def _comparable(value: Record | str | None) -> Any:
@@ -464,26 +614,42 @@ def _comparable(value: Record | str | None) -> Any:
 
 
 def _check_disjoint(tables: list[pl.DataFrame]) -> None:
-    processes = pl.concat([spans.select("host", "rank", "pid").drop_nulls("pid").unique() for spans in tables])
+    processes = pl.concat(
+        [spans.select("host", "rank", "pid").drop_nulls("pid").unique() for spans in tables]
+    )
     for host, rank, pid in processes.filter(processes.is_duplicated()).rows():
-        what = f"process {pid} of rank {rank} on {host} has spans in two of them, which would count twice"
+        what = (
+            f"process {pid} of rank {rank} on {host} has spans in two of them, which would count"
+            " twice"
+        )
         raise RunError(f"the traces cannot be merged: {what}; give each part once")
 
 
 def _one_numbering(tables: list[pl.DataFrame]) -> tuple[pl.DataFrame, list[pl.DataFrame]]:
-    """The files of all tables, one row per path, and for each table its numbers (`file`) with those of the whole (`number`).
+    """The files of all tables, one row per path, and for each table its numbers (`file`) with those
+    of the whole (`number`).
 
-    What one part does not know of a file is filled in from another; of two values the greater holds.
+    What one part does not know of a file is filled in from another; of two values the greater
+    holds.
     """
-    rows = pl.concat(tables).group_by("path", maintain_order=True).agg(pl.exclude("file", "path").max())
+    rows = (
+        pl.concat(tables)
+        .group_by("path", maintain_order=True)
+        .agg(pl.exclude("file", "path").max())
+    )
     files = rows.with_row_index("file").cast({"file": pl.Int64}).select(list(FILE_COLUMNS))
     known = files.select("path", number="file")
     return files, [
-        table.unique("file", keep="first").join(known, on="path", nulls_equal=True).select("file", "number") for table in tables
+        table.unique("file", keep="first")
+        .join(known, on="path", nulls_equal=True)
+        .select("file", "number")
+        for table in tables
     ]
 
 
 def _renumbered(spans: pl.DataFrame, numbers: pl.DataFrame) -> pl.DataFrame:
-    """The spans with the whole's numbers of files; one that names no file becomes null, or it would come to name another's."""
+    """The spans with the whole's numbers of files; one that names no file becomes null, or it would
+    come to name another's.
+    """
     joined = spans.join(numbers, on="file", how="left", maintain_order="left")
     return joined.with_columns(file="number").select(spans.columns)

@@ -1,4 +1,6 @@
-"""Converts the spool folder of a job to one Trace: capture files, perf files, samples and Kineto traces, on one clock."""
+"""Converts the spool folder of a job to one Trace: capture files, perf files, samples and Kineto
+traces, on one clock.
+"""
 
 from ioprof.ingest.page_faults.mapped_bytes import credit_mapped_bytes
 from ioprof.ingest.reader import read_spool

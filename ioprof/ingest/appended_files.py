@@ -1,8 +1,10 @@
-"""Files that a recorder only appends to (samples, stacks, page faults), whose oldest part may be dropped while it writes.
+"""Files that a recorder only appends to (samples, stacks, page faults), whose oldest part may be
+dropped while it writes.
 
-What is dropped becomes a hole, as in capture files (`dropping.py`), and `<file>.kept` has what the rest needs to be read: a line
-with the place where the rest begins, then a state, as the format's `Fold` made it. The writer does not notice. The state is
-replaced as a whole before the hole is made, and says where the rest begins: a kill at any instant loses and doubles nothing.
+What is dropped becomes a hole, as in capture files (`dropping.py`), and `<file>.kept` has what the
+rest needs to be read: a line with the place where the rest begins, then a state, as the format's
+`Fold` made it. The writer does not notice. The state is replaced as a whole before the hole is
+made, and says where the rest begins: a kill at any instant loses and doubles nothing.
 """
 
 import os
@@ -21,11 +23,13 @@ LEAST_BYTES: Final = 8 << 10
 """What is dropped at once, at least: less is not worth the CPU time."""
 _FIRST_LINE: Final = re.compile(rb"ioprof\.spool\.appended/1 (\d{1,18})\n")
 _PLACES: Final = 64
-"""How many places are remembered: a part is dropped when it is older than the window by at most that fraction of it."""
+"""How many places are remembered: a part is dropped when it is older than the window by at most
+that fraction of it."""
 
 Fold = Callable[[bytes, bytes, bytes, bytes], tuple[bytes, int]]
-"""Of the file's header, the state of what was dropped before, the part that follows, and the folder with a slash: the state of
-both, and how many bytes of the part it contains. The rest, read after the state, gives what it would after all that was dropped.
+"""Of the file's header, the state of what was dropped before, the part that follows, and the folder
+with a slash: the state of both, and how many bytes of the part it contains. The rest, read after
+the state, gives what it would after all that was dropped.
 """
 
 
@@ -83,7 +87,9 @@ class AppendedFile:
         self._state_bytes = 0
 
     def look(self, now_ns: int, before_ns: int) -> bool:
-        """Note how long the file is now: all of it was recorded before. Whether enough of it was before `before_ns`."""
+        """Note how long the file is now: all of it was recorded before. Whether enough of it was
+        before `before_ns`.
+        """
         if not self._looks or now_ns - self._looks[-1][0] >= (now_ns - before_ns) // _PLACES:
             try:
                 self._looks.append((now_ns, self.path.stat().st_size))
@@ -94,7 +100,9 @@ class AppendedFile:
         return self._until - self._dropped >= max(LEAST_BYTES, self._state_bytes // 4)
 
     def drop(self) -> None:
-        """Drop what is old enough. Raises OSError, such as on a full disk: then all is as before."""
+        """Drop what is old enough. Raises OSError, such as on a full disk: then all is as
+        before.
+        """
         found = read_appended(self.path, self._header_bytes, self._until)
         state, used = self._fold(found.header, found.state, found.rest, self._folder)
         if not used:

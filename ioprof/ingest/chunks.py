@@ -1,10 +1,12 @@
-"""Reads the chunks of one capture file: which of them are valid, and the spans, strings and totals in them.
+"""Reads the chunks of one capture file: which of them are valid, and the spans, strings and totals
+in them.
 
 Spans are found by C (native/chunks.c).
 
-A thread fills its *home* chunk. A full home is copied to the end of the file and reused. If the process is killed during that, the
-file may hold a complete or partial copy of data that the home still holds; a copy with the sequence number of its home is therefore
-ignored. `native/FORMAT.md` specifies the bytes. Invalid data is counted in `damage`, the rest is used.
+A thread fills its *home* chunk. A full home is copied to the end of the file and reused. If the
+process is killed during that, the file may hold a complete or partial copy of data that the home
+still holds; a copy with the sequence number of its home is therefore ignored. `native/FORMAT.md`
+specifies the bytes. Invalid data is counted in `damage`, the rest is used.
 """
 
 import os
@@ -49,7 +51,9 @@ def read_headers(file: BinaryIO) -> "ChunkHeaders":
     is_home = _is_home(headers)
     # Totals only grow, so the ones in a copy are part of those in its home.
     tallies = {name: sum(headers[is_home][name].tolist()) for name in TALLIES}
-    return ChunkHeaders(int(np.count_nonzero(is_home)), _find_stale(headers), tallies, len(headers) * _SLOTS)
+    return ChunkHeaders(
+        int(np.count_nonzero(is_home)), _find_stale(headers), tallies, len(headers) * _SLOTS
+    )
 
 
 class Buffers:
@@ -57,16 +61,24 @@ class Buffers:
 
     Fresh memory for each block took as long as decoding it.
 
-    The spans of a block take the place of those before: what of them is needed for longer is to be copied.
+    The spans of a block take the place of those before: what of them is needed for longer is to be
+    copied.
     """
 
     def __init__(self, num_chunks: int = _BLOCK_CHUNKS, *, with_strings: bool = False) -> None:
-        self.data, self.records = np.zeros(num_chunks * CHUNK_BYTES, np.uint8), np.zeros((num_chunks, _SLOTS), RECORD_DTYPE)
-        self.tids, self.strings = np.zeros(num_chunks * _SLOTS, np.int64), np.zeros(num_chunks * _SLOTS * with_strings, np.int64)
+        self.data, self.records = (
+            np.zeros(num_chunks * CHUNK_BYTES, np.uint8),
+            np.zeros((num_chunks, _SLOTS), RECORD_DTYPE),
+        )
+        self.tids, self.strings = (
+            np.zeros(num_chunks * _SLOTS, np.int64),
+            np.zeros(num_chunks * _SLOTS * with_strings, np.int64),
+        )
 
 
 def block_places(file: BinaryIO) -> Iterator[tuple[int, int]]:
-    """Begin and end of each block of an open capture file: whole chunks that are not in holes. Raises OSError if reading fails.
+    """Begin and end of each block of an open capture file: whole chunks that are not in holes.
+    Raises OSError if reading fails.
 
     What was dropped left holes (`dropping`).
     """
@@ -74,7 +86,9 @@ def block_places(file: BinaryIO) -> Iterator[tuple[int, int]]:
 
 
 def read_blocks(file: BinaryIO, headers: "ChunkHeaders", damage: Counter[str]) -> Iterator["Spans"]:
-    """The spans of an open capture file, some chunks at a time, with the strings in these. Raises OSError if reading fails."""
+    """The spans of an open capture file, some chunks at a time, with the strings in these. Raises
+    OSError if reading fails.
+    """
     buffers = Buffers(max(1, min(_BLOCK_CHUNKS, len(headers.is_stale))), with_strings=True)
     for place in _data_blocks(file, len(buffers.data)):
         if (spans := read_block(file, place, buffers, headers, damage)) is not None:
@@ -89,13 +103,18 @@ def read_block(
     damage: Counter[str],
     wanted: _Array = ALL_KINDS,
 ) -> "Spans | None":
-    """The spans of the `wanted` kinds of one of the `block_places`, with its strings if the buffers are made for them.
+    """The spans of the `wanted` kinds of one of the `block_places`, with its strings if the buffers
+    are made for them.
 
     None: not even the header of a chunk is there.
     """
     start, end = place
-    num_bytes = _read_into(file, start, buffers.data[: -(-(end - start) // CHUNK_BYTES) * CHUNK_BYTES])
-    if num_bytes % CHUNK_BYTES < CHUNK_HEADER_BYTES:  # the header of the last chunk is incomplete: ignore it
+    num_bytes = _read_into(
+        file, start, buffers.data[: -(-(end - start) // CHUNK_BYTES) * CHUNK_BYTES]
+    )
+    if (
+        num_bytes % CHUNK_BYTES < CHUNK_HEADER_BYTES
+    ):  # the header of the last chunk is incomplete: ignore it
         num_bytes -= num_bytes % CHUNK_BYTES
     if not num_bytes:
         return None
@@ -105,10 +124,16 @@ def read_block(
 
 
 def find_spans(
-    buffers: Buffers, num_chunks: int, num_bytes: int, is_stale: _Array, damage: Counter[str], wanted: _Array = ALL_KINDS
+    buffers: Buffers,
+    num_chunks: int,
+    num_bytes: int,
+    is_stale: _Array,
+    damage: Counter[str],
+    wanted: _Array = ALL_KINDS,
 ) -> tuple[_Array, _Array, list[tuple[int, bytes]]]:
-    """The spans of the `wanted` kinds in the first chunks of `buffers.data`, of which `num_bytes` were read, their threads, and the
-    strings, of which `buffers.strings` then has the places in bytes.
+    """The spans of the `wanted` kinds in the first chunks of `buffers.data`, of which `num_bytes`
+    were read, their threads, and the strings, of which `buffers.strings` then has the places in
+    bytes.
     """
     data, records = buffers.data[: num_chunks * CHUNK_BYTES], buffers.records.reshape(-1)
     limits, found = (len(KINDS), len(SOURCES), LATEST_NS), (records, buffers.tids, buffers.strings)
@@ -118,7 +143,9 @@ def find_spans(
 
 
 def _read_headers(file: BinaryIO) -> _Array:
-    """The headers of all chunks whose first 64 bytes are in the file; those in holes of it are zeros."""
+    """The headers of all chunks whose first 64 bytes are in the file; those in holes of it are
+    zeros.
+    """
     size = os.fstat(file.fileno()).st_size - HEADER_BYTES
     num_chunks = min(_MOST_CHUNKS, max(0, (size + CHUNK_BYTES - CHUNK_HEADER_BYTES) // CHUNK_BYTES))
     found = np.zeros(num_chunks, CHUNK_HEADER_DTYPE)
@@ -134,15 +161,20 @@ def _read_headers(file: BinaryIO) -> _Array:
 
 def _data_blocks(file: BinaryIO, most_bytes: int) -> Iterator[tuple[int, int]]:
     for start, end in data_parts(file.fileno(), HEADER_BYTES, CHUNK_BYTES):
-        yield from ((first, min(end, first + most_bytes)) for first in range(start, end, most_bytes))
+        yield from (
+            (first, min(end, first + most_bytes)) for first in range(start, end, most_bytes)
+        )
 
 
 def _read_into(file: BinaryIO, start: int, memory: _Array) -> int:
-    """Fill the memory from `start` as far as the file goes, with zeros in the rest of its last chunk; returns how many bytes were
-    read. By `preadv`, since looking for holes moves the position of the descriptor.
+    """Fill the memory from `start` as far as the file goes, with zeros in the rest of its last
+    chunk; returns how many bytes were read. By `preadv`, since looking for holes moves the position
+    of the descriptor.
     """
     num_bytes = 0
-    while num_bytes < len(memory) and (count := os.preadv(file.fileno(), [memory[num_bytes:]], start + num_bytes)):  # type: ignore[list-item]
+    while num_bytes < len(memory) and (
+        count := os.preadv(file.fileno(), [memory[num_bytes:]], start + num_bytes)  # type: ignore[list-item]
+    ):
         num_bytes += count
     memory[num_bytes : -(-num_bytes // CHUNK_BYTES) * CHUNK_BYTES] = 0
     return num_bytes
@@ -154,15 +186,25 @@ def _is_home(headers: _Array) -> _Array:
 
 
 def _find_stale(headers: _Array) -> _Array:
-    """Mask of the copies to ignore: their home still holds the data, or a later copy of the same data exists."""
+    """Mask of the copies to ignore: their home still holds the data, or a later copy of the same
+    data exists.
+    """
     places = np.arange(len(headers))
-    origins = np.where(headers["origin"] <= places, headers["origin"], 0).astype(np.int64)  # a home comes before its copies
+    origins = np.where(headers["origin"] <= places, headers["origin"], 0).astype(
+        np.int64
+    )  # a home comes before its copies
     copies = np.flatnonzero((origins > 0) & ~_is_home(headers))
     sequences = headers["state"] >> np.uint64(32)
     stale = np.zeros(len(headers), bool)
     stale[copies] = sequences[copies] == sequences[origins[copies] - 1]
     last = {(int(origins[place]), int(sequences[place])): place for place in copies.tolist()}
-    stale[[place for place in copies.tolist() if last[int(origins[place]), int(sequences[place])] != place]] = True
+    stale[
+        [
+            place
+            for place in copies.tolist()
+            if last[int(origins[place]), int(sequences[place])] != place
+        ]
+    ] = True
     return stale
 
 
@@ -171,7 +213,8 @@ class ChunkHeaders:
     """What the headers of all chunks of a file say."""
 
     num_homes: int = 0
-    """Number of home chunks. This many copies may have been in progress when the process was killed."""
+    """Number of home chunks. This many copies may have been in progress when the process was
+    killed."""
     is_stale: _Array = field(default_factory=lambda: np.zeros(0, bool))
     """For each chunk whether it is to be ignored."""
     tallies: dict[str, int] = field(default_factory=dict)

@@ -1,6 +1,8 @@
-"""Reads the collective files (`*.nccl`) of a spool folder, which the NCCL profiler plugin writes: the operations of a process.
+"""Reads the collective files (`*.nccl`) of a spool folder, which the NCCL profiler plugin writes:
+the operations of a process.
 
-`native/COLLECTIVES.md` specifies the bytes. A file may be truncated or damaged; what is valid is kept, the rest is counted.
+`native/COLLECTIVES.md` specifies the bytes. A file may be truncated or damaged; what is valid is
+kept, the rest is counted.
 """
 
 from collections import Counter
@@ -25,13 +27,18 @@ from ioprof.format.collective_format import (
     RECORD_KINDS,
     SUFFIX,
 )
-from ioprof.format.layout import COLLECTIVE_HEADER_DTYPE, COLLECTIVE_RECORD_DTYPE, COMMUNICATOR_DTYPE
+from ioprof.format.layout import (
+    COLLECTIVE_HEADER_DTYPE,
+    COLLECTIVE_RECORD_DTYPE,
+    COMMUNICATOR_DTYPE,
+)
 from ioprof.ingest.clocks.gpu_timer import host_times
 from ioprof.ingest.untrusted_values import LATEST_NS, text
 
 _HALF: Final = 1 << 55
 _MOST_DELAY_NS: Final = 50_000_000
-"""Within which the host knows of half of all kernels: more shows that a timer has another unit, or was set."""
+"""Within which the host knows of half of all kernels: more shows that a timer has another unit, or
+was set."""
 _Array = npt.NDArray[Any]
 
 
@@ -60,8 +67,10 @@ class CollectiveFile:
     untracked: int = 0
     communicators: list[Communicator] = field(default_factory=list)
     operations: pl.DataFrame = field(default_factory=pl.DataFrame)
-    """A row per operation, ordered by number: `enqueue_ns start_ns end_ns bytes function communicator peer flags times`.
-    `end_ns` is null if it had not ended, both are if it had not begun. Empty: no file that this version reads."""
+    """A row per operation, ordered by number:
+    `enqueue_ns start_ns end_ns bytes function communicator peer flags
+    times`. `end_ns` is null if it had not ended, both are if it had not begun. Empty: no file that
+    this version reads."""
     last_ns: int = 0
     """Time of the last record."""
     damage: Counter[str] = field(default_factory=Counter)
@@ -84,31 +93,56 @@ def _read(path: Path) -> CollectiveFile:
         found.damage["not a collective file"] += 1
         return found
     header = np.frombuffer(data, COLLECTIVE_HEADER_DTYPE, 1)[0]
-    sizes = [int(header[name]) for name in ("version", "record_bytes", "communicator_bytes", "num_communicators")]
-    own = [COLLECTIVE_VERSION, COLLECTIVE_RECORD_DTYPE.itemsize, COMMUNICATOR_DTYPE.itemsize, NUM_COMMUNICATORS]
+    sizes = [
+        int(header[name])
+        for name in ("version", "record_bytes", "communicator_bytes", "num_communicators")
+    ]
+    own = [
+        COLLECTIVE_VERSION,
+        COLLECTIVE_RECORD_DTYPE.itemsize,
+        COMMUNICATOR_DTYPE.itemsize,
+        NUM_COMMUNICATORS,
+    ]
     table_end = COLLECTIVE_HEADER_DTYPE.itemsize + NUM_COMMUNICATORS * COMMUNICATOR_DTYPE.itemsize
-    if sizes != own or not 0 <= int(header["base_ns"]) < LATEST_NS or table_end > int(header["first_record"]):
+    if (
+        sizes != own
+        or not 0 <= int(header["base_ns"]) < LATEST_NS
+        or table_end > int(header["first_record"])
+    ):
         found.damage["of another version, or its header is damaged"] += 1
         return found
-    found.host, found.pid, found.api = text(bytes(header["host"])), int(header["pid"]), int(header["api"])
+    found.host, found.pid, found.api = (
+        text(bytes(header["host"])),
+        int(header["pid"]),
+        int(header["api"]),
+    )
     found.lost, found.untracked = int(header["lost"]), int(header["untracked"])
     if len(data) < int(header["first_record"]):
         found.damage["truncated"] += 1
         return found
-    table = np.frombuffer(data, COMMUNICATOR_DTYPE, NUM_COMMUNICATORS, COLLECTIVE_HEADER_DTYPE.itemsize)
+    table = np.frombuffer(
+        data, COMMUNICATOR_DTYPE, NUM_COMMUNICATORS, COLLECTIVE_HEADER_DTYPE.itemsize
+    )
     num_open = min(int(header["communicators"]), NUM_COMMUNICATORS)
     found.communicators = [
-        Communicator(int(row["hash"]), int(row["rank"]), max(0, int(row["ranks"])), int(row["closed_ns"]))
+        Communicator(
+            int(row["hash"]), int(row["rank"]), max(0, int(row["ranks"])), int(row["closed_ns"])
+        )
         for row in table[:num_open]
     ]
-    claimed = min(int(header["records"]), (len(data) - int(header["first_record"])) // COLLECTIVE_RECORD_DTYPE.itemsize)
+    claimed = min(
+        int(header["records"]),
+        (len(data) - int(header["first_record"])) // COLLECTIVE_RECORD_DTYPE.itemsize,
+    )
     _add_operations(
-        found, np.frombuffer(data, COLLECTIVE_RECORD_DTYPE, claimed, int(header["first_record"])), int(header["base_ns"])
+        found,
+        np.frombuffer(data, COLLECTIVE_RECORD_DTYPE, claimed, int(header["first_record"])),
+        int(header["base_ns"]),
     )
     return found
 
 
-# ------------------------------------------------------------------------------------------------ operations
+# --------------------------------------------------------------------------------------- operations
 
 
 def _add_operations(found: CollectiveFile, records: _Array, base_ns: int) -> None:
@@ -128,26 +162,44 @@ def _add_operations(found: CollectiveFile, records: _Array, base_ns: int) -> Non
     labels = _labels(_of_kind(table, "label"), len(found.communicators))
     found.damage["labels of no communicator"] += len(_of_kind(table, "label")) - len(labels)
     enqueued = (
-        _of_kind(table, "enqueue").group_by("operation").agg(enqueue_ns=pl.col("time").first(), bytes=pl.col("value").first())
+        _of_kind(table, "enqueue")
+        .group_by("operation")
+        .agg(enqueue_ns=pl.col("time").first(), bytes=pl.col("value").first())
     )
     timed = _with_host_times(table, labels, _has_several_gpus(found.communicators), found.damage)
     starts, stops = _of_kind(timed, "start"), _of_kind(timed, "stop")
     kernels = starts.group_by("operation").agg(
-        kernel_start=pl.coalesce(pl.col("host_ns").min(), pl.col("time").min()), by_gpu=pl.col("host_ns").is_not_null().any()
+        kernel_start=pl.coalesce(pl.col("host_ns").min(), pl.col("time").min()),
+        by_gpu=pl.col("host_ns").is_not_null().any(),
     )
-    ends = stops.group_by("operation").agg(kernel_end=pl.coalesce(pl.col("host_ns").max(), pl.col("time").max()))
-    first = _of_kind(table, "first_transfer").group_by("operation").agg(network_start=pl.col("time").min())
-    last = _of_kind(table, "last_transfer").group_by("operation").agg(network_end=pl.col("time").max())
+    ends = stops.group_by("operation").agg(
+        kernel_end=pl.coalesce(pl.col("host_ns").max(), pl.col("time").max())
+    )
+    first = (
+        _of_kind(table, "first_transfer")
+        .group_by("operation")
+        .agg(network_start=pl.col("time").min())
+    )
+    last = (
+        _of_kind(table, "last_transfer").group_by("operation").agg(network_end=pl.col("time").max())
+    )
     joined = labels.join(enqueued, on="operation", how="inner")
     for part in (kernels, ends, first, last):
         joined = joined.join(part, on="operation", how="left")
     times = (
-        pl.when(pl.col("kernel_start").is_not_null()).then(pl.when("by_gpu").then(pl.lit("gpu")).otherwise(pl.lit("kernel")))
-        .when(pl.col("network_start").is_not_null()).then(pl.lit("network"))
+        pl.when(pl.col("kernel_start").is_not_null())
+        .then(pl.when("by_gpu").then(pl.lit("gpu")).otherwise(pl.lit("kernel")))
+        .when(pl.col("network_start").is_not_null())
+        .then(pl.lit("network"))
         .otherwise(pl.lit("none"))
-    )  # fmt: skip
+    )
     start = pl.coalesce("kernel_start", "network_start")
-    end = pl.when(pl.col("kernel_start").is_not_null()).then("kernel_end").when(start.is_not_null()).then("network_end")
+    end = (
+        pl.when(pl.col("kernel_start").is_not_null())
+        .then("kernel_end")
+        .when(start.is_not_null())
+        .then("network_end")
+    )
     found.operations = joined.sort("operation").select(
         enqueue_ns=pl.col("enqueue_ns") + base_ns,
         start_ns=start + base_ns,
@@ -185,20 +237,30 @@ def _labels(records: pl.DataFrame, num_communicators: int) -> pl.DataFrame:
         flags=(value // (1 << 48)) % (1 << 7),
         function=pl.col("detail"),
     )
-    return labels.filter(pl.col("communicator") < num_communicators, pl.col("function") < len(FUNCTIONS))
+    return labels.filter(
+        pl.col("communicator") < num_communicators, pl.col("function") < len(FUNCTIONS)
+    )
 
 
 def _has_several_gpus(communicators: list[Communicator]) -> bool:
-    """Whether the process has several ranks in one communicator, and so several GPUs, each with a timer of its own."""
+    """Whether the process has several ranks in one communicator, and so several GPUs, each with a
+    timer of its own.
+    """
     hashes = Counter(each.hash for each in communicators if each.hash and not each.closed_ns)
     return any(count > 1 for count in hashes.values())
 
 
-def _with_host_times(table: pl.DataFrame, labels: pl.DataFrame, several_gpus: bool, damage: Counter[str]) -> pl.DataFrame:
-    """The starts and stops of kernels with `host_ns`: the time of the GPU's timer on the clock of the host; null: there is none."""
+def _with_host_times(
+    table: pl.DataFrame, labels: pl.DataFrame, several_gpus: bool, damage: Counter[str]
+) -> pl.DataFrame:
+    """The starts and stops of kernels with `host_ns`: the time of the GPU's timer on the clock of
+    the host; null: there is none.
+    """
     kernels = [RECORD_KINDS.index(kind) for kind in ("start", "stop")]
     rows = table.filter(pl.col("kind").is_in(kernels)).join(
-        labels.select("operation", timer=pl.col("communicator") if several_gpus else pl.lit(0, pl.Int64)),
+        labels.select(
+            "operation", timer=pl.col("communicator") if several_gpus else pl.lit(0, pl.Int64)
+        ),
         on="operation",
         how="inner",
     )
@@ -212,7 +274,8 @@ def _with_host_times(table: pl.DataFrame, labels: pl.DataFrame, several_gpus: bo
         converted[chosen] = host_times(gpu[chosen], (gpu[chosen], host[chosen]))
         if np.median(host[chosen] - converted[chosen]) > _MOST_DELAY_NS:
             damage[
-                "the timer of the GPU does not count nanoseconds; times of its kernels are those at which the host saw them"
+                "the timer of the GPU does not count nanoseconds; times of its kernels are those at"
+                " which the host saw them"
             ] += 1
             has_time &= ~pl.Series(chosen)
     return rows.with_columns(host_ns=pl.Series(converted).set(~has_time, None))

@@ -1,8 +1,10 @@
-"""Operations of NCCL that its profiler plugin recorded, as `comm` spans, without those that were recorded by other means too.
+"""Operations of NCCL that its profiler plugin recorded, as `comm` spans, without those that were
+recorded by other means too.
 
-A span is named for its operation and numbered within its step in the order in which the host enqueued it: `AllReduce 0`, as spans
-of Kineto are. Operations of a communicator that is not that of the whole job have its identity in the name. Send and receive have
-the same name on both ranks. The step is that in which the host enqueued the operation.
+A span is named for its operation and numbered within its step in the order in which the host
+enqueued it: `AllReduce 0`, as spans of Kineto are. Operations of a communicator that is not that of
+the whole job have its identity in the name. Send and receive have the same name on both ranks. The
+step is that in which the host enqueued the operation.
 """
 
 from collections import Counter
@@ -28,7 +30,9 @@ _IMPLAUSIBLE_NS: Final = 10**15  # 11 days
 
 @dataclass(frozen=True)
 class Collectives:
-    """What one process recorded of NCCL. Times of `spans` are those of the host until they are aligned."""
+    """What one process recorded of NCCL. Times of `spans` are those of the host until they are
+    aligned.
+    """
 
     host: str
     spans: pl.DataFrame
@@ -44,9 +48,11 @@ def collectives_of(files: list[CollectiveFile], processes: list[Process]) -> lis
 
 
 def add_collectives(trace: Trace, found: list[Collectives]) -> Trace:
-    """Add the spans, which are aligned now, except those of a process and time in which the GPU itself was seen to exchange.
+    """Add the spans, which are aligned now, except those of a process and time in which the GPU
+    itself was seen to exchange.
 
-    That is within a window of Kineto that has `comm` spans, and within such a span of a stream that the job recorded itself.
+    That is within a window of Kineto that has `comm` spans, and within such a span of a stream that
+    the job recorded itself.
     """
     if not found:
         return trace
@@ -63,37 +69,76 @@ def add_collectives(trace: Trace, found: list[Collectives]) -> Trace:
 
 def _without_seen(each: Collectives, trace: Trace) -> Collectives:
     of_process = (pl.col("host").cast(pl.String) == each.host) & (pl.col("pid") == each.facts.pid)
-    seen = trace.spans.filter(of_process, pl.col("kind") == "comm", pl.col("stream") >= 0).select("start_ns", "end_ns")
+    seen = trace.spans.filter(of_process, pl.col("kind") == "comm", pl.col("stream") >= 0).select(
+        "start_ns", "end_ns"
+    )
     windows = [
         (window.start_ns, window.end_ns)
         for window in (trace.run.capture.gpu.windows if trace.run.capture.gpu else ())
-        if (window.host, window.pid) == (each.host, each.facts.pid) and window.start_ns is not None and window.end_ns is not None
+        if (window.host, window.pid) == (each.host, each.facts.pid)
+        and window.start_ns is not None
+        and window.end_ns is not None
     ]
-    with_exchange = [row for row in windows if not seen.filter(pl.col("start_ns") < row[1], pl.col("end_ns") > row[0]).is_empty()]
-    times = pl.concat([seen, pl.DataFrame(with_exchange, schema=seen.schema, orient="row")]).sort("start_ns")
+    with_exchange = [
+        row
+        for row in windows
+        if not seen.filter(pl.col("start_ns") < row[1], pl.col("end_ns") > row[0]).is_empty()
+    ]
+    times = pl.concat([seen, pl.DataFrame(with_exchange, schema=seen.schema, orient="row")]).sort(
+        "start_ns"
+    )
     if times.is_empty():
         return each
     until = times.select("start_ns", until=pl.col("end_ns").cum_max())
-    middle = each.spans.select(middle=(pl.col("start_ns") + pl.col("end_ns")) // 2).with_row_index("row").sort("middle")
-    covered = middle.join_asof(until, left_on="middle", right_on="start_ns", strategy="backward").filter(
-        pl.col("middle") <= pl.col("until")
+    middle = (
+        each.spans.select(middle=(pl.col("start_ns") + pl.col("end_ns")) // 2)
+        .with_row_index("row")
+        .sort("middle")
     )
-    spans = each.spans.with_row_index("row").filter(~pl.col("row").is_in(covered["row"].implode())).drop("row")
-    return replace(each, spans=spans, facts=each.facts.replace(seen_by_others=len(each.spans) - len(spans)))
+    covered = middle.join_asof(
+        until, left_on="middle", right_on="start_ns", strategy="backward"
+    ).filter(pl.col("middle") <= pl.col("until"))
+    spans = (
+        each.spans.with_row_index("row")
+        .filter(~pl.col("row").is_in(covered["row"].implode()))
+        .drop("row")
+    )
+    return replace(
+        each, spans=spans, facts=each.facts.replace(seen_by_others=len(each.spans) - len(spans))
+    )
 
 
-# ------------------------------------------------------------------------------------------------ one process
+# -------------------------------------------------------------------------------------- one process
 
 
 def _collectives(file: CollectiveFile, process: Process | None, world: int) -> Collectives:
     rank = process.rank if process else None
     if file.operations.is_empty():
         facts = CollectiveCapture(
-            host=file.host or None, pid=file.pid, rank=rank, api=file.api, lost=file.lost, untracked=file.untracked
+            host=file.host or None,
+            pid=file.pid,
+            rank=rank,
+            api=file.api,
+            lost=file.lost,
+            untracked=file.untracked,
         )
-        return Collectives(file.host, _spans(file, rank, file.operations), facts, tuple(damage_facts(file.path.name, file.damage)))
-    own_rank = next((each.rank for each in file.communicators if world and each.ranks == world and each.rank >= 0), None)
-    operations = file.operations.with_columns(step=_steps(file.operations["enqueue_ns"], process), label=_labels(file, world))
+        return Collectives(
+            file.host,
+            _spans(file, rank, file.operations),
+            facts,
+            tuple(damage_facts(file.path.name, file.damage)),
+        )
+    own_rank = next(
+        (
+            each.rank
+            for each in file.communicators
+            if world and each.ranks == world and each.rank >= 0
+        ),
+        None,
+    )
+    operations = file.operations.with_columns(
+        step=_steps(file.operations["enqueue_ns"], process), label=_labels(file, world)
+    )
     numbered = operations.sort("enqueue_ns", maintain_order=True).with_columns(
         name=pl.format("{} {}", "label", pl.int_range(pl.len()).over("step", "label"))
     )
@@ -101,10 +146,13 @@ def _collectives(file: CollectiveFile, process: Process | None, world: int) -> C
     last_ns = max([file.last_ns, *(_last_ns(process) if process else [])])
     closed = pl.Series([each.closed_ns or last_ns for each in file.communicators], dtype=pl.Int64)
     ended = began.with_columns(
-        end_ns=pl.coalesce("end_ns", pl.max_horizontal("start_ns", closed.gather(began["communicator"]))),
+        end_ns=pl.coalesce(
+            "end_ns", pl.max_horizontal("start_ns", closed.gather(began["communicator"]))
+        ),
     )
     valid = ended.filter(
-        pl.col("start_ns").is_between(0, LATEST_NS - 1), (pl.col("end_ns") - pl.col("start_ns")).is_between(0, _IMPLAUSIBLE_NS)
+        pl.col("start_ns").is_between(0, LATEST_NS - 1),
+        (pl.col("end_ns") - pl.col("start_ns")).is_between(0, _IMPLAUSIBLE_NS),
     )
     damage = file.damage + Counter({"operations with impossible times": len(ended) - len(valid)})
     unended = began.filter(pl.col("end_ns").is_null())
@@ -122,11 +170,18 @@ def _collectives(file: CollectiveFile, process: Process | None, world: int) -> C
         by_copy_engine=len(numbered.filter(is_by_copy_engine())),
         captured=len(numbered.filter(is_captured())),
         unended=len(unended),
-        unended_names=tuple(_with_step(*row) for row in unended.select("name", "step").head(_MOST_NAMES).iter_rows()),
+        unended_names=tuple(
+            _with_step(*row) for row in unended.select("name", "step").head(_MOST_NAMES).iter_rows()
+        ),
         lost=file.lost,
         untracked=file.untracked,
     )
-    return Collectives(file.host, _spans(file, facts.rank, valid), facts, tuple(damage_facts(file.path.name, +damage)))
+    return Collectives(
+        file.host,
+        _spans(file, facts.rank, valid),
+        facts,
+        tuple(damage_facts(file.path.name, +damage)),
+    )
 
 
 def _spans(file: CollectiveFile, rank: int | None, operations: pl.DataFrame) -> pl.DataFrame:
@@ -145,13 +200,23 @@ def _spans(file: CollectiveFile, rank: int | None, operations: pl.DataFrame) -> 
         "bytes": pl.col("bytes"),
         "name": pl.col("name"),
     }
-    return operations.select(columns.get(name, pl.lit(None)).cast(dtype).alias(name) for name, dtype in schema.items())
+    return operations.select(
+        columns.get(name, pl.lit(None)).cast(dtype).alias(name) for name, dtype in schema.items()
+    )
 
 
 def _labels(file: CollectiveFile, world: int) -> pl.Series:
-    """The name of each operation without its number: the same on all ranks that take part, and different elsewhere."""
-    of_all = next((place for place, each in enumerate(file.communicators) if world and each.ranks == world), None)
-    groups = ["" if place == of_all else f" in communicator {each.hash:016x}" for place, each in enumerate(file.communicators)]
+    """The name of each operation without its number: the same on all ranks that take part, and
+    different elsewhere.
+    """
+    of_all = next(
+        (place for place, each in enumerate(file.communicators) if world and each.ranks == world),
+        None,
+    )
+    groups = [
+        "" if place == of_all else f" in communicator {each.hash:016x}"
+        for place, each in enumerate(file.communicators)
+    ]
     ranks = [each.rank for each in file.communicators]
     keys = file.operations.select("function", "communicator", "peer").unique()
     names = {}
@@ -159,7 +224,10 @@ def _labels(file: CollectiveFile, world: int) -> pl.Series:
         own, name = ranks[communicator], FUNCTIONS[function] if function else "operation"
         if function in (_SEND, _RECEIVE):
             sender, receiver = (own, peer) if function == _SEND else (peer, own)
-            name = f"SendRecv {'?' if sender is None else sender}>{'?' if receiver is None else receiver}"
+            name = (
+                "SendRecv"
+                f" {'?' if sender is None else sender}>{'?' if receiver is None else receiver}"
+            )
         names[function, communicator, peer] = name + groups[communicator]
     rows = file.operations.select("function", "communicator", "peer").iter_rows()
     return pl.Series([names[row] for row in rows], dtype=pl.String)
@@ -170,13 +238,26 @@ def _steps(enqueued: pl.Series, process: Process | None) -> pl.Series:
     empty = pl.Series([None] * len(enqueued), dtype=pl.Int64)
     if process is None:
         return empty
-    steps = [capture.held.filter(pl.col("kind") == "step").select("start_ns", "end_ns", "step") for capture in process.captures]
-    table = pl.concat(steps).drop_nulls().group_by("step").agg(pl.col("start_ns").min(), pl.col("end_ns").max()).sort("start_ns")
+    steps = [
+        capture.held.filter(pl.col("kind") == "step").select("start_ns", "end_ns", "step")
+        for capture in process.captures
+    ]
+    table = (
+        pl.concat(steps)
+        .drop_nulls()
+        .group_by("step")
+        .agg(pl.col("start_ns").min(), pl.col("end_ns").max())
+        .sort("start_ns")
+    )
     if table.is_empty():
         return empty
     times = pl.DataFrame({"at": enqueued}).with_row_index("row").sort("at")
-    joined = times.join_asof(table, left_on="at", right_on="start_ns", strategy="backward").sort("row")
-    return joined.select(pl.when(pl.col("at") <= pl.col("end_ns")).then("step").cast(pl.Int64)).to_series()
+    joined = times.join_asof(table, left_on="at", right_on="start_ns", strategy="backward").sort(
+        "row"
+    )
+    return joined.select(
+        pl.when(pl.col("at") <= pl.col("end_ns")).then("step").cast(pl.Int64)
+    ).to_series()
 
 
 def _with_step(name: str, step: int | None) -> str:

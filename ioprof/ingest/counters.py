@@ -1,4 +1,6 @@
-"""Reads the sample files of a spool folder into the table of counters; `ioprof.instrument.samplers.file` specifies the format."""
+"""Reads the sample files of a spool folder into the table of counters;
+`ioprof.instrument.samplers.file` specifies the format.
+"""
 
 import json
 import math
@@ -41,9 +43,11 @@ class Counters:
     """Contents of the sample files of a job."""
 
     table: pl.DataFrame
-    """Columns of `ioprof.format.schema.COUNTER_COLUMNS`, in no particular order; times are CLOCK_MONOTONIC ns.
+    """Columns of `ioprof.format.schema.COUNTER_COLUMNS`, in no particular order; times are
+    CLOCK_MONOTONIC ns.
 
-    A series has a row at each sample in which its value changed and at the sample before, so linear interpolation is exact.
+    A series has a row at each sample in which its value changed and at the sample before, so linear
+    interpolation is exact.
     """
     processes: tuple[SampledProcess, ...] = ()
     notes: tuple[str, ...] = ()
@@ -84,15 +88,21 @@ _MOST_ENDED: Final = 1024
 
 
 def fold_counters(_header: bytes, state: bytes, part: bytes, _folder: bytes) -> tuple[bytes, int]:
-    """Lines after which the rest of a sample file means what it does after the state and this part (`appended_files.Fold`)."""
+    """Lines after which the rest of a sample file means what it does after the state and this part
+    (`appended_files.Fold`).
+    """
     used = part.rfind(b"\n") + 1
     file = _File()
     file.read_lines(chain(BytesIO(state), BytesIO(part[:used])))
-    return "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in file.lines()).encode(), used
+    return "".join(
+        json.dumps(line, separators=(",", ":")) + "\n" for line in file.lines()
+    ).encode(), used
 
 
 def _table(file: "_File", ranks: Mapping[tuple[str, int], int]) -> pl.DataFrame:
-    times, pids, names, values, units = zip(*file.rows, strict=True) if file.rows else ((), (), (), (), ())
+    times, pids, names, values, units = (
+        zip(*file.rows, strict=True) if file.rows else ((), (), (), (), ())
+    )
     columns = {
         "time_ns": times,
         "host": [file.host] * len(times),
@@ -157,8 +167,17 @@ class _File:
         ended = [pid for pid in self.processes if pid not in alive]
         gone = set(ended[: max(0, len(ended) - _MOST_ENDED)])
         for each in (process for pid, process in self.processes.items() if pid not in gone):
-            line = {"process": each.pid, "parent": each.parent, "command": each.command, "cpus": each.cpus}
-            yield {**line, "time_ns": each.seen_ns, **({} if each.sees_spool else {"sees_spool": False})}
+            line = {
+                "process": each.pid,
+                "parent": each.parent,
+                "command": each.command,
+                "cpus": each.cpus,
+            }
+            yield {
+                **line,
+                "time_ns": each.seen_ns,
+                **({} if each.sees_spool else {"sees_spool": False}),
+            }
         for (name, pid), number in self._numbers.items():
             yield {"series": number, "name": name, "unit": self._series[number].unit, "pid": pid}
         for group, time_ns in self._times.items():
@@ -169,7 +188,9 @@ class _File:
             yield [time_ns, group, values, []]
 
     def _end_series(self) -> None:
-        """End all series at their last sample, at the end of the file or because the contents of a lost line are unknown."""
+        """End all series at their last sample, at the end of the file or because the contents of a
+        lost line are unknown.
+        """
         for group, numbers in self._groups.items():
             for number in numbers:
                 self._extend(self._series[number], self._times[group])
@@ -181,16 +202,27 @@ class _File:
         if isinstance(line, list):
             self._add_sample(*line)
         elif "series" in line:
-            number, name, unit, pid = _integer(line["series"]), _text(line["name"]), _text(line["unit"]), _pid(line["pid"])
+            number, name, unit, pid = (
+                _integer(line["series"]),
+                _text(line["name"]),
+                _text(line["unit"]),
+                _pid(line["pid"]),
+            )
             self._forget(self._numbers.get((name, pid)))
             self._forget(number)
             self._numbers[name, pid] = number
             self._series[number] = _Series(name, unit, pid)
         elif "process" in line:
-            pid, parent, seen_ns = _pid(line["process"]), _integer(line["parent"]), _integer(line["time_ns"])
+            pid, parent, seen_ns = (
+                _pid(line["process"]),
+                _integer(line["parent"]),
+                _integer(line["time_ns"]),
+            )
             cpus = _text(line.get("cpus", ""))
             sees, command = line.get("sees_spool") is not False, _text(line["command"])
-            self.processes[pid or 0] = SampledProcess(self.host, pid or 0, parent, command, seen_ns, cpus, sees)
+            self.processes[pid or 0] = SampledProcess(
+                self.host, pid or 0, parent, command, seen_ns, cpus, sees
+            )
         elif "damaged" in line:
             self.damaged += _integer(line["damaged"])
         elif "lost" in line:
@@ -236,7 +268,11 @@ class _File:
 def _pairs(values: list[Any]) -> Iterator[tuple[int, float]]:
     for place in range(0, len(values), 2):
         number, value = values[place : place + 2]
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not math.isfinite(value)
+        ):
             raise ValueError(value)
         yield _integer(number), float(value)
 

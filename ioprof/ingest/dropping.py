@@ -1,7 +1,9 @@
-"""Drops what is old from a capture file while its process writes it: chunks that were flushed become holes, their sums stay.
+"""Drops what is old from a capture file while its process writes it: chunks that were flushed
+become holes, their sums stay.
 
-The writer does not notice: it writes flushed copies at the end of the file, and never looks at them again (`native/FORMAT.md`).
-Strings of a dropped chunk stay, since later spans refer to them, until the writer has forgotten them.
+The writer does not notice: it writes flushed copies at the end of the file, and never looks at them
+again (`native/FORMAT.md`). Strings of a dropped chunk stay, since later spans refer to them, until
+the writer has forgotten them.
 """
 
 import os
@@ -16,7 +18,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ioprof.format.layout import CHUNK_HEADER_DTYPE, FILE_HEADER_DTYPE, RECORD_DTYPE
-from ioprof.format.wire_format import CHUNK_BYTES, CHUNK_HEADER_BYTES, FORMAT_VERSION, HEADER_BYTES, MAGIC
+from ioprof.format.wire_format import (
+    CHUNK_BYTES,
+    CHUNK_HEADER_BYTES,
+    FORMAT_VERSION,
+    HEADER_BYTES,
+    MAGIC,
+)
 from ioprof.ingest.chunks import Buffers, find_spans
 from ioprof.ingest.holes import punch_hole
 from ioprof.ingest.job_sums import JobSums
@@ -24,7 +32,8 @@ from ioprof.ingest.job_sums import JobSums
 _Array = npt.NDArray[Any]
 
 KNOWN_STRINGS: Final = 1 << 17
-"""Strings that a writer knows at most; of those before, only those of files that are still open are used again."""
+"""Strings that a writer knows at most; of those before, only those of files that are still open are
+used again."""
 _MOST_PINNED: Final = 1 << 16
 _BLOCK: Final = 4096
 
@@ -38,7 +47,8 @@ class _Copies:
     done: int = -1
     """The last flush whose spans are in the sums."""
     current: int = 0
-    """How often the active chunk was flushed: copies of that number are not complete, or are not needed."""
+    """How often the active chunk was flushed: copies of that number are not complete, or are not
+    needed."""
 
 
 @dataclass
@@ -49,13 +59,16 @@ class _Planned:
 
 
 class FileDropper:
-    """Drops old chunks of one capture file. `plan` sums them, `carry_out` drops them; a kill in between loses and doubles nothing
-    if what `plan` returned was written down, with `done`, and is given to `carry_out` again.
+    """Drops old chunks of one capture file. `plan` sums them, `carry_out` drops them; a kill in
+    between loses and doubles nothing if what `plan` returned was written down, with `done`, and is
+    given to `carry_out` again.
     """
 
     def __init__(self, path: Path, done: Mapping[int, int] | None = None) -> None:
         self.path = path
-        self._copies: dict[int, _Copies] = {origin: _Copies(done=flush) for origin, flush in (done or {}).items()}
+        self._copies: dict[int, _Copies] = {
+            origin: _Copies(done=flush) for origin, flush in (done or {}).items()
+        }
         self._looked = 0
         """Chunks that were looked at."""
         self._waiting: list[int] = []
@@ -74,7 +87,9 @@ class FileDropper:
         return {origin: copies.done for origin, copies in self._copies.items() if copies.done >= 0}
 
     def plan(self, before_ns: int, sums: JobSums) -> bool:
-        """Add the spans of chunks all of whose spans ended before that time to `sums`; whether there are any."""
+        """Add the spans of chunks all of whose spans ended before that time to `sums`; whether
+        there are any.
+        """
         with _Opened(self.path) as descriptor:
             if descriptor is None or not _is_capture_file(descriptor):
                 return False
@@ -95,7 +110,9 @@ class FileDropper:
         return freed
 
     def repeat(self) -> None:
-        """Drop again what was in the sums when a launcher was killed: it may not have been dropped."""
+        """Drop again what was in the sums when a launcher was killed: it may not have been
+        dropped.
+        """
         nothing, known = JobSums(), self.done
         self._copies = {}
         with _Opened(self.path) as descriptor:
@@ -103,12 +120,16 @@ class FileDropper:
                 return
             self._look(descriptor)
             for origin, copies in self._copies.items():
-                self._plan_copies(descriptor, origin, copies, 1 << 62, nothing, known.get(origin, -1))
+                self._plan_copies(
+                    descriptor, origin, copies, 1 << 62, nothing, known.get(origin, -1)
+                )
                 copies.done = known.get(origin, -1)
         self.carry_out()
 
     def sum_all(self, sums: JobSums) -> int | None:
-        """Add all that is still in the file of a process that has ended, before it is removed; returns the last end."""
+        """Add all that is still in the file of a process that has ended, before it is removed;
+        returns the last end.
+        """
         last_ns: int | None = None
         with _Opened(self.path) as descriptor:
             if descriptor is None or not _is_capture_file(descriptor):
@@ -128,7 +149,12 @@ class FileDropper:
             if descriptor is None:
                 return None
             self._look(descriptor)
-            pending = [place for copies in self._copies.values() for each in copies.places.values() for place in each]
+            pending = [
+                place
+                for copies in self._copies.values()
+                for each in copies.places.values()
+                for place in each
+            ]
             for place in [*sorted(self._homes), *pending]:
                 last.add(_chunk(descriptor, place).spans)
         return last.last_ns
@@ -136,7 +162,9 @@ class FileDropper:
     @property
     def num_pending(self) -> int:
         """Flushed chunks that are not dropped yet."""
-        return sum(flush < copies.current for copies in self._copies.values() for flush in copies.places)
+        return sum(
+            flush < copies.current for copies in self._copies.values() for flush in copies.places
+        )
 
     def _look(self, descriptor: int) -> None:
         """Find the flushed copies that are new."""
@@ -157,7 +185,13 @@ class FileDropper:
         self._waiting = self._waiting[-1024:]
 
     def _plan_copies(
-        self, descriptor: int, origin: int, copies: _Copies, before_ns: int, sums: JobSums, until: int | None = None
+        self,
+        descriptor: int,
+        origin: int,
+        copies: _Copies,
+        before_ns: int,
+        sums: JobSums,
+        until: int | None = None,
     ) -> None:
         copies.current = current = _flush(_header(descriptor, origin - 1))
         for flush in sorted(copies.places):
@@ -172,7 +206,10 @@ class FileDropper:
                 return
             sums.add(chunk.spans)
             self._note_strings(place, chunk)
-            self._planned += [_Planned(place, chunk.string_slots), *(_Planned(each, b"") for each in stale)]
+            self._planned += [
+                _Planned(place, chunk.string_slots),
+                *(_Planned(each, b"") for each in stale),
+            ]
             self._last_ns.pop(place, None)
             copies.done = flush
             del copies.places[flush]
@@ -212,7 +249,10 @@ def _chunk(descriptor: int, place: int) -> _Chunk:
     buffers.data[: len(data)] = np.frombuffer(data, np.uint8)
     spans, _, strings = find_spans(buffers, 1, len(data), np.zeros(1, bool), Counter())
     starts = buffers.strings[: len(strings)].tolist()
-    slots = (data[start : start + size - -len(text) // size * size] for start, (_, text) in zip(starts, strings, strict=True))
+    slots = (
+        data[start : start + size - -len(text) // size * size]
+        for start, (_, text) in zip(starts, strings, strict=True)
+    )
     return _Chunk(spans, strings, b"".join(slots))
 
 
@@ -229,7 +269,9 @@ def _replace(descriptor: int, place: int, slots: bytes) -> int:
     """Leave of a flushed copy only these slots; returns how many bytes are given back."""
     start, kept = HEADER_BYTES + place * CHUNK_BYTES, 0
     if slots:
-        header = np.frombuffer(os.pread(descriptor, CHUNK_HEADER_BYTES, start), CHUNK_HEADER_DTYPE).copy()
+        header = np.frombuffer(
+            os.pread(descriptor, CHUNK_HEADER_BYTES, start), CHUNK_HEADER_DTYPE
+        ).copy()
         header["state"] = (_flush(header[0]) << 32) | (len(slots) // RECORD_DTYPE.itemsize)
         os.pwrite(descriptor, header.tobytes() + slots, start)
         kept = -(-(CHUNK_HEADER_BYTES + len(slots)) // _BLOCK) * _BLOCK
@@ -242,7 +284,10 @@ class _Opened:
     """The descriptor of a regular file; None where it is none, or has gone."""
 
     def __init__(self, path: Path, *, write: bool = False) -> None:
-        self._path, self._flags = path, (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        self._path, self._flags = (
+            path,
+            (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK,
+        )
         self._descriptor: int | None = None
 
     def __enter__(self) -> int | None:
@@ -258,11 +303,15 @@ class _Opened:
 
 
 def file_header(path: Path) -> np.void | None:
-    """The header of a capture file, of `FILE_HEADER_DTYPE`; None: it is none that this version writes."""
+    """The header of a capture file, of `FILE_HEADER_DTYPE`; None: it is none that this version
+    writes.
+    """
     with _Opened(path) as descriptor:
         if descriptor is None or not _is_capture_file(descriptor):
             return None
-        header: np.void = np.frombuffer(os.pread(descriptor, FILE_HEADER_DTYPE.itemsize, 0), FILE_HEADER_DTYPE)[0]
+        header: np.void = np.frombuffer(
+            os.pread(descriptor, FILE_HEADER_DTYPE.itemsize, 0), FILE_HEADER_DTYPE
+        )[0]
         return header
 
 

@@ -1,4 +1,6 @@
-"""Holes of a file, whose blocks were given back to the file system; they read as zeros (man fallocate, FALLOC_FL_PUNCH_HOLE)."""
+"""Holes of a file, whose blocks were given back to the file system; they read as zeros (man
+fallocate, FALLOC_FL_PUNCH_HOLE).
+"""
 
 import ctypes
 import errno
@@ -10,7 +12,8 @@ _KEEP_SIZE_AND_PUNCH_HOLE: Final = 1 | 2  # <linux/falloc.h>
 
 
 def punch_hole(descriptor: int, offset: int, length: int) -> None:
-    """Give back the blocks that lie wholly in this part of a file; all of it reads as zeros then. The file keeps its size.
+    """Give back the blocks that lie wholly in this part of a file; all of it reads as zeros then.
+    The file keeps its size.
 
     Raises OSError: EOPNOTSUPP where the file system cannot.
     """
@@ -22,7 +25,8 @@ def punch_hole(descriptor: int, offset: int, length: int) -> None:
 
 
 def data_parts(descriptor: int, start: int, unit: int) -> Iterator[tuple[int, int]]:
-    """The parts of a file from `start` on that are no holes, begin and end; rounded outward to units, which count from `start`.
+    """The parts of a file from `start` on that are no holes, begin and end; rounded outward to
+    units, which count from `start`.
 
     Where the file system knows no holes that is one part (man lseek, SEEK_DATA).
     """

@@ -1,4 +1,6 @@
-"""Sums over all spans of a job, also of those that a recording of the last minutes (`--keep`) no longer has."""
+"""Sums over all spans of a job, also of those that a recording of the last minutes (`--keep`) no
+longer has.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,7 +16,8 @@ _SHAPE: Final = (len(KINDS) + 1, len(SOURCES) + 1, 3)
 """Kind, source; spans, bytes, time."""
 _FIRST_LENGTH_NS: Final = 60_000_000_000
 _MOST_PARTS: Final = 128
-"""Parts of the job's time that are summed on their own; where there are more, each becomes twice as long."""
+"""Parts of the job's time that are summed on their own; where there are more, each becomes twice as
+long."""
 _STEP, _WAIT, _READ = (KINDS.index(kind) + 1 for kind in ("step", "wait", "read"))
 _STORAGE: Final = SOURCES.index("storage") + 1
 
@@ -25,7 +28,8 @@ _Array = npt.NDArray[Any]
 
 
 class JobSums:
-    """Number, bytes and time of spans by kind and source, in all and by minute. Its size does not depend on the length of the job.
+    """Number, bytes and time of spans by kind and source, in all and by minute. Its size does not
+    depend on the length of the job.
 
     Times are CLOCK_MONOTONIC of the host that records.
     """
@@ -40,7 +44,9 @@ class JobSums:
         self.parts: dict[int, _Array] = {}
 
     def add(self, records: _Array, shift_ns: int = 0) -> None:
-        """Add spans, of `RECORD_DTYPE`, whose clock is `shift_ns` behind that of the host that records."""
+        """Add spans, of `RECORD_DTYPE`, whose clock is `shift_ns` behind that of the host that
+        records.
+        """
         if not len(records):
             return
         starts, ends = records["start_ns"] + shift_ns, records["end_ns"] + shift_ns
@@ -74,11 +80,17 @@ class JobSums:
         for kind, source in np.argwhere(self.total[:, :, 0]).tolist():
             spans, size, took_ns = self.total[kind, source].tolist()
             name = SOURCES[source - 1] if source else None
-            found.append(KindSums(kind=KINDS[kind - 1], source=name, spans=spans, bytes=size, took_s=took_ns / 1e9))
+            found.append(
+                KindSums(
+                    kind=KINDS[kind - 1], source=name, spans=spans, bytes=size, took_s=took_ns / 1e9
+                )
+            )
         return tuple(found)
 
     def by_minute(self) -> tuple[JobMinutes, ...]:
-        """The sums of each part of the job's time in which a span began, in order; times count from the first span."""
+        """The sums of each part of the job's time in which a span began, in order; times count from
+        the first span.
+        """
         return tuple(
             JobMinutes(
                 start_s=max(0.0, (part * self.length_ns - (self.first_ns or 0)) / 1e9),
@@ -100,10 +112,17 @@ class JobSums:
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> "JobSums":
-        """Raises ValueError, KeyError, TypeError or AttributeError for what `to_dict` did not write."""
+        """Raises ValueError, KeyError, TypeError or AttributeError for what `to_dict` did not
+        write.
+        """
         found = cls()
-        found.spans, found.length_ns = int(value["spans"]), max(_FIRST_LENGTH_NS, int(value["length_ns"]))
-        found.first_ns, found.last_ns = (None if value[name] is None else int(value[name]) for name in ("first_ns", "last_ns"))
+        found.spans, found.length_ns = (
+            int(value["spans"]),
+            max(_FIRST_LENGTH_NS, int(value["length_ns"])),
+        )
+        found.first_ns, found.last_ns = (
+            None if value[name] is None else int(value[name]) for name in ("first_ns", "last_ns")
+        )
         for part, rows in value["parts"].items():
             sums = np.zeros(_SHAPE, np.int64)
             for kind, source, *row in rows:
@@ -130,20 +149,29 @@ class JobSums:
 
 
 def _sums(records: _Array, took_ns: _Array) -> _Array:
-    places = records["kind"].astype(np.int64) * _SHAPE[1] + np.where(records["source"] < _SHAPE[1], records["source"], 0)
+    places = records["kind"].astype(np.int64) * _SHAPE[1] + np.where(
+        records["source"] < _SHAPE[1], records["source"], 0
+    )
     found = np.zeros((_SHAPE[0] * _SHAPE[1], 3), np.int64)
     found[:, 0] = np.bincount(places, minlength=len(found))
     for column, values in ((1, np.clip(records["bytes"], 0, _MOST_BYTES)), (2, took_ns)):
-        found[:, column] = np.bincount(places, values, len(found))  # in float64, which is exact up to 2^53
+        found[:, column] = np.bincount(
+            places, values, len(found)
+        )  # in float64, which is exact up to 2^53
     return found.reshape(_SHAPE)
 
 
 def _sparse(sums: _Array) -> list[list[int]]:
-    return [[kind, source, *sums[kind, source].tolist()] for kind, source in np.argwhere(sums[:, :, 0]).tolist()]
+    return [
+        [kind, source, *sums[kind, source].tolist()]
+        for kind, source in np.argwhere(sums[:, :, 0]).tolist()
+    ]
 
 
 def merged_jobs(parts: Sequence[WholeJob | None]) -> WholeJob | None:
-    """What is known of all of a job that was recorded in parts, without its minutes; None: its run has all of each."""
+    """What is known of all of a job that was recorded in parts, without its minutes; None: its run
+    has all of each.
+    """
     known = [part for part in parts if part is not None]
     if len(known) < 2:
         return known[0] if known else None

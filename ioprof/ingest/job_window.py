@@ -1,4 +1,6 @@
-"""The window of a run whose recording kept the last part of a job only: which spans are in it, and what is known of the rest."""
+"""The window of a run whose recording kept the last part of a job only: which spans are in it, and
+what is known of the rest.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,7 +22,8 @@ class JobWindow:
 
     state: KeptState
     since_ns: int | None
-    """Where it begins, CLOCK_MONOTONIC of the host that records. None: all of the spool is in it."""
+    """Where it begins, CLOCK_MONOTONIC of the host that records. None: all of the spool is in
+    it."""
 
     @classmethod
     def of(cls, folder: Path) -> "JobWindow | None":
@@ -28,7 +31,11 @@ class JobWindow:
         state = KeptState.load(folder)
         if state is None:
             return None
-        last_ns = state.end_ns if state.keep_ns is None or state.end_ns is not None else _last_ns(folder, state)
+        last_ns = (
+            state.end_ns
+            if state.keep_ns is None or state.end_ns is not None
+            else _last_ns(folder, state)
+        )
         return cls(state, state.since_ns(last_ns))
 
     def limit(self, capture: Capture) -> None:
@@ -41,7 +48,10 @@ class JobWindow:
     def facts(self, captures: Iterable[Capture], steps_left_out: int) -> WholeJob:
         """What is known of all of the job, after its files were read."""
         sums = JobSums()
-        for each in (self.state.sums, *(capture.sums for capture in captures if capture.sums is not None)):
+        for each in (
+            self.state.sums,
+            *(capture.sums for capture in captures if capture.sums is not None),
+        ):
             sums.merge(each)
         first_ns, last_ns = sums.first_ns or 0, sums.last_ns or 0
         end_ns = max(first_ns, self.state.end_ns if self.state.end_ns is not None else last_ns)
@@ -66,15 +76,33 @@ def in_window(table: pl.DataFrame, since_ns: int | None, column: str = "start_ns
 
 
 def without_begun_steps(spans: pl.DataFrame) -> tuple[pl.DataFrame, int]:
-    """The spans of a window without the first steps, whose batches were begun before it; and how many these are.
+    """The spans of a window without the first steps, whose batches were begun before it; and how
+    many these are.
 
-    The reads of such a batch are not in the window, so that its wait would be charged to something else.
+    The reads of such a batch are not in the window, so that its wait would be charged to something
+    else.
     """
-    fetched = spans.filter(pl.col("kind") == "fetch", pl.col("batch").is_not_null()).select("rank", "batch").unique()
-    waits = spans.filter(pl.col("kind") == "wait", pl.col("batch").is_not_null(), pl.col("step").is_not_null())
-    first = waits.join(fetched, on=["rank", "batch"], how="semi").group_by("rank").agg(first=pl.col("step").min())
-    begins = spans.select("rank", "kind", "step").join(first, on="rank", how="left", maintain_order="left")
-    is_begun = begins.select(((pl.col("kind") == "step") & (pl.col("step") < pl.col("first"))).fill_null(False).alias("begun"))
+    fetched = (
+        spans.filter(pl.col("kind") == "fetch", pl.col("batch").is_not_null())
+        .select("rank", "batch")
+        .unique()
+    )
+    waits = spans.filter(
+        pl.col("kind") == "wait", pl.col("batch").is_not_null(), pl.col("step").is_not_null()
+    )
+    first = (
+        waits.join(fetched, on=["rank", "batch"], how="semi")
+        .group_by("rank")
+        .agg(first=pl.col("step").min())
+    )
+    begins = spans.select("rank", "kind", "step").join(
+        first, on="rank", how="left", maintain_order="left"
+    )
+    is_begun = begins.select(
+        ((pl.col("kind") == "step") & (pl.col("step") < pl.col("first")))
+        .fill_null(False)
+        .alias("begun")
+    )
     return spans.filter(~is_begun["begun"]), int(is_begun["begun"].sum())
 
 

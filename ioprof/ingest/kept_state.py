@@ -1,4 +1,6 @@
-"""`kept.json` in a spool folder: how much of it is kept, what was dropped, and the sums of that (`ioprof record --keep`)."""
+"""`kept.json` in a spool folder: how much of it is kept, what was dropped, and the sums of that
+(`ioprof record --keep`).
+"""
 
 import fcntl
 import json
@@ -50,7 +52,9 @@ class KeptState:
         return 0 if host == self.host or anchor is None else anchor.offset_ns - self.wall_offset_ns
 
     def since_ns(self, last_ns: int | None) -> int | None:
-        """Where the window begins; `last_ns` is the last end of a span. None: there is no span, or all is kept."""
+        """Where the window begins; `last_ns` is the last end of a span. None: there is no span, or
+        all is kept.
+        """
         end_ns = self.end_ns if self.end_ns is not None else last_ns
         if self.keep_ns is None or end_ns is None:
             return None
@@ -58,7 +62,10 @@ class KeptState:
 
     def save(self, spool: Path) -> None:
         """Write it to the spool, whole or not at all. Raises OSError."""
-        done = {name: {str(origin): flush for origin, flush in each.items()} for name, each in self.done.items()}
+        done = {
+            name: {str(origin): flush for origin, flush in each.items()}
+            for name, each in self.done.items()
+        }
         facts = {name: getattr(self, name) for name in _FACTS}
         text = json.dumps({"format": _FORMAT, **facts, "done": done, "sums": self.sums.to_dict()})
         write_atomically(spool / KEPT, text + "\n")
@@ -69,18 +76,39 @@ class KeptState:
         try:
             value = json.loads(read_regular_file(spool / KEPT))
             return cls._of(value) if value["format"] == _FORMAT else None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            RecursionError,
+            OverflowError,
+        ):
             return None
 
     @classmethod
     def _of(cls, value: Mapping[str, Any]) -> "KeptState":
-        keep_ns, end_ns = (None if value[name] is None else _time(value[name]) for name in ("keep_ns", "end_ns"))
-        numbers = {name: _time(value[name]) for name in ("wall_offset_ns", "dropped_until_ns", "removed", "lost")}
-        done = {str(name): {int(key): int(flush) for key, flush in each.items()} for name, each in value["done"].items()}
+        keep_ns, end_ns = (
+            None if value[name] is None else _time(value[name]) for name in ("keep_ns", "end_ns")
+        )
+        numbers = {
+            name: _time(value[name])
+            for name in ("wall_offset_ns", "dropped_until_ns", "removed", "lost")
+        }
+        done = {
+            str(name): {int(key): int(flush) for key, flush in each.items()}
+            for name, each in value["done"].items()
+        }
         removing = [str(name) for name in value["removing"] if "/" not in str(name)]
         sums = JobSums.from_dict(value["sums"])
         found = cls(
-            str(value["host"]), numbers["wall_offset_ns"], keep_ns, end_ns, bool(value["ended"]), numbers["dropped_until_ns"]
+            str(value["host"]),
+            numbers["wall_offset_ns"],
+            keep_ns,
+            end_ns,
+            bool(value["ended"]),
+            numbers["dropped_until_ns"],
         )
         found.done, found.removing, found.removed, found.lost, found.sums = (
             done,
@@ -92,7 +120,17 @@ class KeptState:
         return found
 
 
-_FACTS: Final = ("host", "wall_offset_ns", "keep_ns", "end_ns", "ended", "dropped_until_ns", "removing", "removed", "lost")
+_FACTS: Final = (
+    "host",
+    "wall_offset_ns",
+    "keep_ns",
+    "end_ns",
+    "ended",
+    "dropped_until_ns",
+    "removing",
+    "removed",
+    "lost",
+)
 
 
 def _time(value: object) -> int:
@@ -103,7 +141,9 @@ def _time(value: object) -> int:
 
 @contextmanager
 def locked(spool: Path, *, wait: bool) -> Iterator[bool]:
-    """Hold the spool's lock in the block; whether it is held, which without `wait` it may not be."""
+    """Hold the spool's lock in the block; whether it is held, which without `wait` it may not
+    be.
+    """
     descriptor = os.open(spool / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         try:

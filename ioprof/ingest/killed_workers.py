@@ -11,11 +11,18 @@ _MOST: Final = 8
 
 def killed_workers(processes: Sequence[ProcessRecord]) -> tuple[Failure, ...]:
     """A failure for each worker that was killed within a batch, the first ones."""
-    killed = [process for process in processes if process.role == "worker" and process.killed_in_batch is not None]
+    killed = [
+        process
+        for process in processes
+        if process.role == "worker" and process.killed_in_batch is not None
+    ]
     return tuple(
         Failure(
             rank=process.rank,
-            what=f"worker {process.worker} (pid {process.pid}) was killed while it made batch {process.killed_in_batch}",
+            what=(
+                f"worker {process.worker} (pid {process.pid}) was killed while it made batch"
+                f" {process.killed_in_batch}"
+            ),
             code=FailureCode.KILLED,
         )
         for process in killed[:_MOST]

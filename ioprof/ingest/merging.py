@@ -54,7 +54,11 @@ class _Part:
         clocks = self.run.clocks
         anchors = [anchor for entry in clocks.anchors if (anchor := _anchor(entry))]
         return Clock(
-            self.name, anchors[0] if anchors else None, clocks.kernel, max(0, clocks.monotonic_shift_ns or 0), clocks.wall_error_ns
+            self.name,
+            anchors[0] if anchors else None,
+            clocks.kernel,
+            max(0, clocks.monotonic_shift_ns or 0),
+            clocks.wall_error_ns,
         )
 
     def spans(self) -> pl.DataFrame:
@@ -65,8 +69,8 @@ class _Part:
 def merge_parts(parts: Sequence[Trace], name: str) -> Trace:
     """Merge the parts into the run `name`.
 
-    `RunRecord.parts` keeps the facts of each part, `ClockRecord.ties` the clock offset estimates. Raises `RunError` if these cannot
-    be parts of one run.
+    `RunRecord.parts` keeps the facts of each part, `ClockRecord.ties` the clock offset estimates.
+    Raises `RunError` if these cannot be parts of one run.
     """
     named = _assign_names(sorted(parts, key=_order))
     _check(named)
@@ -88,13 +92,19 @@ def merge_parts(parts: Sequence[Trace], name: str) -> Trace:
     return Trace.merge(merged)
 
 
-# ------------------------------------------------------------------------------------------------ which parts there are
+# ---------------------------------------------------------------------------- which parts there are
 
 
 def _order(part: Trace) -> tuple[int, int, str]:
-    """Sort key. The part of the lowest rank comes first: its clock is the clock of the run, and its facts take precedence."""
+    """Sort key. The part of the lowest rank comes first: its clock is the clock of the run, and its
+    facts take precedence.
+    """
     ranks, number = sorted(_ranks(part)), part.run.part.number if part.run.part else None
-    return ranks[0] if ranks else 1 << 31, number if number is not None else 1 << 31, part.run.started or ""
+    return (
+        ranks[0] if ranks else 1 << 31,
+        number if number is not None else 1 << 31,
+        part.run.started or "",
+    )
 
 
 def _ranks(part: Trace) -> set[int]:
@@ -103,7 +113,9 @@ def _ranks(part: Trace) -> set[int]:
 
 
 def _assign_names(parts: Sequence[Trace]) -> list[_Part]:
-    """Name each part after its host. If several machines have the same host name ("localhost"), the later ones get a number."""
+    """Name each part after its host. If several machines have the same host name ("localhost"), the
+    later ones get a number.
+    """
     found: list[_Part] = []
     machines: dict[str, list[str | None]] = {}
     for number, part in enumerate(parts):
@@ -114,19 +126,34 @@ def _assign_names(parts: Sequence[Trace]) -> list[_Part]:
         place = known.index(kernel)
         part = _rename_host(part, own, f"{own} ({place + 1})") if place else part
         name = own if not place else f"{own} ({place + 1})"
-        found.append(_Part(f"{name}, task {number}" if name in {other.name for other in found} else name, part))
+        found.append(
+            _Part(
+                f"{name}, task {number}" if name in {other.name for other in found} else name, part
+            )
+        )
     return found
 
 
 def _rename_host(part: Trace, old: str, new: str) -> Trace:
     def replace_column(table: pl.DataFrame) -> pl.DataFrame:
-        return table.with_columns(pl.col("host").cast(pl.String).replace(old, new).cast(table.schema["host"]))
+        return table.with_columns(
+            pl.col("host").cast(pl.String).replace(old, new).cast(table.schema["host"])
+        )
 
     clocks = part.run.clocks
     run = part.run.replace(
-        hosts=tuple(host.replace(name=new) if host.name == old else host for host in part.run.hosts),
-        processes=tuple(process.replace(host=new) if process.host == old else process for process in part.run.processes),
-        clocks=clocks.replace(anchors=tuple(entry.replace(host=new) if entry.host == old else entry for entry in clocks.anchors)),
+        hosts=tuple(
+            host.replace(name=new) if host.name == old else host for host in part.run.hosts
+        ),
+        processes=tuple(
+            process.replace(host=new) if process.host == old else process
+            for process in part.run.processes
+        ),
+        clocks=clocks.replace(
+            anchors=tuple(
+                entry.replace(host=new) if entry.host == old else entry for entry in clocks.anchors
+            )
+        ),
     )
     tables = {name: replace_column(getattr(part, name)) for name in ("spans", "counters", "stacks")}
     return replace(part, run=run, **tables)
@@ -134,34 +161,48 @@ def _rename_host(part: Trace, old: str, new: str) -> Trace:
 
 def _check(parts: list[_Part]) -> None:
     if not parts:
-        raise RunError("there is nothing to gather; pass the run folders of all hosts: ioprof gather PART PART --out RUN")
+        raise RunError(
+            "there is nothing to gather; pass the run folders of all hosts: ioprof gather PART PART"
+            " --out RUN"
+        )
     jobs = {part.run.part.job: part.name for part in parts if part.run.part and part.run.part.job}
     if len(jobs) > 1:
         shown = _printable(", ".join(f"{name} is of {job}" for job, name in jobs.items()))
-        raise RunError(f"these are parts of different runs: {shown}; pass the parts of one run: ioprof gather PART PART --out RUN")
+        raise RunError(
+            f"these are parts of different runs: {shown}; pass the parts of one run: ioprof gather"
+            " PART PART --out RUN"
+        )
     holders: dict[int, str] = {}
     for part in parts:
         for rank in sorted(_ranks(part.trace)):
             if rank in holders:
                 what = _printable(f"rank {rank} is in both {holders[rank]} and {part.name}")
-                raise RunError(f"these are separate runs, not parts of one: {what}; compare them with: ioprof compare RUN RUN")
+                raise RunError(
+                    f"these are separate runs, not parts of one: {what}; compare them with: ioprof"
+                    " compare RUN RUN"
+                )
             holders[rank] = part.name
 
 
 def _printable(text: str) -> str:
     """The text on one line: values of a run.json that was edited may contain control characters."""
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text)
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode("ascii")
+        for each in text
+    )
 
 
 def missing_parts(parts: Iterable[Trace]) -> list[int]:
-    """Numbers of the parts that the launcher started and that are missing here; empty if the parts are not numbered."""
+    """Numbers of the parts that the launcher started and that are missing here; empty if the parts
+    are not numbered.
+    """
     entries = [part.run.part for part in parts if part.run.part]
     expected = max((entry.num_parts or 0 for entry in entries), default=0)
     numbers = {entry.number for entry in entries if entry.number is not None}
     return sorted(set(range(min(expected, _MOST_PARTS))) - numbers)
 
 
-# ------------------------------------------------------------------------------------------------ facts
+# -------------------------------------------------------------------------------------------- facts
 
 
 def _facts(parts: list[_Part], name: str, alignment: ClockAlignment) -> RunRecord:
@@ -172,7 +213,10 @@ def _facts(parts: list[_Part], name: str, alignment: ClockAlignment) -> RunRecor
     configured = [part.run.config.ranks or 0 for part in parts]
     codes = [part.run.exit_code for part in parts if part.run.exit_code is not None]
     processes = [
-        process.replace(first_ns=_align(process.first_ns, part, alignment), last_ns=_align(process.last_ns, part, alignment))
+        process.replace(
+            first_ns=_align(process.first_ns, part, alignment),
+            last_ns=_align(process.last_ns, part, alignment),
+        )
         for part in parts
         for process in part.run.processes
     ]
@@ -180,7 +224,11 @@ def _facts(parts: list[_Part], name: str, alignment: ClockAlignment) -> RunRecor
         name=name,
         part=None,
         status=max((part.run.status or "unknown" for part in parts), key=_badness),
-        failures=tuple(failure.replace(what=f"{failure.what} (on {part.name})") for part in parts for failure in part.run.failures),
+        failures=tuple(
+            failure.replace(what=f"{failure.what} (on {part.name})")
+            for part in parts
+            for failure in part.run.failures
+        ),
         times=_times(parts, alignment),
         started=min((part.run.started for part in parts if part.run.started), default=None),
         exit_code=next((code for code in codes if code), 0 if codes else None),
@@ -195,25 +243,46 @@ def _facts(parts: list[_Part], name: str, alignment: ClockAlignment) -> RunRecor
 
 
 def _times(parts: list[_Part], alignment: ClockAlignment) -> CommandTimes | None:
-    """From the start of the first part's command to the end of the last one's; None if a part does not say."""
+    """From the start of the first part's command to the end of the last one's; None if a part does
+    not say.
+    """
     times = [part.run.times for part in parts]
-    starts = [_align(each.start_ns if each else None, part, alignment) for each, part in zip(times, parts, strict=True)]
-    ends = [_align(each.end_ns if each else None, part, alignment) for each, part in zip(times, parts, strict=True)]
-    known = [(start, end) for start, end in zip(starts, ends, strict=True) if start is not None and end is not None]
+    starts = [
+        _align(each.start_ns if each else None, part, alignment)
+        for each, part in zip(times, parts, strict=True)
+    ]
+    ends = [
+        _align(each.end_ns if each else None, part, alignment)
+        for each, part in zip(times, parts, strict=True)
+    ]
+    known = [
+        (start, end)
+        for start, end in zip(starts, ends, strict=True)
+        if start is not None and end is not None
+    ]
     if len(known) < len(parts):
         return None
     return CommandTimes(min(start for start, _ in known), max(end for _, end in known))
 
 
 def _clocks(parts: list[_Part], alignment: ClockAlignment) -> ClockRecord:
-    """Clock facts. The uncertainty is that between the parts plus the largest two within parts; None if one is unknown."""
+    """Clock facts. The uncertainty is that between the parts plus the largest two within parts;
+    None if one is unknown.
+    """
     if len(parts) == 1:
         return alignment.facts(parts[0].run.clocks)
     found = alignment.facts(ClockRecord())
     within = [part.run.clocks.uncertainty_ns for part in parts]
-    known = [found.uncertainty_ns, *sorted(max(0, bound) for bound in within if bound is not None)[-2:]]
+    known = [
+        found.uncertainty_ns,
+        *sorted(max(0, bound) for bound in within if bound is not None)[-2:],
+    ]
     bounds = [bound for bound in known if bound is not None]
-    return found.replace(uncertainty_ns=sum(bounds) if None not in within and found.uncertainty_ns is not None else None)
+    return found.replace(
+        uncertainty_ns=(
+            sum(bounds) if None not in within and found.uncertainty_ns is not None else None
+        )
+    )
 
 
 def _own_facts(part: _Part, first: RunRecord) -> PartRecord:
@@ -241,18 +310,24 @@ def _badness(status: str) -> int:
 
 
 def _hosts(parts: list[_Part]) -> tuple[HostRecord, ...]:
-    """Every host once. If two tasks of a host report different CPU counts or shares of other users, the larger value counts."""
+    """Every host once. If two tasks of a host report different CPU counts or shares of other users,
+    the larger value counts.
+    """
     found: dict[str | None, list[HostRecord]] = {}
     for host in (host for part in parts for host in part.run.hosts):
         found.setdefault(host.name, []).append(host)
-    return tuple(merge(records, {"cpus": max, "others_cpu_ratio": max}) for records in found.values())
+    return tuple(
+        merge(records, {"cpus": max, "others_cpu_ratio": max}) for records in found.values()
+    )
 
 
 _COSTS: Final = ("ns_per_span", "ns_per_call", "ns_per_cold_span", "ns_per_cold_call")
 
 
 def _capture(parts: list[_Part], alignment: ClockAlignment) -> CaptureRecord:
-    """Capture facts: a feature counts only if all parts have it, costs are the maximum, lists are concatenated."""
+    """Capture facts: a feature counts only if all parts have it, costs are the maximum, lists are
+    concatenated.
+    """
     captures = [part.run.capture for part in parts]
     found = merge(captures, {**dict.fromkeys(_COSTS, max), **dict.fromkeys(_LISTS, _concatenate)})
     sampled = [capture.sampled for capture in captures if capture.sampled]
@@ -266,7 +341,11 @@ def _capture(parts: list[_Part], alignment: ClockAlignment) -> CaptureRecord:
             notes=tuple(dict.fromkeys(note for series in sampled for note in series.notes)),
             damaged=sum(series.damaged or 0 for series in sampled),
             lost=sum(series.lost or 0 for series in sampled),
-            unsampled={name: note for series in reversed(sampled) for name, note in series.unsampled.items()},
+            unsampled={
+                name: note
+                for series in reversed(sampled)
+                for name, note in series.unsampled.items()
+            },
         ),
         gpu=_gpu(parts, alignment),
     )
@@ -277,7 +356,9 @@ def _concatenate(lists: list[tuple[Any, ...]]) -> tuple[Any, ...]:
 
 
 def _faults(parts: list[_Part]) -> FaultRecording | None:
-    """The facts of the first part that could not record page faults, otherwise those of the first part."""
+    """The facts of the first part that could not record page faults, otherwise those of the first
+    part.
+    """
     for part in parts:
         faults = part.run.capture.faults
         if faults and faults.reason:
@@ -288,11 +369,20 @@ def _faults(parts: list[_Part]) -> FaultRecording | None:
 def _gpu(parts: list[_Part], alignment: ClockAlignment) -> GpuCapture | None:
     found = [(part, part.run.capture.gpu) for part in parts if part.run.capture.gpu]
     windows = [
-        window.replace(start_ns=_align(window.start_ns, part, alignment), end_ns=_align(window.end_ns, part, alignment))
+        window.replace(
+            start_ns=_align(window.start_ns, part, alignment),
+            end_ns=_align(window.end_ns, part, alignment),
+        )
         for part, gpu in found
         for window in gpu.windows
     ]
-    return GpuCapture(windows=tuple(windows), notes=tuple(note for _, gpu in found for note in gpu.notes)) if found else None
+    return (
+        GpuCapture(
+            windows=tuple(windows), notes=tuple(note for _, gpu in found for note in gpu.notes)
+        )
+        if found
+        else None
+    )
 
 
 def _align(time_ns: int | None, part: _Part, alignment: ClockAlignment) -> int | None:
@@ -301,7 +391,9 @@ def _align(time_ns: int | None, part: _Part, alignment: ClockAlignment) -> int |
 
 
 def _own_counters(part: _Part, parts: list[_Part]) -> pl.DataFrame:
-    """Its sampled series. Series of the host itself are dropped if an earlier part of the same host has them."""
+    """Its sampled series. Series of the host itself are dropped if an earlier part of the same host
+    has them.
+    """
     before = {host.name for other in parts[: parts.index(part)] for host in other.run.hosts}
     duplicated = {host.name for host in part.run.hosts} & before
     is_duplicate = pl.col("pid").is_null() & pl.col("host").cast(pl.String).is_in(list(duplicated))
@@ -313,11 +405,18 @@ def _messages(first: _Part, part: _Part) -> Messages:
     clocks = part.run.clocks
     shift_ns = max(0, clocks.monotonic_shift_ns or 0)
     for found in first.run.clocks.messages:
-        if found.kernel is not None and (found.kernel, max(0, found.monotonic_shift_ns or 0)) == (clocks.kernel, shift_ns):
+        if found.kernel is not None and (found.kernel, max(0, found.monotonic_shift_ns or 0)) == (
+            clocks.kernel,
+            shift_ns,
+        ):
             return found.times
     return ()
 
 
 def _anchor(entry: ClockAnchor) -> Anchor | None:
-    times = [time for time in (entry.before_ns, entry.wall_ns, entry.after_ns) if time is not None and time >= 0]
+    times = [
+        time
+        for time in (entry.before_ns, entry.wall_ns, entry.after_ns)
+        if time is not None and time >= 0
+    ]
     return Anchor(*times) if len(times) == 3 else None

@@ -36,7 +36,11 @@ class Numbering:
         """The files that spans refer to, in the order of their ids."""
         known = {"file": list(self.files.values()), "path": texts(self.files)}
         missing = {name: None for name in FILE_COLUMNS if name not in known}
-        return pl.DataFrame({**known, **missing}, schema=table_schema(FILE_COLUMNS)) if self.files else empty_table(FILE_COLUMNS)
+        return (
+            pl.DataFrame({**known, **missing}, schema=table_schema(FILE_COLUMNS))
+            if self.files
+            else empty_table(FILE_COLUMNS)
+        )
 
 
 class StringIds:
@@ -63,7 +67,9 @@ class StringIds:
         self._uses = uses
 
     def number(self, strings: dict[int, bytes], known: dict[bytes, int]) -> int:
-        """Give the used strings their ids in the run; new ones are added to `known`. Returns how many uses are of no string."""
+        """Give the used strings their ids in the run; new ones are added to `known`. Returns how
+        many uses are of no string.
+        """
         self._table = np.full(len(self._uses) + 1, -1, np.int64)
         missing = self._num_large
         for number in np.flatnonzero(self._uses).tolist():
@@ -76,6 +82,8 @@ class StringIds:
     def map(self, numbers: _Array) -> _Array:
         """Ids of the run for these ids of the process. -1: no string."""
         last = len(self._table) - 1
-        places: _Array = np.minimum(numbers.astype(np.uint32, copy=False), last)  # as uint32, -1 is the largest value
+        places: _Array = np.minimum(
+            numbers.astype(np.uint32, copy=False), last
+        )  # as uint32, -1 is the largest value
         ids: _Array = self._table[places]
         return ids

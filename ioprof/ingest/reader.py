@@ -1,7 +1,8 @@
 """Reads a spool folder: the spans of all processes on one clock, with one set of file ids.
 
-A capture file may be truncated (killed process, full disk, interrupted copy) or may not be a capture file at all. Valid data is
-kept; invalid data is counted in `CaptureRecord.damaged`. Nothing raises.
+A capture file may be truncated (killed process, full disk, interrupted copy) or may not be a
+capture file at all. Valid data is kept; invalid data is counted in `CaptureRecord.damaged`. Nothing
+raises.
 """
 
 import threading
@@ -27,7 +28,13 @@ from ioprof.ingest.clocks.clock_messages import read_clock_messages
 from ioprof.ingest.clocks.clock_offset import Clock
 from ioprof.ingest.collectives import add_collectives
 from ioprof.ingest.job_window import JobWindow, in_window, without_begun_steps
-from ioprof.ingest.joining import FetchIndex, HelperIndex, Helpers, assign_batches, drop_duplicate_faults
+from ioprof.ingest.joining import (
+    FetchIndex,
+    HelperIndex,
+    Helpers,
+    assign_batches,
+    drop_duplicate_faults,
+)
 from ioprof.ingest.killed_workers import killed_workers
 from ioprof.ingest.kineto import add_windows
 from ioprof.ingest.numbering import Numbering
@@ -53,21 +60,27 @@ _BLOCKS_AHEAD: Final = 3
 
 
 def read_spool(folder: Path, run: RunRecord = _NOTHING_KNOWN) -> Trace:
-    """Read the spool folder of a job into a Trace. `run` holds known facts of the run; they are copied into `Trace.run`.
+    """Read the spool folder of a job into a Trace. `run` holds known facts of the run; they are
+    copied into `Trace.run`.
 
-    Adds `processes`; to `clocks` `zero_monotonic_ns`, the `anchors` and, if several hosts shared the folder, the clock offset
-    estimates (`ties`); to `capture` `damaged`, `unseen_processes`, and the facts of page faults, GPU windows and samples.
-    Raises `CaptureError` if there is no such folder.
+    Adds `processes`; to `clocks` `zero_monotonic_ns`, the `anchors` and, if several hosts shared
+    the folder, the clock offset estimates (`ties`); to `capture` `damaged`, `unseen_processes`, and
+    the facts of page faults, GPU windows and samples. Raises `CaptureError` if there is no such
+    folder.
     """
     return Spool(folder, run).trace()
 
 
 class Spool:
-    """A spool folder of which all is read but the dense spans, which `blocks` reads. Raises `CaptureError` if there is none."""
+    """A spool folder of which all is read but the dense spans, which `blocks` reads. Raises
+    `CaptureError` if there is none.
+    """
 
     def __init__(self, folder: Path, run: RunRecord = _NOTHING_KNOWN) -> None:
         if not folder.is_dir():
-            raise CaptureError(f"{folder}: no such spool folder; it is made by: ioprof record -- COMMAND")
+            raise CaptureError(
+                f"{folder}: no such spool folder; it is made by: ioprof record -- COMMAND"
+            )
         self._numbering = Numbering()
         captures = [open_capture(path) for path in sorted(folder.glob("*.ring"))]
         self._processes = processes_of(captures)
@@ -78,7 +91,9 @@ class Spool:
             for capture in whole:
                 window.limit(capture)
         with ThreadPoolExecutor(_THREADS) as threads:
-            for capture, rank, surveyed in zip(whole, ranks, threads.map(survey, whole), strict=True):
+            for capture, rank, surveyed in zip(
+                whole, ranks, threads.map(survey, whole), strict=True
+            ):
                 hold(capture, surveyed, rank, self._numbering)
         sidecar = read_sidecar_files(folder, self._processes, self._numbering)
         if window is not None:
@@ -87,26 +102,46 @@ class Spool:
         self._fetches = FetchIndex((capture.held for capture in whole), helpers)
         held = [(capture.host, capture.held) for capture in whole] + sidecar.spans
         tables = held + [(each.host, each.spans) for each in sidecar.collectives]
-        anchors = best_anchors([(capture.host, capture.anchor) for capture in whole] + sidecar.anchors)
-        starts = [(capture.host, capture.first_ns) for capture in whole if capture.first_ns is not None]
+        anchors = best_anchors(
+            [(capture.host, capture.anchor) for capture in whole] + sidecar.anchors
+        )
+        starts = [
+            (capture.host, capture.first_ns) for capture in whole if capture.first_ns is not None
+        ]
         known = read_clock_messages(folder)
         run = run.replace(clocks=run.clocks.replace(messages=known))
-        messages = {each.host: each.times for each in known if each.host and each.by == next(iter(anchors), None)}
+        messages = {
+            each.host: each.times
+            for each in known
+            if each.host and each.by == next(iter(anchors), None)
+        }
         clocks = [Clock(host, anchor) for host, anchor in anchors.items()]
         self._alignment = ClockAlignment(clocks, tables, starts, messages)
         facts = self._facts(folder, run, sidecar, captures)
         aligned = [self._alignment.align(host, table) for host, table in held]
-        table = assign_batches(drop_duplicate_faults(pl.concat([empty_table(SPAN_COLUMNS), *aligned])), helpers)
-        counters, stacks = (self._alignment.align_counters(sampled) for sampled in (sidecar.counters, sidecar.stacks))
-        found = add_windows(Trace(facts, table, self._numbering.files_table(), counters, stacks), folder)
-        collectives = [replace(each, spans=self._alignment.align(each.host, each.spans)) for each in sidecar.collectives]
+        table = assign_batches(
+            drop_duplicate_faults(pl.concat([empty_table(SPAN_COLUMNS), *aligned])), helpers
+        )
+        counters, stacks = (
+            self._alignment.align_counters(sampled)
+            for sampled in (sidecar.counters, sidecar.stacks)
+        )
+        found = add_windows(
+            Trace(facts, table, self._numbering.files_table(), counters, stacks), folder
+        )
+        collectives = [
+            replace(each, spans=self._alignment.align(each.host, each.spans))
+            for each in sidecar.collectives
+        ]
         if window is not None:
             found = self._with_whole_job(found, window, whole)
         self.held = add_collectives(found, collectives)
         """The trace without the spans that `blocks` reads."""
 
     def _with_whole_job(self, found: Trace, window: JobWindow, captures: list[Capture]) -> Trace:
-        """The trace without what is not in the window, and with what is known of the rest of the job."""
+        """The trace without what is not in the window, and with what is known of the rest of the
+        job.
+        """
         spans, num_steps = found.spans, 0
         whole_job = window.facts(captures, 0)
         if whole_job.is_part:
@@ -120,11 +155,17 @@ class Spool:
     @property
     def num_spans(self) -> int:
         """All spans; a few more where a page fault was recorded twice."""
-        dense = sum(capture.num_spans - len(capture.held) for process in self._processes for capture in process.captures)
+        dense = sum(
+            capture.num_spans - len(capture.held)
+            for process in self._processes
+            for capture in process.captures
+        )
         return dense + self.held.num_spans
 
     def blocks(self) -> Iterator[pl.DataFrame]:
-        """The spans that are not in `held`, some of one process at a time. The next ones are read while some are looked at."""
+        """The spans that are not in `held`, some of one process at a time. The next ones are read
+        while some are looked at.
+        """
         self._numbering.name_series()  # made once, not by each thread
         local, waiting = threading.local(), deque[Future[pl.DataFrame | None]]()
 
@@ -132,44 +173,80 @@ class Spool:
             if not hasattr(local, "buffers"):
                 local.buffers = Buffers()
             found = dense_spans(capture, place, local.buffers, process.rank, self._numbering)
-            return None if found is None else self._alignment.align(capture.host, self._fetches.assign(found))
+            return (
+                None
+                if found is None
+                else self._alignment.align(capture.host, self._fetches.assign(found))
+            )
 
-        captures = ((process, capture) for process in self._processes for capture in process.captures)
-        places = ((process, capture, place) for process, capture in captures for place in dense_places(capture))
+        captures = (
+            (process, capture) for process in self._processes for capture in process.captures
+        )
+        places = (
+            (process, capture, place)
+            for process, capture in captures
+            for place in dense_places(capture)
+        )
         with ThreadPoolExecutor(_THREADS) as threads:
             while True:
-                waiting.extend(threads.submit(read, *each) for each in islice(places, _BLOCKS_AHEAD - len(waiting)))
+                waiting.extend(
+                    threads.submit(read, *each)
+                    for each in islice(places, _BLOCKS_AHEAD - len(waiting))
+                )
                 if not waiting:
                     return
                 if (block := waiting.popleft().result()) is not None:
                     yield block
 
-    def storage_calls(self, host: str | None, pid: int | None, times_ns: npt.NDArray[Any]) -> pl.DataFrame:
-        """The reads of a process from storage, those between two of these times as one, at the last of their ends."""
+    def storage_calls(
+        self, host: str | None, pid: int | None, times_ns: npt.NDArray[Any]
+    ) -> pl.DataFrame:
+        """The reads of a process from storage, those between two of these times as one, at the last
+        of their ends.
+        """
         ends, sums = np.zeros(len(times_ns) + 1, np.int64), np.zeros(len(times_ns) + 1, np.int64)
-        captures = [each for process in self._processes if (process.host, process.pid) == (host, pid) for each in process.captures]
+        captures = [
+            each
+            for process in self._processes
+            if (process.host, process.pid) == (host, pid)
+            for each in process.captures
+        ]
         for records in chain.from_iterable(map(storage_reads, captures)):
-            read = self._alignment.align(host or "", pl.DataFrame({"end_ns": records["end_ns"]}), "end_ns")["end_ns"].to_numpy()
+            read = self._alignment.align(
+                host or "", pl.DataFrame({"end_ns": records["end_ns"]}), "end_ns"
+            )["end_ns"].to_numpy()
             place = np.searchsorted(times_ns, read, side="right")
             np.maximum.at(ends, place, read)
             np.add.at(sums, place, np.maximum(records["bytes"], 0))
         found = pl.DataFrame({"end_ns": ends, "bytes": sums}).filter(pl.col("bytes") > 0)
-        facts = found.with_columns(host=pl.lit(host), pid=pl.lit(pid), kind=pl.lit("read"), source=pl.lit("storage"))
+        facts = found.with_columns(
+            host=pl.lit(host), pid=pl.lit(pid), kind=pl.lit("read"), source=pl.lit("storage")
+        )
         missing = (pl.lit(None).alias(name) for name in SPAN_COLUMNS if name not in facts.columns)
-        return facts.with_columns(missing).select(*SPAN_COLUMNS).cast(pl.Schema(table_schema(SPAN_COLUMNS)))
+        return (
+            facts.with_columns(missing)
+            .select(*SPAN_COLUMNS)
+            .cast(pl.Schema(table_schema(SPAN_COLUMNS)))
+        )
 
     def trace(self) -> Trace:
         """The whole trace, in memory."""
         return replace(self.held, spans=pl.concat([*self.blocks(), self.held.spans]))
 
-    def _facts(self, folder: Path, run: RunRecord, sidecar: SidecarData, captures: list[Capture]) -> RunRecord:
+    def _facts(
+        self, folder: Path, run: RunRecord, sidecar: SidecarData, captures: list[Capture]
+    ) -> RunRecord:
         job = read_job_facts(folder, self._processes)
         recorded = run.capture.replace(
             fault_records=sidecar.fault_records,
             sampled=sidecar.sampled,
             unseen_processes=sidecar.unseen_processes,
             unobserved=job.unobserved,
-            damaged=(*run.capture.damaged, *(each for capture in captures for each in capture.damage_facts()), *sidecar.damaged),
+            damaged=(
+                *run.capture.damaged,
+                *(each for capture in captures for each in capture.damage_facts()),
+                *sidecar.damaged,
+            ),
         )
         records = (process.facts(self._alignment.align_time) for process in self._processes)
         described = with_cpus(records, folder, sidecar.sampled_processes)
@@ -185,7 +262,9 @@ class Spool:
 
 
 def _helpers(whole: list[Capture], sidecar: SidecarData) -> Helpers:
-    """See `HelperIndex`. Files are read for that only of processes that make their own batches and in which other threads read."""
+    """See `HelperIndex`. Files are read for that only of processes that make their own batches and
+    in which other threads read.
+    """
     found = HelperIndex(capture.held for capture in whole)
     for capture in whole:
         pid = int(capture.header["pid"])
@@ -199,13 +278,17 @@ def _helpers(whole: list[Capture], sidecar: SidecarData) -> Helpers:
 
 
 def _in_window(sidecar: SidecarData, since_ns: int | None) -> SidecarData:
-    """What was recorded from outside in the window. Its hosts share one clock: it is that of the host that records."""
+    """What was recorded from outside in the window. Its hosts share one clock: it is that of the
+    host that records.
+    """
     return replace(
         sidecar,
         spans=[(host, in_window(spans, since_ns)) for host, spans in sidecar.spans],
         counters=in_window(sidecar.counters, since_ns, "time_ns"),
         stacks=in_window(sidecar.stacks, since_ns, "time_ns"),
-        collectives=tuple(replace(each, spans=in_window(each.spans, since_ns)) for each in sidecar.collectives),
+        collectives=tuple(
+            replace(each, spans=in_window(each.spans, since_ns)) for each in sidecar.collectives
+        ),
     )
 
 
@@ -214,4 +297,6 @@ def _aligned_times(run: RunRecord, alignment: ClockAlignment) -> CommandTimes | 
     times, host = run.times, run.hosts[0].name if run.hosts else None
     if times is None or times.start_ns is None or times.end_ns is None or alignment.zero_ns is None:
         return None
-    return CommandTimes(*(alignment.align_time(host or "", time_ns) for time_ns in (times.start_ns, times.end_ns)))
+    return CommandTimes(
+        *(alignment.align_time(host or "", time_ns) for time_ns in (times.start_ns, times.end_ns))
+    )

@@ -1,8 +1,9 @@
-"""Reads the capture files (`*.ring`) of the processes of a job: the process that wrote each file, and its spans as tables.
+"""Reads the capture files (`*.ring`) of the processes of a job: the process that wrote each file,
+and its spans as tables.
 
-A file is read twice, in blocks, so that memory does not depend on its size: first for what is known of it as a whole, with the
-spans of the kinds that are held in memory; then for the rest. Times are those of the host until `clock_alignment` converts them.
-`native/FORMAT.md` specifies the bytes.
+A file is read twice, in blocks, so that memory does not depend on its size: first for what is known
+of it as a whole, with the spans of the kinds that are held in memory; then for the rest. Times are
+those of the host until `clock_alignment` converts them. `native/FORMAT.md` specifies the bytes.
 """
 
 import stat
@@ -19,10 +20,29 @@ import polars as pl
 from ioprof.clock import Anchor
 from ioprof.format.layout import FILE_HEADER_DTYPE, RECORD_DTYPE
 from ioprof.format.run_record import Damage, ProcessRecord, ReadCounters
-from ioprof.format.schema import DENSE_KINDS, KINDS, NOTED, PYTHON_PROGRAM, RANK_SOURCES, ROLES, SOURCES, SPAN_COLUMNS, WRITERS
+from ioprof.format.schema import (
+    DENSE_KINDS,
+    KINDS,
+    NOTED,
+    PYTHON_PROGRAM,
+    RANK_SOURCES,
+    ROLES,
+    SOURCES,
+    SPAN_COLUMNS,
+    WRITERS,
+)
 from ioprof.format.trace import empty_table, table_schema
 from ioprof.format.wire_format import CHUNK_BYTES, FORMAT_VERSION, HEADER_BYTES, MAGIC
-from ioprof.ingest.chunks import TALLIES, Buffers, ChunkHeaders, Spans, block_places, read_block, read_blocks, read_headers
+from ioprof.ingest.chunks import (
+    TALLIES,
+    Buffers,
+    ChunkHeaders,
+    Spans,
+    block_places,
+    read_block,
+    read_blocks,
+    read_headers,
+)
 from ioprof.ingest.job_sums import JobSums
 from ioprof.ingest.numbering import Numbering, StringIds
 from ioprof.ingest.untrusted_values import anchor_of, damage_facts, nullable, text, valid_ids
@@ -30,8 +50,15 @@ from ioprof.ingest.untrusted_values import anchor_of, damage_facts, nullable, te
 _SERIES: Final = table_schema(SPAN_COLUMNS)
 _KINDS: Final = pl.Series(KINDS, dtype=_SERIES["kind"])
 _SOURCES: Final = pl.Series(SOURCES, dtype=_SERIES["source"])
-_IS_DENSE: Final = np.array([False, *(kind in DENSE_KINDS and kind != "fault" for kind in KINDS), *[False] * (255 - len(KINDS))])
-"""By the number of a kind, whether its spans are read in blocks. Faults are not, since what they fetched depends on all of them."""
+_IS_DENSE: Final = np.array(
+    [
+        False,
+        *(kind in DENSE_KINDS and kind != "fault" for kind in KINDS),
+        *[False] * (255 - len(KINDS)),
+    ]
+)
+"""By the number of a kind, whether its spans are read in blocks. Faults are not, since what they
+fetched depends on all of them."""
 _IS_READ: Final = np.array([number == KINDS.index("read") + 1 for number in range(256)])
 
 _Array = npt.NDArray[Any]
@@ -90,7 +117,9 @@ class Capture:
 
     @property
     def rank_source(self) -> int:
-        """Index in `RANK_SOURCES`; lower is more reliable. A rank set by ioprof's built-in job counts as reliable as torch's."""
+        """Index in `RANK_SOURCES`; lower is more reliable. A rank set by ioprof's built-in job
+        counts as reliable as torch's.
+        """
         return max(1, min(int(self.header["rank_source"]), len(RANK_SOURCES)))
 
     @property
@@ -120,8 +149,12 @@ class Process:
         """Its process id on that host."""
         return int(self.captures[0].header["pid"])
 
-    def facts(self, align_time: Callable[[str, int], int] = lambda _, time_ns: time_ns) -> ProcessRecord:
-        """Its entry in `RunRecord.processes`; `align_time` converts a time of a host to one of the run."""
+    def facts(
+        self, align_time: Callable[[str, int], int] = lambda _, time_ns: time_ns
+    ) -> ProcessRecord:
+        """Its entry in `RunRecord.processes`; `align_time` converts a time of a host to one of the
+        run.
+        """
         spans = [capture for capture in self.captures if not capture.sees_reads] or self.captures
         own = spans[-1].header
         starts = [capture.first_ns for capture in self.captures if capture.first_ns is not None]
@@ -132,7 +165,14 @@ class Process:
             parent_pid=int(own["parent_pid"]),
             role=self._role(),
             rank=self.rank,
-            worker=next((int(capture.header["worker"]) for capture in spans if capture.header["worker"] >= 0), None),
+            worker=next(
+                (
+                    int(capture.header["worker"])
+                    for capture in spans
+                    if capture.header["worker"] >= 0
+                ),
+                None,
+            ),
             closed=bool(own["closed"]),
             lost=_total(int(capture.header["lost"]) for capture in self.captures),
             spans=sum(capture.num_spans for capture in self.captures),
@@ -143,7 +183,9 @@ class Process:
         )
 
     def _killed_in_batch(self) -> int | None:
-        """Number of the batch that it was making when it was killed. A process that ends by itself closes at least one file."""
+        """Number of the batch that it was making when it was killed. A process that ends by itself
+        closes at least one file.
+        """
         making = max(int(capture.header["making"]) for capture in self.captures)
         is_killed = not any(capture.header["closed"] for capture in self.captures)
         return making - 1 if is_killed and 0 < making < 1 << 63 else None
@@ -153,30 +195,54 @@ class Process:
         return ROLES[min(*roles, len(ROLES) - 1)]
 
     def _reads(self) -> ReadCounters | None:
-        """The totals of the capture library and the proc io counters of the kernel; None if the library was not loaded."""
+        """The totals of the capture library and the proc io counters of the kernel; None if the
+        library was not loaded.
+        """
         captures = [capture for capture in self.captures if capture.sees_reads]
         if not captures:
             return None
-        if any(capture.since_ns is not None for capture in captures):  # they count since the process began
+        if any(
+            capture.since_ns is not None for capture in captures
+        ):  # they count since the process began
             return ReadCounters(spans=sum(capture.num_spans for capture in captures))
         compared = [capture.header for capture in captures if capture.header["io_time_ns"] > 0]
         io_counters = ("io_rchar", "io_syscr", "io_read_bytes", "seen_bytes", "seen_calls")
-        noted = {word for capture in captures for bit, word in enumerate(NOTED) if int(capture.header["noted"]) >> bit & 1}
+        noted = {
+            word
+            for capture in captures
+            for bit, word in enumerate(NOTED)
+            if int(capture.header["noted"]) >> bit & 1
+        }
         if len(captures) < len(self.captures):  # the Python hooks were started, too
             noted.discard(PYTHON_PROGRAM)
-        found: dict[str, Any] = {name: _total(capture.tallies.get(name, 0) for capture in captures) for name in TALLIES}
-        found |= {name: _total(int(header[name]) for header in compared) if compared else None for name in io_counters}
-        return ReadCounters(spans=sum(capture.num_spans for capture in captures), noted=tuple(sorted(noted)), **found)
+        found: dict[str, Any] = {
+            name: _total(capture.tallies.get(name, 0) for capture in captures) for name in TALLIES
+        }
+        found |= {
+            name: _total(int(header[name]) for header in compared) if compared else None
+            for name in io_counters
+        }
+        return ReadCounters(
+            spans=sum(capture.num_spans for capture in captures),
+            noted=tuple(sorted(noted)),
+            **found,
+        )
 
 
 def _total(counts: Iterable[int]) -> int:
-    """The sum, at most the largest uint64: headers of damaged files may hold any counts, and run.json holds no larger number."""
+    """The sum, at most the largest uint64: headers of damaged files may hold any counts, and
+    run.json holds no larger number.
+    """
     return min(sum(counts), 2**64 - 1)
 
 
 def processes_of(captures: list[Capture]) -> list[Process]:
-    """The processes whose files can be read. Ranks come from the most reliable source that occurs in the job."""
-    whole = sorted((capture for capture in captures if capture.header is not None), key=_creation_order)
+    """The processes whose files can be read. Ranks come from the most reliable source that occurs
+    in the job.
+    """
+    whole = sorted(
+        (capture for capture in captures if capture.header is not None), key=_creation_order
+    )
     best = min((capture.rank_source for capture in whole if capture.rank is not None), default=0)
     processes: dict[tuple[str, int], Process] = {}
     for capture in whole:
@@ -216,7 +282,9 @@ class Survey:
 
 
 def survey(capture: Capture) -> Survey:
-    """Read an opened capture file: all but its dense spans. Sets what the capture knows of its spans, except for `held`."""
+    """Read an opened capture file: all but its dense spans. Sets what the capture knows of its
+    spans, except for `held`.
+    """
     found = Survey()
     try:
         with open(capture.path, "rb") as file:
@@ -240,16 +308,27 @@ def survey(capture: Capture) -> Survey:
                     found.held.append((block.records[held], block.tids[held]))
     except OSError as error:
         capture.damage[f"cannot be read: {error.strerror}"] += 1
-        capture.num_spans, capture.first_ns, capture.last_ns, capture.headers = 0, None, None, ChunkHeaders()
+        capture.num_spans, capture.first_ns, capture.last_ns, capture.headers = (
+            0,
+            None,
+            None,
+            ChunkHeaders(),
+        )
         return Survey()
     _check_header(capture, len(capture.headers.is_stale))
     return found
 
 
 def hold(capture: Capture, found: Survey, rank: int | None, numbering: Numbering) -> None:
-    """Set `Capture.held` of a file that was surveyed, of a process with that rank, and give its strings their ids in the run."""
-    known = {number: data for number, data in found.strings.items() if number < capture.headers.num_slots}
-    missing = capture.files.number(known, numbering.files) + capture.names.number(known, numbering.names)
+    """Set `Capture.held` of a file that was surveyed, of a process with that rank, and give its
+    strings their ids in the run.
+    """
+    known = {
+        number: data for number, data in found.strings.items() if number < capture.headers.num_slots
+    }
+    missing = capture.files.number(known, numbering.files) + capture.names.number(
+        known, numbering.names
+    )
     capture.damage["a span refers to a string that does not exist"] += missing
     tables = [_table(capture, rank, records, tids, numbering) for records, tids in found.held]
     capture.held = pl.concat([empty_table(SPAN_COLUMNS), *tables])
@@ -273,7 +352,9 @@ def _add_times(capture: Capture, block: Spans) -> None:
 
 
 def dense_places(capture: Capture) -> list[tuple[int, int]]:
-    """The blocks of a capture file that was surveyed which may have spans that are not in `Capture.held`."""
+    """The blocks of a capture file that was surveyed which may have spans that are not in
+    `Capture.held`.
+    """
     if len(capture.held) == capture.num_spans:
         return []
     with open(capture.path, "rb") as file:
@@ -281,15 +362,23 @@ def dense_places(capture: Capture) -> list[tuple[int, int]]:
 
 
 def dense_spans(
-    capture: Capture, place: tuple[int, int], buffers: Buffers, rank: int | None, numbering: Numbering
+    capture: Capture,
+    place: tuple[int, int],
+    buffers: Buffers,
+    rank: int | None,
+    numbering: Numbering,
 ) -> pl.DataFrame | None:
-    """The spans of one of the `dense_places` which are not in `Capture.held`; None: there are none."""
+    """The spans of one of the `dense_places` which are not in `Capture.held`; None: there are
+    none.
+    """
     with open(capture.path, "rb") as file:
         block = read_block(file, place, buffers, capture.headers, Counter(), _IS_DENSE)
     if block is None:
         return None
     block = _in_window(capture, block)
-    return _table(capture, rank, block.records, block.tids, numbering) if len(block.records) else None
+    return (
+        _table(capture, rank, block.records, block.tids, numbering) if len(block.records) else None
+    )
 
 
 def storage_reads(capture: Capture) -> Iterator[_Array]:
@@ -305,8 +394,8 @@ def storage_reads(capture: Capture) -> Iterator[_Array]:
 
 
 def reads_without_batch(capture: Capture) -> Iterator[tuple[_Array, _Array, _Array]]:
-    """Thread, start and end of the reads in a capture file that was surveyed which have no batch, and whose bytes no other process
-    sent; in blocks.
+    """Thread, start and end of the reads in a capture file that was surveyed which have no batch,
+    and whose bytes no other process sent; in blocks.
     """
     buffers = Buffers()
     sent = [SOURCES.index(source) + 1 for source in ("socket", "pipe")]
@@ -336,16 +425,27 @@ def _header(data: bytes, damage: Counter[str]) -> Any:
     else:
         header = np.frombuffer(data, FILE_HEADER_DTYPE, count=1)[0]
         expected = (MAGIC, FORMAT_VERSION, RECORD_DTYPE.itemsize, CHUNK_BYTES, HEADER_BYTES)
-        if tuple(header[name] for name in ("magic", "version", "record_bytes", "chunk_bytes", "header_bytes")) == expected:
+        if (
+            tuple(
+                header[name]
+                for name in ("magic", "version", "record_bytes", "chunk_bytes", "header_bytes")
+            )
+            == expected
+        ):
             return header
         damage["not a capture file that this version of ioprof reads"] += 1
     return None
 
 
 def _check_header(capture: Capture, num_chunks: int) -> None:
-    """Count invalid header fields. Missing chunks are expected after a full disk (`lost` > 0), and one per thread after a kill."""
+    """Count invalid header fields. Missing chunks are expected after a full disk (`lost` > 0), and
+    one per thread after a kill.
+    """
     header = capture.header
-    missing, copying = int(header["chunks"]) - num_chunks, 0 if header["closed"] else capture.headers.num_homes
+    missing, copying = (
+        int(header["chunks"]) - num_chunks,
+        0 if header["closed"] else capture.headers.num_homes,
+    )
     if missing > copying and not header["lost"]:
         capture.damage["truncated: it has fewer chunks than were written"] += 1
     if int(header["role"]) >= len(ROLES):
@@ -354,16 +454,25 @@ def _check_header(capture: Capture, num_chunks: int) -> None:
         capture.damage["its wall clock reading is invalid"] += 1
 
 
-def _table(capture: Capture, rank: int | None, records: _Array, tids: _Array, numbering: Numbering) -> pl.DataFrame:
+def _table(
+    capture: Capture, rank: int | None, records: _Array, tids: _Array, numbering: Numbering
+) -> pl.DataFrame:
     """The spans of one process with file ids and names of the run; times are those of the host."""
     rows = len(tids)
-    columns = {  # copies, since polars may keep the memory of an array, and that of a block is used again
+    # copies, since polars may keep the memory of an array, and that of a block is used again
+    columns = {
         "start_ns": pl.Series(records["start_ns"].copy()),
         "end_ns": pl.Series(records["end_ns"].copy()),
         "kind": _gather(_KINDS, records["kind"].astype(np.int64) - 1),
         "host": _constant(capture.host, _SERIES["host"], rows),
-        "rank": _constant(rank if rank is not None and 0 <= rank < 1 << 31 else None, pl.Int32(), rows),
-        "pid": _constant(int(capture.header["pid"]) if capture.header["pid"] < 1 << 31 else None, pl.Int32(), rows),
+        "rank": _constant(
+            rank if rank is not None and 0 <= rank < 1 << 31 else None, pl.Int32(), rows
+        ),
+        "pid": _constant(
+            int(capture.header["pid"]) if capture.header["pid"] < 1 << 31 else None,
+            pl.Int32(),
+            rows,
+        ),
         "tid": nullable(valid_ids(tids)),
         "file": _nullable(capture.files.map(records["file"])),
         "source": _gather(_SOURCES, records["source"].astype(np.int64) - 1),

@@ -1,4 +1,6 @@
-"""Files in a spool folder other than the capture files of processes: page faults, samples, settings of the job."""
+"""Files in a spool folder other than the capture files of processes: page faults, samples, settings
+of the job.
+"""
 
 import json
 from collections.abc import Iterator
@@ -36,7 +38,8 @@ FOLDS: Final[dict[str, tuple[Fold, int]]] = {
     "stacks-*.bin": (fold_stacks, 0),
     f"*{SUFFIX}": (fold_faults, HEADER_BYTES),
 }
-"""The files of a spool whose oldest part can be dropped while they are written: by pattern, how, and the bytes of their header."""
+"""The files of a spool whose oldest part can be dropped while they are written: by pattern, how,
+and the bytes of their header."""
 
 _OF_LOADER: Final = ("dataset", "batch_size", "workers", "prefetch", "persistent_workers")
 """Settings in run.json that are those of a loader."""
@@ -60,20 +63,36 @@ class SidecarData:
 
 
 def read_sidecar_files(folder: Path, processes: list[Process], numbering: Numbering) -> SidecarData:
-    """Read the perf files and samples of a spool folder. Ranks come from `processes`, file ids from `numbering`."""
-    ranks = {(process.host, process.pid): process.rank for process in processes if process.rank is not None}
-    faults = [(path.name, read_faults(path, numbering.file)) for path in sorted(folder.glob(f"*{SUFFIX}"))]
+    """Read the perf files and samples of a spool folder. Ranks come from `processes`, file ids from
+    `numbering`.
+    """
+    ranks = {
+        (process.host, process.pid): process.rank
+        for process in processes
+        if process.rank is not None
+    }
+    faults = [
+        (path.name, read_faults(path, numbering.file)) for path in sorted(folder.glob(f"*{SUFFIX}"))
+    ]
     counters = read_counters(folder, ranks)
     damaged = [entry for name, found in faults for entry in damage_facts(name, found.damage)]
-    damaged += unreadable(path for pattern in ("facts-*.jsonl", "clocks-*.jsonl") for path in sorted(folder.glob(pattern)))
+    damaged += unreadable(
+        path
+        for pattern in ("facts-*.jsonl", "clocks-*.jsonl")
+        for path in sorted(folder.glob(pattern))
+    )
     stacks, damaged_stacks = read_stacks(folder, processes)
     return SidecarData(
         spans=[(found.host, _fill_ranks(found.spans, ranks)) for _, found in faults if found.host],
         anchors=[(found.host, found.anchor) for _, found in faults if found.host],
         counters=counters.table,
         fault_records=tuple(found.facts for _, found in faults),
-        sampled=SampledSeries.of({"notes": list(counters.notes), "damaged": counters.damaged, "lost": counters.lost}),
-        unseen_processes=tuple(_unseen(faults, counters, {(process.host, process.pid) for process in processes})),
+        sampled=SampledSeries.of(
+            {"notes": list(counters.notes), "damaged": counters.damaged, "lost": counters.lost}
+        ),
+        unseen_processes=tuple(
+            _unseen(faults, counters, {(process.host, process.pid) for process in processes})
+        ),
         damaged=damaged + damaged_stacks,
         stacks=stacks,
         sampled_processes=counters.processes,
@@ -81,16 +100,29 @@ def read_sidecar_files(folder: Path, processes: list[Process], numbering: Number
     )
 
 
-def _unseen(faults: list[tuple[str, Faults]], counters: Counters, captured: set[tuple[str, int]]) -> Iterator[UnseenProcess]:
-    """Processes for which the spool was not there, and those that called execve and did not load the capture library."""
-    unseeing = [each for each in counters.processes if not each.sees_spool and (each.host, each.pid) not in captured]
+def _unseen(
+    faults: list[tuple[str, Faults]], counters: Counters, captured: set[tuple[str, int]]
+) -> Iterator[UnseenProcess]:
+    """Processes for which the spool was not there, and those that called execve and did not load
+    the capture library.
+    """
+    unseeing = [
+        each
+        for each in counters.processes
+        if not each.sees_spool and (each.host, each.pid) not in captured
+    ]
     hidden = {(each.host, each.pid): each.command for each in unseeing}
-    yield from (UnseenProcess(host, pid, name, sees_spool=False) for (host, pid), name in sorted(hidden.items()))
+    yield from (
+        UnseenProcess(host, pid, name, sees_spool=False)
+        for (host, pid), name in sorted(hidden.items())
+    )
     tables = [found.processes.filter(~pl.col("captured")) for _, found in faults if found.host]
     rows = pl.concat(tables).iter_rows(named=True) if tables else iter(())
     for row in rows:
         if (row["host"], row["pid"]) not in captured | hidden.keys():
-            yield UnseenProcess(host=row["host"], pid=row["pid"], name=row["executable"] or row["name"])
+            yield UnseenProcess(
+                host=row["host"], pid=row["pid"], name=row["executable"] or row["name"]
+            )
 
 
 def _fill_ranks(spans: pl.DataFrame, ranks: dict[tuple[str, int], int]) -> pl.DataFrame:
@@ -119,9 +151,10 @@ class JobFacts:
 def read_job_facts(folder: Path, processes: list[Process]) -> JobFacts:
     """What the `facts-*.jsonl` files say that the processes wrote.
 
-    If a setting occurs several times, the first value counts; libraries are collected, and of shards the most count. Settings of a
-    loader are those of the one that the job trains from: one to validate from may begin before it (Lightning's sanity check).
-    See `ioprof.instrument.hooks.state`.
+    If a setting occurs several times, the first value counts; libraries are collected, and of
+    shards the most count. Settings of a loader are those of the one that the job trains from: one
+    to validate from may begin before it (Lightning's sanity check). See
+    `ioprof.instrument.hooks.state`.
     """
     config: dict[str, Any] = {}
     libraries: dict[str, None] = {}
@@ -142,7 +175,9 @@ def read_job_facts(folder: Path, processes: list[Process]) -> JobFacts:
     if libraries:
         config["libraries"] = list(libraries)
     merged = merge_loaders(loaders)
-    if (trained := next((loader for loader in merged if loader.is_trained_from), None)) is not None and "workers" in config:
+    if (
+        trained := next((loader for loader in merged if loader.is_trained_from), None)
+    ) is not None and "workers" in config:
         config |= {name: getattr(trained, name) for name in _OF_LOADER}
     ranks = {process.rank for process in processes} - {None}
     record = ConfigRecord.of({"ranks": len(ranks), **config} if ranks else config)

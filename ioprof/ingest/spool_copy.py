@@ -1,4 +1,6 @@
-"""Copies the spool of a job that goes on, which is read afterwards as that of a job that has ended."""
+"""Copies the spool of a job that goes on, which is read afterwards as that of a job that has
+ended.
+"""
 
 import os
 from pathlib import Path
@@ -19,13 +21,22 @@ _PIECE_BYTES: Final = 1 << 20
 
 
 def copy_spool(spool: Path, folder: Path, host: str) -> None:
-    """Copy a spool of this host as it is now, without its holes: each file as it is at one moment. Raises OSError."""
+    """Copy a spool of this host as it is now, without its holes: each file as it is at one moment.
+    Raises OSError.
+    """
     with locked(spool, wait=True):
-        state = KeptState.load(spool) or KeptState(host=host, wall_offset_ns=clock.anchor().offset_ns, keep_ns=None)
+        state = KeptState.load(spool) or KeptState(
+            host=host, wall_offset_ns=clock.anchor().offset_ns, keep_ns=None
+        )
         state.end_ns, state.ended = clock.monotonic_ns(), False
         state.save(folder)
         for path in sorted(spool.iterdir()):
-            if path.name in (KEPT, LOCK) or path.name.startswith(".") or not path.is_file() or path.is_symlink():
+            if (
+                path.name in (KEPT, LOCK)
+                or path.name.startswith(".")
+                or not path.is_file()
+                or path.is_symlink()
+            ):
                 continue
             if path.suffix == ".ring":
                 _copy_capture_file(path, folder / path.name)
@@ -39,17 +50,24 @@ def _copy_parts(source: Path, target: Path) -> None:
         descriptor = reading.fileno()
         size = os.fstat(descriptor).st_size
         for start, end in data_parts(descriptor, 0, 1):
-            while start < end and (piece := os.pread(descriptor, min(_PIECE_BYTES, end - start), start)):
+            while start < end and (
+                piece := os.pread(descriptor, min(_PIECE_BYTES, end - start), start)
+            ):
                 start += os.pwrite(writing.fileno(), piece, start)
         os.ftruncate(writing.fileno(), size)
 
 
 def _copy_capture_file(source: Path, target: Path) -> None:
-    """Active chunks first: what one flushes after it was copied is in the copy already, and its flushed copy is left out."""
+    """Active chunks first: what one flushes after it was copied is in the copy already, and its
+    flushed copy is left out.
+    """
     with open(source, "rb", buffering=0) as reading, open(target, "wb", buffering=0) as writing:
         descriptor = reading.fileno()
         places = _places(descriptor)
-        headers = {place: _header(os.pread(descriptor, CHUNK_HEADER_BYTES, _offset(place))) for place in places}
+        headers = {
+            place: _header(os.pread(descriptor, CHUNK_HEADER_BYTES, _offset(place)))
+            for place in places
+        }
         flushes = {}
         for place, header in headers.items():
             if int(header["origin"]) == place + 1:
@@ -60,7 +78,9 @@ def _copy_capture_file(source: Path, target: Path) -> None:
             chunk = os.pread(descriptor, CHUNK_BYTES, _offset(place))
             header = _header(chunk)
             origin = int(header["origin"])
-            is_copy = 0 < origin != place + 1 and int(header["state"]) >> 32 < flushes.get(origin, 0)
+            is_copy = 0 < origin != place + 1 and int(header["state"]) >> 32 < flushes.get(
+                origin, 0
+            )
             if is_copy or origin == 0:
                 os.pwrite(writing.fileno(), chunk, _offset(place))
         size = os.fstat(descriptor).st_size
@@ -70,7 +90,9 @@ def _copy_capture_file(source: Path, target: Path) -> None:
 
 
 def _closed(data: bytes, num_chunks: int) -> bytes:
-    """The header of a file of so many chunks; what a process that lives recorded so far is whole."""
+    """The header of a file of so many chunks; what a process that lives recorded so far is
+    whole.
+    """
     if len(data) < FILE_HEADER_DTYPE.itemsize:
         return data
     header = np.frombuffer(data[: FILE_HEADER_DTYPE.itemsize], FILE_HEADER_DTYPE).copy()
@@ -103,7 +125,9 @@ def _stable_chunk(descriptor: int, place: int) -> bytes:
 
 
 def _header(data: bytes) -> Any:
-    return np.frombuffer(data[:CHUNK_HEADER_BYTES].ljust(CHUNK_HEADER_BYTES, b"\0"), CHUNK_HEADER_DTYPE)[0]
+    return np.frombuffer(
+        data[:CHUNK_HEADER_BYTES].ljust(CHUNK_HEADER_BYTES, b"\0"), CHUNK_HEADER_DTYPE
+    )[0]
 
 
 def _offset(place: int) -> int:

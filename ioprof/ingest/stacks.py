@@ -1,4 +1,6 @@
-"""Reads the stack samples of a spool folder into a table; `ioprof.format.stack_format` specifies the file."""
+"""Reads the stack samples of a spool folder into a table; `ioprof.format.stack_format` specifies
+the file.
+"""
 
 import json
 import struct
@@ -31,7 +33,9 @@ _RECORD: Final = struct.Struct("<II")
 _CODE: Final = struct.Struct("<IiIIII")
 _FRAME: Final = struct.Struct("<Ii")
 _SAMPLES: Final = np.dtype([("time_ns", "<u8"), ("target", "<u4"), ("stack", "<u4")])
-_HOLDERS: Final = np.dtype([("time_ns", "<u8"), ("target", "<u4"), ("stack", "<u4"), ("thread", "<u4"), ("unused", "<u4")])
+_HOLDERS: Final = np.dtype(
+    [("time_ns", "<u8"), ("target", "<u4"), ("stack", "<u4"), ("thread", "<u4"), ("unused", "<u4")]
+)
 THREAD_NAMES: Final = "thread_names"
 """Key of the facts that `ioprof.instrument.hooks.thread_names` records."""
 _ENCODINGS: Final = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
@@ -41,7 +45,8 @@ _BEFORE_THREADS: Final = "ioprof.spool.stacks/1"
 
 
 def read_stacks(spool: Path, processes: list[Process]) -> tuple[pl.DataFrame, list[Damage]]:
-    """All samples in the folder, with columns of `ioprof.format.schema.STACK_COLUMNS` and CLOCK_MONOTONIC times, and what is damaged.
+    """All samples in the folder, with columns of `ioprof.format.schema.STACK_COLUMNS` and
+    CLOCK_MONOTONIC times, and what is damaged.
 
     Ranks and roles come from `processes`. Never raises for invalid contents.
     """
@@ -71,8 +76,9 @@ def read_stacks(spool: Path, processes: list[Process]) -> tuple[pl.DataFrame, li
 
 
 def fold_stacks(_header: bytes, state: bytes, part: bytes, _folder: bytes) -> tuple[bytes, int]:
-    """The records that later samples may refer to: those of all code and stacks, and of one target for each thread, since the
-    kernel gives a number again only when its thread has ended (`appended_files.Fold`).
+    """The records that later samples may refer to: those of all code and stacks, and of one target
+    for each thread, since the kernel gives a number again only when its thread has ended
+    (`appended_files.Fold`).
     """
     data, place, targets = state + part, 0, dict[tuple[int, int], bytes]()
     texts, others = dict[bytes, None](), list[bytes]()
@@ -96,7 +102,9 @@ def _thread_of_target(data: bytes) -> tuple[int, int] | None:
     """Its process and thread."""
     try:
         value = json.loads(data)
-        return (int(value["pid"]), int(value.get("tid", value["pid"]))) if "target" in value else None
+        return (
+            (int(value["pid"]), int(value.get("tid", value["pid"]))) if "target" in value else None
+        )
     except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
         return None
 
@@ -147,7 +155,10 @@ class _File:
         elif kind == CODE_RECORD:
             self._add_code(data)
         elif kind == STACK_RECORD:
-            frames = [self.codes[code].frame(instruction) for code, instruction in _FRAME.iter_unpack(data[4:])]
+            frames = [
+                self.codes[code].frame(instruction)
+                for code, instruction in _FRAME.iter_unpack(data[4:])
+            ]
             self.stacks[int.from_bytes(data[:4], "little")] = "\n".join(reversed(frames))
         elif kind == SAMPLES_RECORD:
             self.samples.append(np.frombuffer(data, _SAMPLES))
@@ -158,7 +169,11 @@ class _File:
 
     def _add_text(self, value: Mapping[str, Any]) -> None:
         if "target" in value:
-            target, pid, tid = int(value["target"]), int(value["pid"]), int(value.get("tid", value["pid"]))
+            target, pid, tid = (
+                int(value["target"]),
+                int(value["pid"]),
+                int(value.get("tid", value["pid"])),
+            )
             if not (0 <= target < 1 << 32 and 0 <= pid < 1 << 31 and 0 <= tid < 1 << 31):
                 raise ValueError(value)
             self.pids[target], self.tids[target] = pid, tid
@@ -168,7 +183,9 @@ class _File:
             self.host, self.package = str(value["host"]), str(value["package"])
 
     def _add_code(self, data: bytes) -> None:
-        number, first_line, name_width, name_bytes, function_width, function_bytes = _CODE.unpack_from(data)
+        number, first_line, name_width, name_bytes, function_width, function_bytes = (
+            _CODE.unpack_from(data)
+        )
         names = data[_CODE.size :]
         filename = _text(names[:name_bytes], name_width)
         function = _text(names[name_bytes : name_bytes + function_bytes], function_width)
@@ -181,7 +198,11 @@ class _File:
 def _text(data: bytes, width: int) -> str:
     """A string as CPython keeps it, on one line and without what no table can hold."""
     text = data.decode(_ENCODINGS[width], "replace")
-    return text if text.isprintable() else "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
+    return (
+        text
+        if text.isprintable()
+        else "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
+    )
 
 
 def _table(file: _File, who: dict[int, tuple[int | None, str]]) -> pl.DataFrame:
@@ -192,23 +213,42 @@ def _table(file: _File, who: dict[int, tuple[int | None, str]]) -> pl.DataFrame:
     schema = table_schema(STACK_COLUMNS)
     known = pl.DataFrame(
         [
-            (target, file.host, who.get(pid, (None, ""))[0], pid, file.tids[target], who.get(pid, (None, "other"))[1])
+            (
+                target,
+                file.host,
+                who.get(pid, (None, ""))[0],
+                pid,
+                file.tids[target],
+                who.get(pid, (None, "other"))[1],
+            )
             for target, pid in file.pids.items()
         ],
-        schema={"target": pl.UInt32(), **{name: schema[name] for name in ("host", "rank", "pid", "tid", "role")}},
+        schema={
+            "target": pl.UInt32(),
+            **{name: schema[name] for name in ("host", "rank", "pid", "tid", "role")},
+        },
         orient="row",
     )
     texts = pl.DataFrame(
-        {"number": list(file.stacks), "stack": list(file.stacks.values())}, schema={"number": pl.UInt32(), "stack": schema["stack"]}
+        {"number": list(file.stacks), "stack": list(file.stacks.values())},
+        schema={"number": pl.UInt32(), "stack": schema["stack"]},
     )
-    rows = pl.DataFrame({"time_ns": samples["time_ns"].astype(np.int64), "target": samples["target"], "number": samples["stack"]})
+    rows = pl.DataFrame(
+        {
+            "time_ns": samples["time_ns"].astype(np.int64),
+            "target": samples["target"],
+            "number": samples["stack"],
+        }
+    )
     joined = rows.join(known, on="target", how="inner", maintain_order="left").join(
         texts, on="number", how="inner", maintain_order="left"
     )
     return joined.select(pl.col(name).cast(dtype) for name, dtype in schema.items())
 
 
-def _holders(file: _File, who: dict[int, tuple[int | None, str]], names: Mapping[tuple[str, int, int], str]) -> pl.DataFrame:
+def _holders(
+    file: _File, who: dict[int, tuple[int | None, str]], names: Mapping[tuple[str, int, int], str]
+) -> pl.DataFrame:
     """The samples of threads that held the lock; each stack begins with a frame for the thread."""
     rows = []
     for time_ns, target, stack, thread, _ in np.concatenate(file.holders).tolist():
@@ -218,7 +258,17 @@ def _holders(file: _File, who: dict[int, tuple[int | None, str]], names: Mapping
         rank, role = who.get(pid, (None, "other"))
         name = names.get((file.host, pid, thread)) or f"thread {thread}"
         frames = file.stacks.get(stack, NOT_READ)
-        rows.append((time_ns, file.host, rank, pid, thread, role, f"{HOLDER}:0:{name.replace(':', ' ')}\n{frames}"))
+        rows.append(
+            (
+                time_ns,
+                file.host,
+                rank,
+                pid,
+                thread,
+                role,
+                f"{HOLDER}:0:{name.replace(':', ' ')}\n{frames}",
+            )
+        )
     return pl.DataFrame(rows, schema=table_schema(STACK_COLUMNS), orient="row")
 
 
@@ -232,13 +282,15 @@ def _thread_names(spool: Path) -> dict[tuple[str, int, int], str]:
             try:
                 fact = json.loads(line)
                 for number, name in fact[THREAD_NAMES].items():
-                    found[str(fact["host"]), int(fact["pid"]), int(number)] = "".join(filter(str.isprintable, str(name)))
+                    found[str(fact["host"]), int(fact["pid"]), int(number)] = "".join(
+                        filter(str.isprintable, str(name))
+                    )
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
                 continue  # its process was killed while it wrote
     return found
 
 
-# ------------------------------------------------------------------------------------------------ line tables
+# -------------------------------------------------------------------------------------- line tables
 
 _HEAD: Final = 0x80
 """A byte with this bit begins an entry."""
@@ -250,11 +302,12 @@ _MOST_BYTES: Final = 6
 
 
 def instruction_lines(table: bytes, first_line: int) -> list[int]:
-    """The line of each instruction of a code object, by its line table; one without a line has that of the one before it.
+    """The line of each instruction of a code object, by its line table; one without a line has that
+    of the one before it.
 
-    CPython's Objects/locations.md: an entry begins with a byte whose bit 7 is set; bits 3 to 6 say what follows, bits 0 to 2 for
-    how many instructions it is, less one. `CodeType.co_positions` gives the same within the process. A job that imports torch
-    has some 300,000 instructions.
+    CPython's Objects/locations.md: an entry begins with a byte whose bit 7 is set; bits 3 to 6 say
+    what follows, bits 0 to 2 for how many instructions it is, less one. `CodeType.co_positions`
+    gives the same within the process. A job that imports torch has some 300,000 instructions.
     """
     data = np.frombuffer(table, np.uint8)
     heads = np.flatnonzero(data & _HEAD)
@@ -263,7 +316,9 @@ def instruction_lines(table: bytes, first_line: int) -> list[int]:
     has_number = ((codes == _NO_COLUMNS) | (codes == _LONG)) & (next_bytes < _HEAD)
     halves = next_bytes >> 1
     deltas = np.where(has_number, np.where(next_bytes & 1, -halves, halves), _LINE_DELTA[codes])
-    for place in np.flatnonzero(has_number & (next_bytes & 64 != 0)).tolist():  # of more than one byte
+    for place in np.flatnonzero(
+        has_number & (next_bytes & 64 != 0)
+    ).tolist():  # of more than one byte
         start = heads[place] + 1
         deltas[place] = _signed_varint(table[start : start + _MOST_BYTES])
     lines = first_line + np.cumsum(deltas)
@@ -273,7 +328,9 @@ def instruction_lines(table: bytes, first_line: int) -> list[int]:
 
 
 def _signed_varint(data: bytes) -> int:
-    """The number that the bytes begin with: six bits per byte, lowest first, with its sign in its lowest bit."""
+    """The number that the bytes begin with: six bits per byte, lowest first, with its sign in its
+    lowest bit.
+    """
     value, shift = 0, 0
     for byte in data:
         if byte & _HEAD:

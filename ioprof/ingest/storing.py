@@ -1,4 +1,6 @@
-"""Writes the spans of a spool folder to a file in blocks, so that memory does not depend on how many there are."""
+"""Writes the spans of a spool folder to a file in blocks, so that memory does not depend on how
+many there are.
+"""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,10 +19,14 @@ from ioprof.ingest.page_faults.mapped_bytes import credit_mapped_bytes, processe
 from ioprof.ingest.reader import Spool
 
 
-def store_spool(folder: Path, run: RunRecord, path: Path, rows_in_memory: int = ROWS_IN_MEMORY) -> Trace:
-    """The trace of a spool folder, with the bytes of its faults. More than `rows_in_memory` spans are written to the file `path`.
+def store_spool(
+    folder: Path, run: RunRecord, path: Path, rows_in_memory: int = ROWS_IN_MEMORY
+) -> Trace:
+    """The trace of a spool folder, with the bytes of its faults. More than `rows_in_memory` spans
+    are written to the file `path`.
 
-    Raises `CaptureError` if there is no such folder, and OSError or an error of polars where the file cannot be written.
+    Raises `CaptureError` if there is no such folder, and OSError or an error of polars where the
+    file cannot be written.
     """
     spool = Spool(folder, run)
     if spool.num_spans <= rows_in_memory:
@@ -36,7 +42,9 @@ def store_spool(folder: Path, run: RunRecord, path: Path, rows_in_memory: int = 
     with ThreadPoolExecutor(1) as thread, replaced_file(path) as temporary:
         following = thread.submit(next_block)  # blocks are read while those before are compressed
 
-        def read(columns: list[str] | None, predicate: pl.Expr | None, limit: int | None, _: int | None) -> Iterator[pl.DataFrame]:
+        def read(
+            columns: list[str] | None, predicate: pl.Expr | None, limit: int | None, _: int | None
+        ) -> Iterator[pl.DataFrame]:
             assert (columns, predicate, limit) == (None, None, None), "the file has all spans"
             nonlocal following
             while (block := following.result()) is not None:
@@ -44,13 +52,22 @@ def store_spool(folder: Path, run: RunRecord, path: Path, rows_in_memory: int = 
                 yield block
 
         source = register_io_source(read, schema=table_schema(SPAN_COLUMNS))
-        source.sink_parquet(temporary, compression="zstd", compression_level=1, row_group_size=ROWS_IN_GROUP, engine="streaming")
+        source.sink_parquet(
+            temporary,
+            compression="zstd",
+            compression_level=1,
+            row_group_size=ROWS_IN_GROUP,
+            engine="streaming",
+        )
     return replace(held, spans=inventory.stored(path))
 
 
 def _credited(spool: Spool) -> Trace:
     """`Spool.held` with the bytes of its faults."""
     held = spool.held
-    calls = [spool.storage_calls(host, pid, times) for (host, pid), times in processes_to_credit(held).items()]
+    calls = [
+        spool.storage_calls(host, pid, times)
+        for (host, pid), times in processes_to_credit(held).items()
+    ]
     with_calls = replace(held, spans=pl.concat([held.spans, *calls]))
     return replace(held, spans=credit_mapped_bytes(with_calls).spans.head(len(held.spans)))

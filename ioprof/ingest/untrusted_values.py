@@ -1,4 +1,6 @@
-"""Validation of values in spool files, which may be corrupt: invalid values become null or are counted as damage."""
+"""Validation of values in spool files, which may be corrupt: invalid values become null or are
+counted as damage.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -14,13 +16,18 @@ from ioprof.format.run_record import Damage
 from ioprof.masking import SUSPICION, masked_text
 
 LATEST_NS: Final = 1 << 62
-"""Upper limit of valid times (the year 2116). The sum of two such times still fits into an int64."""
+"""Upper limit of valid times (the year 2116). The sum of two such times still fits into an
+int64."""
 
 
 def anchor_of(header: Any) -> Anchor | None:
-    """The wall clock reading in a file header (`anchor_before_ns` and so on); None if it is invalid."""
+    """The wall clock reading in a file header (`anchor_before_ns` and so on); None if it is
+    invalid.
+    """
     anchor = Anchor(*(int(header[f"anchor_{name}_ns"]) for name in ("before", "wall", "after")))
-    return anchor if 0 <= anchor.before_ns <= anchor.after_ns <= anchor.wall_ns < LATEST_NS else None
+    return (
+        anchor if 0 <= anchor.before_ns <= anchor.after_ns <= anchor.wall_ns < LATEST_NS else None
+    )
 
 
 def nullable(values: npt.NDArray[Any]) -> pl.Series:
@@ -41,23 +48,35 @@ def text(data: bytes) -> str:
 
 
 def texts(strings: Iterable[bytes]) -> pl.Series:
-    """The strings of capture files, decoded: paths, URLs and names. Secrets in them are masked, such as those of a signed URL."""
+    """The strings of capture files, decoded: paths, URLs and names. Secrets in them are masked,
+    such as those of a signed URL.
+    """
     return masked_series(pl.Series([text(each) for each in strings], dtype=pl.String))
 
 
 def masked_series(series: pl.Series) -> pl.Series:
-    """The texts, with secrets masked. Of millions of paths hardly one is suspicious, which polars finds in a tenth of a second."""
+    """The texts, with secrets masked. Of millions of paths hardly one is suspicious, which polars
+    finds in a tenth of a second.
+    """
     places = series.str.contains(SUSPICION).arg_true()
-    return series.clone().scatter(places, [masked_text(each) for each in series[places]]) if len(places) else series
+    return (
+        series.clone().scatter(places, [masked_text(each) for each in series[places]])
+        if len(places)
+        else series
+    )
 
 
 def valid_text(value: str) -> str:
-    r"""The text with half surrogate pairs, which JSON can hold as `\ud800` but UTF-8 and polars cannot, as backslash escapes."""
+    r"""The text with half surrogate pairs, which JSON can hold as `\ud800` but UTF-8 and polars
+    cannot, as backslash escapes.
+    """
     return value.encode("utf-8", "backslashreplace").decode()
 
 
 def lines_of(path: Path) -> list[bytes]:
-    """The lines of a file in a spool; none if it cannot be read, or is a pipe, a device or a folder: see `unreadable`."""
+    """The lines of a file in a spool; none if it cannot be read, or is a pipe, a device or a
+    folder: see `unreadable`.
+    """
     try:
         return read_regular_file(path).splitlines()
     except OSError:
@@ -77,4 +96,7 @@ def unreadable(paths: Iterable[Path]) -> Iterator[Damage]:
 def damage_facts(file: str, damage: Mapping[str, int]) -> list[Damage]:
     """Entries for `CaptureRecord.damaged`: each kind of damage in a file and its count."""
     found = ((what, count) for what, count in damage.items() if count)
-    return [Damage(file=file, what=what if count == 1 else f"{what} ({count} times)") for what, count in found]
+    return [
+        Damage(file=file, what=what if count == 1 else f"{what} ({count} times)")
+        for what, count in found
+    ]

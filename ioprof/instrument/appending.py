@@ -12,8 +12,8 @@ except ImportError:  # a frozen program need not have it
 def append(path: str | os.PathLike[str], data: bytes) -> None:
     """Write at the end of a file, which is made if it is not there, in one call. Raises `OSError`.
 
-    A file that would become longer than the job's limit (RLIMIT_FSIZE) is an error like any other: the kernel would send the job a
-    SIGXFSZ, which ends it.
+    A file that would become longer than the job's limit (RLIMIT_FSIZE) is an error like any other:
+    the kernel would send the job a SIGXFSZ, which ends it.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:

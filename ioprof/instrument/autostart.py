@@ -1,4 +1,6 @@
-"""Starts recording in every Python process of a job, and in its forked children; called by `site/sitecustomize.py`."""
+"""Starts recording in every Python process of a job, and in its forked children; called by
+`site/sitecustomize.py`.
+"""
 
 import os
 import sys
@@ -8,25 +10,65 @@ from pathlib import Path
 from typing import Final
 
 from ioprof.instrument import hooks
-from ioprof.instrument.hooks import state as _state  # noqa: F401 - all that the start needs is imported with this module
+from ioprof.instrument.hooks import (
+    state as _state,  # noqa: F401 - all that the start needs is imported with this module
+)
 from ioprof.instrument.variables import GPU_WINDOW_VARIABLE, HOOKS_VARIABLE, SPOOL_VARIABLE
 
-LATER: Final = frozenset((
-    "ast", "collections", "copy", "ctypes", "dataclasses", "datetime", "dis", "fcntl", "functools", "gc", "hashlib", "importlib",
-    "inspect", "itertools", "json", "linecache", "math", "mmap", "multiprocessing", "opcode", "operator", "platform", "queue", "re",
-    "resource", "select", "shutil", "statistics", "struct", "subprocess", "sysconfig", "tempfile", "token", "tokenize",
-))  # fmt: skip
-"""Python's modules that ioprof imports in a job only when it needs them, and those that these import."""
+LATER: Final = frozenset(
+    (
+        "ast",
+        "collections",
+        "copy",
+        "ctypes",
+        "dataclasses",
+        "datetime",
+        "dis",
+        "fcntl",
+        "functools",
+        "gc",
+        "hashlib",
+        "importlib",
+        "inspect",
+        "itertools",
+        "json",
+        "linecache",
+        "math",
+        "mmap",
+        "multiprocessing",
+        "opcode",
+        "operator",
+        "platform",
+        "queue",
+        "re",
+        "resource",
+        "select",
+        "shutil",
+        "statistics",
+        "struct",
+        "subprocess",
+        "sysconfig",
+        "tempfile",
+        "token",
+        "tokenize",
+    )
+)
+"""Python's modules that ioprof imports in a job only when it needs them, and those that these
+import."""
 
 
 def other_module(path: Sequence[str], loaded: Collection[str]) -> str | None:
-    """The file of the job's in front of the standard library that has the name of a module that ioprof needs; None: there is none.
+    """The file of the job's in front of the standard library that has the name of a module that
+    ioprof needs; None: there is none.
 
-    Such a job gets its own module, or the error that this raises, where it imports that name. ioprof must have imported neither,
-    and must not have put Python's own in its place. `path` is the search path up to the standard library, to which Python adds the
-    folder of the script when it has started; `loaded` are modules that were loaded before ioprof.
+    Such a job gets its own module, or the error that this raises, where it imports that name.
+    ioprof must have imported neither, and must not have put Python's own in its place. `path` is
+    the search path up to the standard library, to which Python adds the folder of the script when
+    it has started; `loaded` are modules that were loaded before ioprof.
     """
-    needed = (LATER | set(sys.modules)) & sys.stdlib_module_names - set(sys.builtin_module_names) - set(loaded)
+    needed = (LATER | set(sys.modules)) & sys.stdlib_module_names - set(
+        sys.builtin_module_names
+    ) - set(loaded)
     names = [name for name in needed if not FrozenImporter.find_spec(name)]
     known = set(sys.path_importer_cache)
     try:
@@ -36,7 +78,9 @@ def other_module(path: Sequence[str], loaded: Collection[str]) -> str | None:
                 if spec is not None and spec.loader is not None:
                     return spec.origin or place
     finally:
-        for place in set(sys.path_importer_cache) - known:  # what the job adds there meanwhile, it must find
+        for place in (
+            set(sys.path_importer_cache) - known
+        ):  # what the job adds there meanwhile, it must find
             del sys.path_importer_cache[place]
     return None
 
@@ -54,8 +98,8 @@ def _script_folder() -> tuple[str, ...]:
 def start() -> None:
     """Record this process into the spool that the environment names, and install the hooks.
 
-    Does nothing in a process of no recorded job, where the environment switches hooks off, and where they record already. Raises
-    `CaptureError`.
+    Does nothing in a process of no recorded job, where the environment switches hooks off, and
+    where they record already. Raises `CaptureError`.
     """
     spool = os.environ.get(SPOOL_VARIABLE)
     state = hooks.installed()

@@ -1,4 +1,6 @@
-"""`batches`: a loader that the hooks do not know, observed where the training loop takes its batches."""
+"""`batches`: a loader that the hooks do not know, observed where the training loop takes its
+batches.
+"""
 
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -17,12 +19,13 @@ def batches(iterable: Iterable[Batch]) -> Iterable[Batch]:
         for images, labels in ioprof.batches(my_loader):
             train(images, labels)
 
-    Every batch that the loop takes is a wait, with a number of its own. What the same thread does in the meantime (reads, decoding)
-    is the work for that batch; what other threads and processes do is found by time. A loader that ioprof knows, such as torch's
-    DataLoader, may be wrapped too, or used by `iterable`: nothing is counted twice. Wrap it once, and iterate as often as you like.
+    Every batch that the loop takes is a wait, with a number of its own. What the same thread does
+    in the meantime (reads, decoding) is the work for that batch; what other threads and processes
+    do is found by time. A loader that ioprof knows, such as torch's DataLoader, may be wrapped too,
+    or used by `iterable`: nothing is counted twice. Wrap it once, and iterate as often as you like.
 
-    In a process that is not recorded `iterable` itself is returned, so that it costs nothing. Iterators, `len` and all attributes
-    of `iterable` are available in both cases.
+    In a process that is not recorded `iterable` itself is returned, so that it costs nothing.
+    Iterators, `len` and all attributes of `iterable` are available in both cases.
     """
     state = hooks.installed()
     return iterable if state is None or not state.is_on else _Observed(iterable, state)
@@ -61,7 +64,9 @@ class _Iterator(Generic[Batch]):
     def __next__(self) -> Batch:
         state = self._state
         thread = state.per_thread.current
-        if thread.waiting or not state.is_consumer(thread):  # as in a loader that takes from this one
+        if thread.waiting or not state.is_consumer(
+            thread
+        ):  # as in a loader that takes from this one
             return next(self._iterator)
         from ioprof.instrument.hooks.own_batches import take_batch
 

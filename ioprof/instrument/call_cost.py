@@ -1,9 +1,10 @@
 """What the capture library adds to one system call, measured in a process that it is loaded into.
 
-There the same three calls (open, pread of 4 KB, close) are made through the library and, by a handle of the C library, without it;
-the difference is its cost. A trial takes some tens of microseconds, less than a time slice of the scheduler, so that also on a busy
-machine most trials are not interrupted; those that were, by the thread's count of context switches, do not count. The median of the
-differences of neighbouring trials counts.
+There the same three calls (open, pread of 4 KB, close) are made through the library and, by a
+handle of the C library, without it; the difference is its cost. A trial takes some tens of
+microseconds, less than a time slice of the scheduler, so that also on a busy machine most trials
+are not interrupted; those that were, by the thread's count of context switches, do not count. The
+median of the differences of neighbouring trials counts.
 """
 
 import subprocess
@@ -47,7 +48,7 @@ for number in range(trials):
 differences.sort()
 num = len(differences)
 print(num, (differences[(num - 1) // 2] + differences[num // 2]) / 2 if num else 0)
-"""
+"""  # noqa: E501
 FEWEST_TRIALS: Final = 20
 """Trials that were not interrupted, below which a median says nothing."""
 
@@ -55,10 +56,12 @@ FEWEST_TRIALS: Final = 20
 def cost_per_call_ns(
     environment: Mapping[str, str], trials: int = 300, repeats: int = 10, displaced_bytes: int = 0
 ) -> float | None:
-    """Nanoseconds, above 0. None: the library is not built, cannot be loaded here (no glibc, for example), or too many trials were
-    interrupted, or the cost was smaller than the differences between trials.
+    """Nanoseconds, above 0. None: the library is not built, cannot be loaded here (no glibc, for
+    example), or too many trials were interrupted, or the cost was smaller than the differences
+    between trials.
 
-    With `displaced_bytes` the processor's caches hold other data when a trial begins, as after decoding an image.
+    With `displaced_bytes` the processor's caches hold other data when a trial begins, as after
+    decoding an image.
     """
     if preload.library() is None:
         return None
@@ -66,9 +69,13 @@ def cost_per_call_ns(
         file.write(bytes(4096))
         numbers = map(str, (trials, repeats, displaced_bytes))
         line = [sys.executable, "-I", "-S", "-c", _PROGRAM, f"{REHEARSAL}{file.fileno()}", *numbers]
-        changed = preload.environment(Path(f"{REHEARSAL}{recorded.fileno()}"), environment, hooks=False)
+        changed = preload.environment(
+            Path(f"{REHEARSAL}{recorded.fileno()}"), environment, hooks=False
+        )
         kept = (file.fileno(), recorded.fileno())
-        ended = subprocess.run(line, env=changed, pass_fds=kept, capture_output=True, text=True, check=False)
+        ended = subprocess.run(
+            line, env=changed, pass_fds=kept, capture_output=True, text=True, check=False
+        )
     try:
         num_trials, difference_ns = ended.stdout.split()
         cost_ns = float(difference_ns) / _CALLS

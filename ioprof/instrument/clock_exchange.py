@@ -1,19 +1,22 @@
-"""Compares the clocks of the hosts of a job while it runs, by messages over the store of its process group.
+"""Compares the clocks of the hosts of a job while it runs, by messages over the store of its
+process group.
 
     clock of rank 0     sent ───────╲             ╱──── received
     another clock                    ╲── read ───╱
 
-The reading was made between the two times, whatever the messages waited for: it bounds the offset of the two clocks from both
-sides, and the shortest of several round trips bounds it best. Rank 0 asks one rank of each other clock, at the start, then after
-an eighth of the time that has passed, and at least once a minute. All of it runs in a thread of its own, on a connection of its
-own: what the job itself asks of the store does not wait for it. Where all ranks share a host nothing is done.
+The reading was made between the two times, whatever the messages waited for: it bounds the offset
+of the two clocks from both sides, and the shortest of several round trips bounds it best. Rank 0
+asks one rank of each other clock, at the start, then after an eighth of the time that has passed,
+and at least once a minute. All of it runs in a thread of its own, on a connection of its own: what
+the job itself asks of the store does not wait for it. Where all ranks share a host nothing is done.
 
-The thread must have ended before the interpreter does: torch's store releases the interpreter's lock while it waits, and a thread
-that takes it again when the interpreter is gone is ended within a C++ destructor, which aborts the process. So a rank that is
-asked rarely waits in the store, but looks whether a round has begun, and an exit of the process stops the thread and waits for it.
+The thread must have ended before the interpreter does: torch's store releases the interpreter's
+lock while it waits, and a thread that takes it again when the interpreter is gone is ended within a
+C++ destructor, which aborts the process. So a rank that is asked rarely waits in the store, but
+looks whether a round has begun, and an exit of the process stops the thread and waits for it.
 
-Each round appends a line to `clocks-HOST-PID.jsonl` in the spool: `host`, `kernel` and `shift_ns` of the other clock, and
-`messages`, each `[sent_ns, read_ns, received_ns]`.
+Each round appends a line to `clocks-HOST-PID.jsonl` in the spool: `host`, `kernel` and `shift_ns`
+of the other clock, and `messages`, each `[sent_ns, read_ns, received_ns]`.
 """
 
 import _thread
@@ -32,7 +35,8 @@ from ioprof.instrument.host import host
 from ioprof.instrument.kernel_clocks import boot_id, monotonic_shift_ns
 
 MESSAGES: Final = 24
-"""Round trips per round, of which the shortest counts; each takes 0.1 ms on a host, and a few of rank 0's microseconds."""
+"""Round trips per round, of which the shortest counts; each takes 0.1 ms on a host, and a few of
+rank 0's microseconds."""
 _LONGEST_PAUSE_S: Final = 60.0
 _SHORTEST_PAUSE_S: Final = 1.0
 _PAUSE_RATIO: Final = 1 / 8
@@ -41,17 +45,22 @@ _LOOK_S: Final = 0.2
 _BEGIN_S: Final = 2.0
 """How long rank 0 waits for a rank to begin a round."""
 _TIMEOUT: Final = timedelta(seconds=2)
-"""Of a single request to the store: a message is answered within a millisecond, unless its rank is stopped."""
+"""Of a single request to the store: a message is answered within a millisecond, unless its rank is
+stopped."""
 _STOP_TIMEOUT_S: Final = 5.0
 _MOST_FAILURES: Final = 3
 """Rounds in a row that fail before a thread gives up: the store is gone, or a rank."""
 _FINALIZER_PRIORITY: Final = 100
 
 
-def start(module: ModuleType, spool: Path, environment: Mapping[str, str], is_on: Callable[[], bool]) -> bool:
-    """Begin to compare the clocks of the ranks of the process group of `torch.distributed`, which exists.
+def start(
+    module: ModuleType, spool: Path, environment: Mapping[str, str], is_on: Callable[[], bool]
+) -> bool:
+    """Begin to compare the clocks of the ranks of the process group of `torch.distributed`, which
+    exists.
 
-    `is_on` says whether this process is still recorded. Returns False where there is no need, or no store that can be used.
+    `is_on` says whether this process is still recorded. Returns False where there is no need, or no
+    store that can be used.
     """
     distributed: Any = module
     ranks = distributed.get_world_size()
@@ -60,9 +69,13 @@ def start(module: ModuleType, spool: Path, environment: Mapping[str, str], is_on
     store = distributed._get_default_store()  # noqa: SLF001
     while hasattr(store, "underlying_store"):
         store = store.underlying_store
-    if type(store).__name__ != "TCPStore":  # others are for ranks of one host, or keep nothing that both could wait for
+    if (
+        type(store).__name__ != "TCPStore"
+    ):  # others are for ranks of one host, or keep nothing that both could wait for
         return False
-    exchange = _Exchange(store, f"ioprof/clocks {environment.get('TORCHELASTIC_RESTART_COUNT', '0')}", spool, is_on)
+    exchange = _Exchange(
+        store, f"ioprof/clocks {environment.get('TORCHELASTIC_RESTART_COUNT', '0')}", spool, is_on
+    )
     exchange.start(exchange.ask if distributed.get_rank() == 0 else exchange.answer)
     return True
 
@@ -102,7 +115,11 @@ class _Exchange:
         try:
             theirs = self._theirs
             self._store = type(theirs)(
-                theirs.host, theirs.port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=_STOP_TIMEOUT_S)
+                theirs.host,
+                theirs.port,
+                is_master=False,
+                wait_for_workers=False,
+                timeout=timedelta(seconds=_STOP_TIMEOUT_S),
             )
             self._store.set_timeout(_TIMEOUT)
             work()
@@ -147,7 +164,10 @@ class _Exchange:
                     if messages:
                         self._append({**other, "messages": _tightest(messages)})
                 rounds[place] += 1
-            pause_s = min(_LONGEST_PAUSE_S, max(_SHORTEST_PAUSE_S, (monotonic_ns() - begin_ns) / 1e9 * _PAUSE_RATIO))
+            pause_s = min(
+                _LONGEST_PAUSE_S,
+                max(_SHORTEST_PAUSE_S, (monotonic_ns() - begin_ns) / 1e9 * _PAUSE_RATIO),
+            )
 
     def _round(self, place: int, number: int) -> list[tuple[int, int, int]]:
         """The times of the round trips; empty if the rank did not begin."""
@@ -186,14 +206,18 @@ class _Exchange:
                 self._store.set(self._key(place, number, "answered"), "")
                 for message in range(MESSAGES):
                     self._store.get(self._key(place, number, message))
-                    self._store.set(self._key(place, number, f"{message} read"), str(monotonic_ns()))
+                    self._store.set(
+                        self._key(place, number, f"{message} read"), str(monotonic_ns())
+                    )
                 self._failures = 0
             except RuntimeError:
                 self._fails()
             number += 1
 
     def _append(self, entry: dict[str, Any]) -> None:
-        append(self._spool / f"clocks-{host()}-{os.getpid()}.jsonl", f"{json.dumps(entry)}\n".encode())
+        append(
+            self._spool / f"clocks-{host()}-{os.getpid()}.jsonl", f"{json.dumps(entry)}\n".encode()
+        )
 
 
 def _clock() -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""Calls functions when a process of the job ends, however the interpreter is left, and not again in a forked child."""
+"""Calls functions when a process of the job ends, however the interpreter is left, and not again in
+a forked child.
+"""
 
 import atexit
 import os
@@ -12,16 +14,20 @@ _hooked: Final[dict[Callable[[], object], Callable[[], None]]] = {}
 
 
 def call_quietly(function: Callable[[], object]) -> None:
-    """Call a function of ioprof; its errors, for example that no descriptor is left, are not the job's: Python would print them."""
+    """Call a function of ioprof; its errors, for example that no descriptor is left, are not the
+    job's: Python would print them.
+    """
     with suppress(Exception):
         function()
 
 
 def call_at_end(stop: Callable[[], object], in_child: Callable[[], None], priority: int) -> None:
-    """Call `stop` when this process ends by itself, and `in_child` in every child that is forked from it, now and later.
+    """Call `stop` when this process ends by itself, and `in_child` in every child that is forked
+    from it, now and later.
 
-    Children of multiprocessing end by os._exit, after its finalizers: among those `stop` has this `priority`, high comes first.
-    They clear the finalizers of their parent, so each process calls this function again.
+    Children of multiprocessing end by os._exit, after its finalizers: among those `stop` has this
+    `priority`, high comes first. They clear the finalizers of their parent, so each process calls
+    this function again.
     """
     if stop not in _hooked:
         _hooked[stop] = partial(call_quietly, stop)

@@ -1,23 +1,29 @@
-"""Records the page faults of a whole job with perf events of the kernel, in the process that starts the job.
+"""Records the page faults of a whole job with perf events of the kernel, in the process that starts
+the job.
 
-A read through a mapping (LMDB, np.memmap, safetensors, DALI) is not a system call, so only the kernel can record it. One software
-event per CPU, inherited by all processes of the job, records for each major fault the thread, the address and the time of its end,
-and which file is mapped where. A second event per CPU records the context switches of each thread, from which the duration of a
-fault follows. This requires no root if kernel.perf_event_paranoid is at most 2, and no library in the job: static programs, and
-programs with a cleared environment, are recorded too.
+A read through a mapping (LMDB, np.memmap, safetensors, DALI) is not a system call, so only the
+kernel can record it. One software event per CPU, inherited by all processes of the job, records for
+each major fault the thread, the address and the time of its end, and which file is mapped where. A
+second event per CPU records the context switches of each thread, from which the duration of a fault
+follows. This requires no root if kernel.perf_event_paranoid is at most 2, and no library in the
+job: static programs, and programs with a cleared environment, are recorded too.
 
-A third event per CPU records minor faults, because a fault on a page that readahead is still fetching waits, and is not major: the
-thread gives up the lock of the mapping while it waits for the page, and the kernel counts only a second attempt that follows a
-major one as major (Linux 6.4 and newer, `FAULT_FLAG_VMA_LOCK` in arch/x86/mm/fault.c). Every program has many minor faults, so this
-event is enabled only while the job reads mapped files, and for a limited share of the time if there are too many of them. Context
-switches are recorded from the start; after some time without faults that waited their events are disabled until the next major one,
-so that a job that reads no mapped files does not pay for them.
+A third event per CPU records minor faults, because a fault on a page that readahead is still
+fetching waits, and is not major: the thread gives up the lock of the mapping while it waits for the
+page, and the kernel counts only a second attempt that follows a major one as major (Linux 6.4 and
+newer, `FAULT_FLAG_VMA_LOCK` in arch/x86/mm/fault.c). Every program has many minor faults, so this
+event is enabled only while the job reads mapped files, and for a limited share of the time if there
+are too many of them. Context switches are recorded from the start; after some time without faults
+that waited their events are disabled until the next major one, so that a job that reads no mapped
+files does not pay for them.
 
-Not recorded: faults of a system call on the memory of the job, unless paranoid is at most 1 (`kernel` is 1 in the header); faults
-of MAP_POPULATE, MADV_POPULATE_READ and O_DIRECT into mapped memory (the kernel counts them without an event); programs after an
-execve of a setuid program, where the kernel ends the events; and CPUs that came online later.
+Not recorded: faults of a system call on the memory of the job, unless paranoid is at most 1
+(`kernel` is 1 in the header); faults of MAP_POPULATE, MADV_POPULATE_READ and O_DIRECT into mapped
+memory (the kernel counts them without an event); programs after an execve of a setuid program,
+where the kernel ends the events; and CPUs that came online later.
 
-The kernel writes into one ring buffer per CPU, from which a thread copies what is needed to one file: see `ioprof/format/perf.py`.
+The kernel writes into one ring buffer per CPU, from which a thread copies what is needed to one
+file: see `ioprof/format/perf.py`.
 """
 
 import contextlib
@@ -52,15 +58,17 @@ from ioprof.instrument.perf_events import (
 )
 
 RING_BYTES: Final = 512 << 10
-"""Size of the ring of each CPU: the default of kernel.perf_event_mlock_kb for every user. Smaller rings are used if that fails."""
+"""Size of the ring of each CPU: the default of kernel.perf_event_mlock_kb for every user. Smaller
+rings are used if that fails."""
 PERIOD_S: Final = 0.5
 """Maximum time that records stay in the rings; a ring that is a quarter full is copied at once."""
 IDLE_NS: Final = 5_000_000_000
-"""Time without faults that wait for storage after which events of context switches and minor faults are disabled."""
+"""Time without faults that wait for storage after which events of context switches and minor faults
+are disabled."""
 
 IDLE_PERIOD_MS, LOOK_MS, SECOND_LOOK_MS = 2000, 200, 300
-"""The period after an idle time, within which it is looked that often for the first fault, of which no duration is known; and how
-often once there were other records."""
+"""The period after an idle time, within which it is looked that often for the first fault, of which
+no duration is known; and how often once there were other records."""
 
 _SETTLED_NS: Final = 2_000_000  # a record becomes readable up to this long after its time
 _NEVER_NS: Final = (1 << 63) - 1
@@ -71,7 +79,9 @@ OpenEvent = Callable[[bytes, int], tuple[int, int]]
 
 
 def refusal() -> RefusedError | None:
-    """Why page faults of a job cannot be recorded here, and what would allow it; None if they can. Tries all steps."""
+    """Why page faults of a job cannot be recorded here, and what would allow it; None if they can.
+    Tries all steps.
+    """
     try:
         with contextlib.ExitStack() as resources:
             _open_all(resources, RING_BYTES)
@@ -81,11 +91,16 @@ def refusal() -> RefusedError | None:
 
 
 def _open_all(
-    resources: contextlib.ExitStack, ring_bytes: int, idle_ns: int = IDLE_NS, open_optional: OpenEvent = open_event
+    resources: contextlib.ExitStack,
+    ring_bytes: int,
+    idle_ns: int = IDLE_NS,
+    open_optional: OpenEvent = open_event,
 ) -> tuple[Events, list[Ring], "_SwitchEvents"]:
-    """Open the events of major faults, the rings, and the events of context switches; `resources` closes them.
+    """Open the events of major faults, the rings, and the events of context switches; `resources`
+    closes them.
 
-    If the latter cannot be opened (file descriptors), the events of major faults record context switches all the time.
+    If the latter cannot be opened (file descriptors), the events of major faults record context
+    switches all the time.
     """
     for always in (False, True):
         with contextlib.ExitStack() as opened:
@@ -102,10 +117,11 @@ def _open_all(
 
 
 class FaultRecorder:
-    """Records from its construction until `stop` all programs that the calling thread starts by execve meanwhile.
+    """Records from its construction until `stop` all programs that the calling thread starts by
+    execve meanwhile.
 
-    Raises `CaptureError`, with what would allow it, if the kernel does not permit it. Not recorded: the calling thread itself, and
-    children that never call execve.
+    Raises `CaptureError`, with what would allow it, if the kernel does not permit it. Not recorded:
+    the calling thread itself, and children that never call execve.
     """
 
     def __init__(
@@ -119,9 +135,11 @@ class FaultRecorder:
         open_optional: OpenEvent = open_event,
         read: Callable[[list[Ring]], bytes] = read_rings,
     ) -> None:
-        """`minor`: record minor faults that slept always, never, or (None) while the job reads mapped files and the cost is low.
+        """`minor`: record minor faults that slept always, never, or (None) while the job reads
+        mapped files and the cost is low.
 
-        `open_optional` opens the events of context switches and minor faults, `read` reads and empties the rings.
+        `open_optional` opens the events of context switches and minor faults, `read` reads and
+        empties the rings.
         """
         from ioprof.format.perf import SUFFIX
 
@@ -134,7 +152,9 @@ class FaultRecorder:
         self._thread = threading.Thread(target=self._run, name="ioprof-faults", daemon=True)
         path = os.path.join(os.fspath(spool), f"{host()}-{os.getpid()}-{self._began_ns}{SUFFIX}")
         with contextlib.ExitStack() as resources:
-            self._events, self._rings, self._switches = _open_all(resources, ring_bytes, idle_ns, open_optional)
+            self._events, self._rings, self._switches = _open_all(
+                resources, ring_bytes, idle_ns, open_optional
+            )
             self._minor = _MinorFaultEvents(self._events, minor, idle_ns, open_optional)
             resources.callback(self._minor.close)
             self._writer = resources.enter_context(_Writer(path))
@@ -144,16 +164,20 @@ class FaultRecorder:
                 resources.callback(os.close, self._wake)
                 self._thread.start()
             except (OSError, RuntimeError) as error:  # RuntimeError: no more threads for this user
-                raise CaptureError(f"page faults of mapped files cannot be recorded: {error}; see: ulimit -a") from None
+                raise CaptureError(
+                    f"page faults of mapped files cannot be recorded: {error}; see: ulimit -a"
+                ) from None
             self._resources = resources.pop_all()
 
     def stop(self) -> dict[str, Any]:
-        """End the recording, also of processes that still run. Returns its facts; further calls return the same.
+        """End the recording, also of processes that still run. Returns its facts; further calls
+        return the same.
 
-        `path`, `cpus`, `kernel` (faults within system calls are recorded), `faults` (counted by the kernel; None: unknown), `lost`
-        (records; None: unknown), `switches` (context switches recorded: each cost the job time), `switches_watched_s` (how long
-        they were recorded), `minor_watched_s` (how long minor faults were), `bytes` of the file, `copier_cpu_s`, `error` (why the
-        file is incomplete, or None).
+        `path`, `cpus`, `kernel` (faults within system calls are recorded), `faults` (counted by the
+        kernel; None: unknown), `lost` (records; None: unknown), `switches` (context switches
+        recorded: each cost the job time), `switches_watched_s` (how long they were recorded),
+        `minor_watched_s` (how long minor faults were), `bytes` of the file, `copier_cpu_s`, `error`
+        (why the file is incomplete, or None).
         """
         if self._facts is None:
             self._facts = self._stop()
@@ -186,19 +210,27 @@ class FaultRecorder:
         }
 
     def _run(self) -> None:
-        """The copying thread. If it fails, the job continues, and the report says from when on page faults are missing."""
+        """The copying thread. If it fails, the job continues, and the report says from when on page
+        faults are missing.
+        """
         try:
             self._copy()
         except Exception as error:
             after_s = (clock.monotonic_ns() - self._began_ns) / 1e9
-            self._writer.error = f"the recorder failed after {after_s:.1f} s ({type(error).__name__}: {error})"
-            with contextlib.suppress(OSError):  # records that are no longer read should not cost the job time
+            self._writer.error = (
+                f"the recorder failed after {after_s:.1f} s ({type(error).__name__}: {error})"
+            )
+            with contextlib.suppress(
+                OSError
+            ):  # records that are no longer read should not cost the job time
                 self._events.enable(on=False)
                 self._switches.stop(clock.monotonic_ns())
                 self._minor.stop(clock.monotonic_ns())
 
     def _copy(self) -> None:
-        """Copy all records whenever a ring is a quarter full or the period is over; after an idle time soon after there are any."""
+        """Copy all records whenever a ring is a quarter full or the period is over; after an idle
+        time soon after there are any.
+        """
         poller = select.poll()
         for descriptor in (*self._events.descriptors, self._wake):
             poller.register(descriptor, select.POLLIN)
@@ -206,11 +238,18 @@ class FaultRecorder:
         while not self._stopping:
             for descriptor, happened in wait_for_records(poller, self._rings, period_ms, look_ms):
                 if happened & (select.POLLHUP | select.POLLERR) and descriptor != self._wake:
-                    poller.unregister(descriptor)  # the thread that opened the event has ended; its children write
+                    poller.unregister(
+                        descriptor
+                    )  # the thread that opened the event has ended; its children write
             now_ns = clock.monotonic_ns()
-            examined_ns, has_any = selector.examined_ns, any(ring.has_records() for ring in self._rings)
+            examined_ns, has_any = (
+                selector.examined_ns,
+                any(ring.has_records() for ring in self._rings),
+            )
             self._copy_once(selector, now_ns - self._shift_ns - _SETTLED_NS)
-            if selector.examined_ns != examined_ns or not (self._minor.is_idle(now_ns) and self._switches.is_idle(now_ns)):
+            if selector.examined_ns != examined_ns or not (
+                self._minor.is_idle(now_ns) and self._switches.is_idle(now_ns)
+            ):
                 self._decide(now_ns, selector)
             period_ms = look_ms = self._period_ms
             if self._minor.is_idle(now_ns) and self._switches.is_idle(now_ns):
@@ -225,19 +264,26 @@ class FaultRecorder:
     def _decide(self, now_ns: int, selector: "RecordSelector") -> None:
         """Enable or disable the events of minor faults and of context switches, and record when.
 
-        The change does not reach all threads at the same time: what a thread did across it is unknown. Disabling therefore writes a
-        record with the time before it and one with the time after it.
+        The change does not reach all threads at the same time: what a thread did across it is
+        unknown. Disabling therefore writes a record with the time before it and one with the time
+        after it.
         """
         from ioprof.format.perf import MINOR_STATE, SWITCH_STATE, state_record
 
         for kind, on in (
-            (MINOR_STATE, self._minor.decide(now_ns, selector.waits, selector.minors, selector.threads)),
+            (
+                MINOR_STATE,
+                self._minor.decide(now_ns, selector.waits, selector.minors, selector.threads),
+            ),
             (SWITCH_STATE, self._switches.decide(now_ns, selector.waits)),
         ):
             if on is None:
                 continue
             times_ns = (clock.monotonic_ns(),) if on else (now_ns, clock.monotonic_ns())
-            states = [state_record(kind, on, os.getpid(), time_ns - self._shift_ns) for time_ns in times_ns]
+            states = [
+                state_record(kind, on, os.getpid(), time_ns - self._shift_ns)
+                for time_ns in times_ns
+            ]
             self._writer.write(b"".join(states))
 
     def _header(self, *, closed: int = 0, faults: int = -1, lost: int = -1) -> bytes:
@@ -248,20 +294,38 @@ class FaultRecorder:
         anchor, size = clock.anchor(), self._rings[0].size
         fields = (
             *(MAGIC, VERSION, HEADER_BYTES, os.getpid(), closed, int(self._events.kernel)),
-            *(mmap.PAGESIZE, len(self._rings), size, faults, lost, anchor.before_ns, anchor.wall_ns, anchor.after_ns),
+            *(
+                mmap.PAGESIZE,
+                len(self._rings),
+                size,
+                faults,
+                lost,
+                anchor.before_ns,
+                anchor.wall_ns,
+                anchor.after_ns,
+            ),
             *(host().encode(), self._events.attributes, self._shift_ns),
         )
         return np.array([fields], HEADER_DTYPE).tobytes().ljust(HEADER_BYTES, b"\0")
 
 
-# ------------------------------------------------------------------------------------------------ optional events
+# ---------------------------------------------------------------------------------- optional events
 
 
 class _OptionalEvents:
-    """Events that write into the rings of the events of major faults and are enabled only when needed: each costs the job time."""
+    """Events that write into the rings of the events of major faults and are enabled only when
+    needed: each costs the job time.
+    """
 
     def __init__(
-        self, majors: Events, attributes: bytes, idle_ns: int, open_one: OpenEvent, *, is_on: bool, is_wanted: bool = True
+        self,
+        majors: Events,
+        attributes: bytes,
+        idle_ns: int,
+        open_one: OpenEvent,
+        *,
+        is_on: bool,
+        is_wanted: bool = True,
     ) -> None:
         self.enabled_ns = 0
         self.is_on = is_on
@@ -272,7 +336,9 @@ class _OptionalEvents:
         self._events = Events([], attributes, majors.kernel, counts_lost=False)
         for cpu, output in zip(majors.cpus, majors.descriptors, strict=True) if is_wanted else ():
             descriptor, _ = open_one(attributes, cpu)
-            if descriptor < 0:  # do without: events of some CPUs only would be taken for those of all
+            if (
+                descriptor < 0
+            ):  # do without: events of some CPUs only would be taken for those of all
                 self.close()
                 break
             self._events.descriptors.append(descriptor)
@@ -306,14 +372,16 @@ class _OptionalEvents:
 class _MinorFaultEvents(_OptionalEvents):
     """Events of minor faults, within a budget.
 
-    A program that decodes images has 50,000 minor faults in a second of computing, of which hardly any waits. If their records cost
-    more than the budget, the events are disabled until the budget allows some time again: what waits then is sampled.
+    A program that decodes images has 50,000 minor faults in a second of computing, of which hardly
+    any waits. If their records cost more than the budget, the events are disabled until the budget
+    allows some time again: what waits then is sampled.
     """
 
     SAMPLE_NS: Final = 700
     """What one record costs the job."""
     BUDGET: Final = 0.005
-    """Share of the time of each thread that may be spent on them, averaged over `RESERVE_NS` and longer."""
+    """Share of the time of each thread that may be spent on them, averaged over `RESERVE_NS` and
+    longer."""
     RESERVE_NS: Final = 50_000_000
     """Cost per thread that may be spent at once, as at the start."""
     LEAST_RESERVE_NS: Final = 5_000_000
@@ -321,14 +389,22 @@ class _MinorFaultEvents(_OptionalEvents):
     TRIAL_NS: Final = 1_000_000_000
     """How long they are enabled at the start of a job that reads no mapped file."""
 
-    def __init__(self, majors: Events, wanted: bool | None, idle_ns: int, open_one: OpenEvent) -> None:
+    def __init__(
+        self, majors: Events, wanted: bool | None, idle_ns: int, open_one: OpenEvent
+    ) -> None:
         attributes = minor_attributes(majors.kernel)
-        super().__init__(majors, attributes, idle_ns, open_one, is_on=False, is_wanted=wanted is not False)
+        super().__init__(
+            majors, attributes, idle_ns, open_one, is_on=False, is_wanted=wanted is not False
+        )
         self._wanted = wanted
         now_ns = clock.monotonic_ns()
         self._last_wait_ns = now_ns - idle_ns + self.TRIAL_NS
         self._reserve_ns = float(self.RESERVE_NS)
-        self._last_counts = (now_ns, 0, 0)  # time, and number of faults that waited, and of minor ones, until then
+        self._last_counts = (
+            now_ns,
+            0,
+            0,
+        )  # time, and number of faults that waited, and of minor ones, until then
         if wanted is not False:
             self._enable(now_ns, on=True)
 
@@ -339,8 +415,9 @@ class _MinorFaultEvents(_OptionalEvents):
         return state_record(MINOR_STATE, self.is_on, os.getpid(), self.changed_ns - shift_ns)
 
     def decide(self, now_ns: int, waits: int, minors: int, threads: int) -> bool | None:
-        """Enable or disable the events, given the total numbers of faults that waited for storage and of minor faults, and the
-        number of threads that had any. Returns the new state if it changed, else None.
+        """Enable or disable the events, given the total numbers of faults that waited for storage
+        and of minor faults, and the number of threads that had any. Returns the new state if it
+        changed, else None.
         """
         before_ns, waits_before, minors_before = self._last_counts
         if self._wanted is not None or not self.is_open:
@@ -360,17 +437,26 @@ class _MinorFaultEvents(_OptionalEvents):
 class _SwitchEvents(_OptionalEvents):
     """Events of context switches, enabled from the start.
 
-    They give the duration of a fault; each costs the job some time. Faults while they are disabled have a time but no duration: at
-    most those of the first period after an idle time.
+    They give the duration of a fault; each costs the job some time. Faults while they are disabled
+    have a time but no duration: at most those of the first period after an idle time.
     """
 
-    def __init__(self, majors: Events, idle_ns: int, open_one: OpenEvent, *, is_wanted: bool) -> None:
-        super().__init__(majors, switch_attributes(majors.kernel), idle_ns, open_one, is_on=True, is_wanted=is_wanted)
+    def __init__(
+        self, majors: Events, idle_ns: int, open_one: OpenEvent, *, is_wanted: bool
+    ) -> None:
+        super().__init__(
+            majors,
+            switch_attributes(majors.kernel),
+            idle_ns,
+            open_one,
+            is_on=True,
+            is_wanted=is_wanted,
+        )
         self._waits = 0
 
     def decide(self, now_ns: int, waits: int) -> bool | None:
-        """Enable or disable the events, given the total number of faults that waited for storage. Returns the new state if it
-        changed, else None.
+        """Enable or disable the events, given the total number of faults that waited for storage.
+        Returns the new state if it changed, else None.
         """
         if waits > self._waits:
             self._waits, self._last_wait_ns = waits, now_ns
@@ -378,19 +464,21 @@ class _SwitchEvents(_OptionalEvents):
         return on if self._enable(now_ns, on=on) else None
 
 
-# ------------------------------------------------------------------------------------------------ the file
+# ----------------------------------------------------------------------------------------- the file
 
 
 class RecordSelector:
-    """Selects the records that are needed to explain faults, in the order of time, and holds undecided ones back.
+    """Selects the records that are needed to explain faults, in the order of time, and holds
+    undecided ones back.
 
-    While there are no faults, records are only collected and are examined later all at once, which takes less CPU time from the
-    job.
+    While there are no faults, records are only collected and are examined later all at once, which
+    takes less CPU time from the job.
     """
 
     MOST_DEFERRED_BYTES: Final = 1 << 20
     LONGEST_DEFERRED_NS: Final = 20_000_000_000
-    """Maximum time without faults whose records are lost if the recorder is killed. Examining them takes milliseconds of CPU."""
+    """Maximum time without faults whose records are lost if the recorder is killed. Examining them
+    takes milliseconds of CPU."""
     LONGEST_HELD_NS: Final = 5_000_000_000
     """The same right after records with faults, some of which may be undecided."""
     LIBRARY_READAHEAD_NS: Final = 3_000_000_000
@@ -404,8 +492,8 @@ class RecordSelector:
         self.waits = 0
         """Faults that waited for storage, at most: minor faults may also follow another wait.
 
-        Those of private memory do not count, and those of shared libraries only for some time after a major fault: a forked process
-        has many of them.
+        Those of private memory do not count, and those of shared libraries only for some time after
+        a major fault: a forked process has many of them.
         """
         self.minors = 0
         self.threads = 0
@@ -421,7 +509,8 @@ class RecordSelector:
     def select(self, data: bytes, settled_ns: int | None) -> bytes:
         """Add `data` from the rings and return the records to write.
 
-        Records after `settled_ns` are held back, since earlier ones of other CPUs may follow; None: there are no further records.
+        Records after `settled_ns` are held back, since earlier ones of other CPUs may follow; None:
+        there are no further records.
         """
         from ioprof.format.perf import may_have_faults
 
@@ -456,27 +545,43 @@ class RecordSelector:
         majors = settled.times[settled.types == SAMPLE]
         self._last_major_ns = int(majors.max(initial=self._last_major_ns))
         slept = settled.take(keep[settled.types[keep] == MINOR])
-        addresses, is_late = slept.addresses(), slept.times > self._last_major_ns + self.LIBRARY_READAHEAD_NS
-        self.waits += len(majors) + int((self._files.is_data(addresses) | (self._files.is_library(addresses) & ~is_late)).sum())
+        addresses, is_late = (
+            slept.addresses(),
+            slept.times > self._last_major_ns + self.LIBRARY_READAHEAD_NS,
+        )
+        self.waits += len(majors) + int(
+            (self._files.is_data(addresses) | (self._files.is_library(addresses) & ~is_late)).sum()
+        )
         return settled.take(keep).join()
 
 
 class _Writer:
-    """Writes the perf file. Its `with` block removes the file after an error. A full disk sets `error` and raises nothing."""
+    """Writes the perf file. Its `with` block removes the file after an error. A full disk sets
+    `error` and raises nothing.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.error: str | None = None
         self.bytes = 0
         try:
-            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            self._descriptor = os.open(
+                path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
+            )
         except OSError as error:
-            raise CaptureError(f"{path}: {error.strerror}; set TMPDIR to a folder with room") from None
+            raise CaptureError(
+                f"{path}: {error.strerror}; set TMPDIR to a folder with room"
+            ) from None
 
     def __enter__(self) -> "_Writer":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         os.close(self._descriptor)
         if error is not None:
             os.unlink(self.path)

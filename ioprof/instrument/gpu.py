@@ -4,15 +4,18 @@
     gpu.step(7)                            # at the end of step 7; windows start and end only here
     gpu.stop()                             # at the end of the process; also called automatically
 
-A window writes two files to the spool: `kineto-<host>-<pid>-<n>.json`, as exported by torch.profiler, and `.meta.json` with the
-ends of steps and two wall clock readings, with which `ioprof.ingest.kineto` converts its times to the monotonic clock. A file that
-was being written when the process was killed has the suffix `.json.tmp`.
+A window writes two files to the spool: `kineto-<host>-<pid>-<n>.json`, as exported by
+torch.profiler, and `.meta.json` with the ends of steps and two wall clock readings, with which
+`ioprof.ingest.kineto` converts its times to the monotonic clock. A file that was being written when
+the process was killed has the suffix `.json.tmp`.
 
-To end a window takes some 30 us for each of its kernels, in which the job is blocked. So that windows cost at most `MOST_COST` of
-the time, the next one begins 2, 4, 8 ... periods later where that is necessary, except if all of the time is recorded.
+To end a window takes some 30 us for each of its kernels, in which the job is blocked. So that
+windows cost at most `MOST_COST` of the time, the next one begins 2, 4, 8 ... periods later where
+that is necessary, except if all of the time is recorded.
 
-CUPTI supports one profiler at a time. While another one is active, no window starts; if the job starts its own torch.profiler, the
-open window ends first. This module does not import torch: a process that has not imported it has no kernels.
+CUPTI supports one profiler at a time. While another one is active, no window starts; if the job
+starts its own torch.profiler, the open window ends first. This module does not import torch: a
+process that has not imported it has no kernels.
 """
 
 # ruff: noqa: SLF001 - torch has no public API for whether a profiler is active
@@ -37,12 +40,15 @@ from ioprof.instrument.host import host
 from ioprof.instrument.span import emit
 
 DEFAULT_WINDOW: Final = "2s/30s"
-"""Two of every thirty seconds: a step recorded by Kineto can take twice its time, see `docs/decisions/gpu.md`."""
+"""Two of every thirty seconds: a step recorded by Kineto can take twice its time, see
+`docs/decisions/gpu.md`."""
 MOST_COST: Final = 0.005
-"""Share of the time in which windows may block the job. On an H100 one of 2 s with 20,000 kernels blocked it for 0.67 s."""
+"""Share of the time in which windows may block the job. On an H100 one of 2 s with 20,000 kernels
+blocked it for 0.67 s."""
 META_SCHEMA: Final = "ioprof.gpu/1"
 QUIET: Final = {"KINETO_LOG_LEVEL": "6"}
-"""Prevents Kineto from writing two lines to stderr for each window; read when torch is imported, so it must be set before."""
+"""Prevents Kineto from writing two lines to stderr for each window; read when torch is imported, so
+it must be set before."""
 
 _ALL_LENGTH_NS: Final = 5_000_000_000  # with "all": memory holds the events of this time
 _RETRY_NS: Final = 500_000_000
@@ -62,13 +68,17 @@ _OTHER_PROFILERS: Final = {
 
 @dataclass(frozen=True)
 class Plan:
-    """When windows are recorded: `length_ns` of every `period_ns`, both counted from the end of a step."""
+    """When windows are recorded: `length_ns` of every `period_ns`, both counted from the end of a
+    step.
+    """
 
     length_ns: int
     period_ns: int
 
     def periods(self, cost_ns: int) -> int:
-        """How many periods after a window that blocked the job for `cost_ns` the next one may begin: a power of two."""
+        """How many periods after a window that blocked the job for `cost_ns` the next one may
+        begin: a power of two.
+        """
         periods = 1
         while self.length_ns < self.period_ns and cost_ns > MOST_COST * periods * self.period_ns:
             periods *= 2
@@ -77,8 +87,14 @@ class Plan:
     def describe_delay(self, periods: int) -> str:
         """Why windows are this many periods apart."""
         period_s = self.period_ns / 1e9
-        often = f"the GPU was recorded less often, every {periods * period_s:g} s instead of {period_s:g} s"
-        return f"{often}, since a window blocked the job for more than {MOST_COST * periods / 2 * period_s:g} s"
+        often = (
+            f"the GPU was recorded less often, every {periods * period_s:g} s instead of"
+            f" {period_s:g} s"
+        )
+        return (
+            f"{often}, since a window blocked the job for more than"
+            f" {MOST_COST * periods / 2 * period_s:g} s"
+        )
 
 
 def plan(setting: str) -> Plan | None:
@@ -88,9 +104,14 @@ def plan(setting: str) -> Plan | None:
     if setting == "all":
         return Plan(_ALL_LENGTH_NS, _ALL_LENGTH_NS)
     parts = _SETTING.fullmatch(setting)
-    length, period = (int(parts[at]) * _UNITS_NS[parts[at + 1]] for at in (1, 3)) if parts else (0, 0)
+    length, period = (
+        (int(parts[at]) * _UNITS_NS[parts[at + 1]] for at in (1, 3)) if parts else (0, 0)
+    )
     if not 0 < length <= period:
-        raise CaptureError(f"GPU window {setting!r}: give a length and a period, such as {DEFAULT_WINDOW}, or all, or off")
+        raise CaptureError(
+            f"GPU window {setting!r}: give a length and a period, such as {DEFAULT_WINDOW}, or all,"
+            " or off"
+        )
     return Plan(length, period)
 
 
@@ -98,13 +119,18 @@ _session: "Session | None" = None
 
 
 def start(
-    spool: "str | os.PathLike[str]", window: str = DEFAULT_WINDOW, *, rank: int = -1, environment: Mapping[str, str] | None = None,
+    spool: "str | os.PathLike[str]",
+    window: str = DEFAULT_WINDOW,
+    *,
+    rank: int = -1,
+    environment: Mapping[str, str] | None = None,
     activities: Collection[str] = ("CUDA",),
-) -> None:  # fmt: skip
+) -> None:
     """Record windows of this process into the folder `spool`, from the next `step` on.
 
-    `rank` is -1 if there is none; `environment` is that of the process, to detect other profilers; `activities` are names of
-    `torch.profiler.ProfilerActivity`. No effect with "off" or if already started. Raises `CaptureError`.
+    `rank` is -1 if there is none; `environment` is that of the process, to detect other profilers;
+    `activities` are names of `torch.profiler.ProfilerActivity`. No effect with "off" or if already
+    started. Raises `CaptureError`.
     """
     global _session
     chosen = plan(window)
@@ -118,7 +144,9 @@ def start(
 
 
 def step(number: int) -> int:
-    """Report the end of step `number`. Returns how long this call blocked the job for a window, in nanoseconds; mostly 0."""
+    """Report the end of step `number`. Returns how long this call blocked the job for a window, in
+    nanoseconds; mostly 0.
+    """
     return _session.step(number) if _session is not None else 0
 
 
@@ -130,7 +158,9 @@ def stop() -> int:
 
 
 def cost_ns() -> int:
-    """How long windows have blocked the job in nanoseconds: starting, waiting for the device, ending and writing."""
+    """How long windows have blocked the job in nanoseconds: starting, waiting for the device,
+    ending and writing.
+    """
     return _session.cost_ns if _session is not None else 0
 
 
@@ -140,14 +170,16 @@ def notes() -> dict[str, int]:
 
 
 def _reset_in_child() -> None:
-    """Drop the session after a fork: CUDA does not work in the child, and the files belong to the parent."""
+    """Drop the session after a fork: CUDA does not work in the child, and the files belong to the
+    parent.
+    """
     global _session
     if _session is not None:
         _session.unpatch()
         _session = None
 
 
-# ------------------------------------------------------------------------------------------------ the session
+# -------------------------------------------------------------------------------------- the session
 
 
 @dataclass
@@ -166,7 +198,8 @@ class _Window:
     ready_ns: int | None = None
     """When the profiler was running."""
     ending_ns: int | None = None
-    """When it began to be ended: from then on the job is blocked, also in calls that Kineto records."""
+    """When it began to be ended: from then on the job is blocked, also in calls that Kineto
+    records."""
     stopped_ns: int | None = None
     """When the device had finished all launched work; null: the process ended during the window."""
     ended_by: str | None = None
@@ -184,7 +217,12 @@ class Session:
     def __init__(self, spool: str, chosen: Plan, rank: int, activities: Collection[str]) -> None:
         self.cost_ns = 0
         self.notes: Counter[str] = Counter()
-        self._spool, self._plan, self._rank, self._activities = spool, chosen, rank, frozenset(activities)
+        self._spool, self._plan, self._rank, self._activities = (
+            spool,
+            chosen,
+            rank,
+            frozenset(activities),
+        )
         self._window: _Window | None = None
         self._profile: Any = None
         self._patch: _ProfilerPatch | None = None
@@ -218,7 +256,11 @@ class Session:
         if self._is_due(clock.monotonic_ns()):
             self._begin(number)
         elif window is None:
-            next_ns = _NEVER_NS if self._first_ns is None else self._first_ns + self._next * self._plan.period_ns
+            next_ns = (
+                _NEVER_NS
+                if self._first_ns is None
+                else self._first_ns + self._next * self._plan.period_ns
+            )
             self._idle_until_ns = min(now + _RETRY_NS, next_ns)
             return 0
         return self._charge(now, number + 1)
@@ -248,8 +290,8 @@ class Session:
     def _delay(self, cost_ns: int) -> None:
         """Leave out windows after one that blocked the job for that long.
 
-        Windows are at whole numbers of these powers of two, so that ranks whose windows cost differently still have some of them at
-        the same time.
+        Windows are at whole numbers of these powers of two, so that ranks whose windows cost
+        differently still have some of them at the same time.
         """
         self._periods = periods = self._plan.periods(cost_ns)
         self._next = max(self._next, -(-(self._begun + periods) // periods) * periods)
@@ -260,7 +302,8 @@ class Session:
             return
         began_ns = clock.monotonic_ns()
         if self._window.thread != threading.get_ident():
-            # A session of torch.autograd belongs to the thread that started it; there it ends with the next step.
+            # A session of torch.autograd belongs to the thread that started it; there it ends with
+            # the next step.
             self._note("another thread started a profiler while a window was open")
             return
         self._note("a window ended early, because the job started a profiler of its own")
@@ -291,7 +334,8 @@ class Session:
         torch = sys.modules.get("torch")
         if self._given_up or torch is None or not hasattr(torch, "autograd"):
             return False
-        # A check whether CUDA is available would initialise it, and children forked afterwards could not use it.
+        # A check whether CUDA is available would initialise it, and children forked afterwards
+        # could not use it.
         if "CUDA" in self._activities and (not torch.cuda.is_initialized() or self._is_capturing()):
             return False
         if self._first_ns is None:
@@ -305,23 +349,33 @@ class Session:
         self._next = self._asked = period + 1
         if self._patch is None:
             self._patch = _ProfilerPatch(torch.autograd.profiler.profile, self.yield_to_other)
-        if self._patch.num_others() or torch.autograd.profiler._is_profiler_enabled or torch.autograd._profiler_enabled():
+        if (
+            self._patch.num_others()
+            or torch.autograd.profiler._is_profiler_enabled
+            or torch.autograd._profiler_enabled()
+        ):
             self._note("a window was not recorded, because another profiler was active")
             return False
         return True
 
     def _is_capturing(self) -> bool:
         """Whether the job captures a CUDA graph, which a synchronisation would invalidate."""
-        return "CUDA" in self._activities and bool(sys.modules["torch"].cuda.is_current_stream_capturing())
+        return "CUDA" in self._activities and bool(
+            sys.modules["torch"].cuda.is_current_stream_capturing()
+        )
 
     def _begin(self, step: int) -> None:
         asked_ns = clock.monotonic_ns()
         try:
             assert self._patch is not None
-            if "CUDA" in self._activities:  # earlier launches are not recorded and must not run into the window
+            if (
+                "CUDA" in self._activities
+            ):  # earlier launches are not recorded and must not run into the window
                 sys.modules["torch"].cuda.synchronize()
             started_ns = clock.monotonic_ns()
-            window = _Window(self._num_windows, started_ns, step, [(step, started_ns)], [asdict(clock.anchor())])
+            window = _Window(
+                self._num_windows, started_ns, step, [(step, started_ns)], [asdict(clock.anchor())]
+            )
             self._profile = self._patch.own = _new_profile(self._activities)
             self._profile.__enter__()
             self._patch.own = None  # do not keep a reference: the profile holds all its events
@@ -358,7 +412,9 @@ class Session:
             self.give_up(f"no more windows after {_ATTEMPTS} failures")
 
     def _charge(self, began_ns: int, step: int = -1) -> int:
-        """Record that the job was blocked since `began_ns`, in that step, which is longer by it; -1: not known."""
+        """Record that the job was blocked since `began_ns`, in that step, which is longer by it;
+        -1: not known.
+        """
         now = clock.monotonic_ns()
         self.cost_ns += now - began_ns
         emit("user", began_ns, now, WINDOW_SPAN, step=step)
@@ -367,16 +423,30 @@ class Session:
     def _note(self, reason: str) -> None:
         new = reason not in self.notes
         self.notes[reason] += 1
-        if new:  # write each new reason at once, since the process may be killed; the counts on disk may be old
-            self._write(os.path.join(self._spool, f"gpu-{host()}-{os.getpid()}.json"), {
-                "schema": META_SCHEMA, "host": host(), "pid": os.getpid(), "rank": self._rank, "notes": dict(self.notes),
-            })  # fmt: skip
+        if new:  # write each new reason at once, since the process may be killed; the counts on disk may be old  # noqa: E501
+            self._write(
+                os.path.join(self._spool, f"gpu-{host()}-{os.getpid()}.json"),
+                {
+                    "schema": META_SCHEMA,
+                    "host": host(),
+                    "pid": os.getpid(),
+                    "rank": self._rank,
+                    "notes": dict(self.notes),
+                },
+            )
 
     def _path(self, window: _Window) -> str:
         return os.path.join(self._spool, f"kineto-{host()}-{os.getpid()}-{window.number}.json")
 
     def _write_meta(self, window: _Window) -> None:
-        about = {"schema": META_SCHEMA, "host": host(), "pid": os.getpid(), "rank": self._rank, **self._facts, **asdict(window)}
+        about = {
+            "schema": META_SCHEMA,
+            "host": host(),
+            "pid": os.getpid(),
+            "rank": self._rank,
+            **self._facts,
+            **asdict(window),
+        }
         self._write(self._path(window).removesuffix(".json") + ".meta.json", about)
 
     def _write(self, path: str, content: dict[str, Any]) -> None:
@@ -388,7 +458,9 @@ class Session:
 
 
 class _ProfilerPatch:
-    """Detects profilers that the job starts, by patching torch.autograd.profiler, which torch.profiler is based on."""
+    """Detects profilers that the job starts, by patching torch.autograd.profiler, which
+    torch.profiler is based on.
+    """
 
     own: Any = None
     """The profile of the session itself while it starts."""
@@ -396,7 +468,9 @@ class _ProfilerPatch:
     def __init__(self, profile_class: Any, before_other: Callable[[], None]) -> None:
         self._class = profile_class
         self._prepare, self._exit = profile_class._prepare_trace, profile_class.__exit__
-        self._others: WeakSet[Any] = WeakSet()  # from its warm-up to its end a profiler is in use without being enabled
+        self._others: WeakSet[Any] = (
+            WeakSet()
+        )  # from its warm-up to its end a profiler is in use without being enabled
         profile_class._prepare_trace, profile_class.__exit__ = self._make_wrappers(before_other)
 
     def num_others(self) -> int:
@@ -405,10 +479,15 @@ class _ProfilerPatch:
 
     def remove(self) -> None:
         """Remove the patch, unless another one was applied after it."""
-        if self._class._prepare_trace is self._prepare_wrapper and self._class.__exit__ is self._exit_wrapper:
+        if (
+            self._class._prepare_trace is self._prepare_wrapper
+            and self._class.__exit__ is self._exit_wrapper
+        ):
             self._class._prepare_trace, self._class.__exit__ = self._prepare, self._exit
 
-    def _make_wrappers(self, before_other: Callable[[], None]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    def _make_wrappers(
+        self, before_other: Callable[[], None]
+    ) -> tuple[Callable[..., Any], Callable[..., Any]]:
         def prepare_trace(profile: Any, *arguments: Any, **named: Any) -> Any:
             if profile is not self.own:
                 before_other()
@@ -424,7 +503,9 @@ class _ProfilerPatch:
 
 
 def _new_profile(activities: Collection[str]) -> Any:
-    """A profile of torch.autograd without Python objects for events and without correlation to operators."""
+    """A profile of torch.autograd without Python objects for events and without correlation to
+    operators.
+    """
     torch = sys.modules["torch"]
     make = torch._C._profiler._ExperimentalConfig
     try:
@@ -444,7 +525,13 @@ def _device_facts() -> dict[str, Any]:
     with suppress(Exception):  # informational only
         for index in range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0):
             about = torch.cuda.get_device_properties(index)
-            devices.append({"index": index, "name": about.name, "uuid": str(getattr(about, "uuid", "")) or None})
+            devices.append(
+                {
+                    "index": index,
+                    "name": about.name,
+                    "uuid": str(getattr(about, "uuid", "")) or None,
+                }
+            )
     return {"torch": str(torch.__version__), "devices": devices}
 
 

@@ -1,4 +1,6 @@
-"""The name of this host: part of every file of a spool, and of most files' names, since hosts may share a spool."""
+"""The name of this host: part of every file of a spool, and of most files' names, since hosts may
+share a spool.
+"""
 
 import os
 

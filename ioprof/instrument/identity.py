@@ -1,7 +1,8 @@
-"""Which rank of the job a process is: by its launcher's environment variables, or by what it does later.
+"""Which rank of the job a process is: by its launcher's environment variables, or by what it does
+later.
 
-A process without a rank has rank -1 until it trains: then it takes the next free number of its job, so that a script that was not
-launched as a rank is rank 0, and a second one of the same job rank 1.
+A process without a rank has rank -1 until it trains: then it takes the next free number of its job,
+so that a script that was not launched as a rank is rank 0, and a second one of the same job rank 1.
 """
 
 import os
@@ -29,7 +30,8 @@ class Identity:
     def __init__(self, rank: int = -1, source: str | None = None) -> None:
         self.rank = rank
         self.source = source
-        """Where the rank comes from, one of `schema.RANK_SOURCES`; None: from no launcher, see `become_rank`."""
+        """Where the rank comes from, one of `schema.RANK_SOURCES`; None: from no launcher, see
+        `become_rank`."""
         self.role = "other"
         self.worker = -1
 
@@ -52,7 +54,9 @@ class Identity:
         self.publish()
 
     def join_group(self, rank: int) -> None:
-        """It joined a process group of torch's as `rank`, which takes precedence over all variables but torch's own."""
+        """It joined a process group of torch's as `rank`, which takes precedence over all variables
+        but torch's own.
+        """
         if self.role != "worker" and self.source != "torch" and 0 <= rank < _RANKS:
             self.rank, self.source = rank, "torch"
             self.publish()
@@ -70,7 +74,9 @@ def rank_of(environment: Mapping[str, str]) -> tuple[int, str | None]:
     for source, names in RANK_VARIABLES.items():
         for name in names:
             rank = _number(environment.get(name, ""))
-            if rank is not None and (source != "scheduler" or (_number(environment.get("SLURM_NTASKS", "")) or 0) > 1):
+            if rank is not None and (
+                source != "scheduler" or (_number(environment.get("SLURM_NTASKS", "")) or 0) > 1
+            ):
                 return rank, source
     return -1, None
 
@@ -81,10 +87,18 @@ def _number(text: str) -> int | None:
 
 
 def _take_number(spool: Path) -> int:
-    """The first number that no process of this spool has taken: each is a file that can be created once."""
+    """The first number that no process of this spool has taken: each is a file that can be created
+    once.
+    """
     for number in range(_FREE_NUMBERS):
         try:
-            os.close(os.open(spool / f"rank-taken-{number}", os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+            os.close(
+                os.open(
+                    spool / f"rank-taken-{number}",
+                    os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC,
+                    0o600,
+                )
+            )
         except FileExistsError:
             continue
         except OSError:  # a spool that is full or gone: the capture file will not say more either

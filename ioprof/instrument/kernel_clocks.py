@@ -1,4 +1,6 @@
-"""Facts about the clocks of the kernel: boot id, time namespace and maximum error of the wall clock."""
+"""Facts about the clocks of the kernel: boot id, time namespace and maximum error of the wall
+clock.
+"""
 
 import ctypes
 from typing import Any, Final
@@ -25,10 +27,15 @@ class _Timex(ctypes.Structure):
 def clock_facts(proc: str = "/proc") -> dict[str, Any]:
     """Facts about the clocks of this process, for `run["clocks"]`; null for what is unknown.
 
-    `kernel`: the boot id, equal for all processes with the same CLOCK_MONOTONIC except for `monotonic_shift_ns`.
-    `wall_error_ns`: maximum error of the wall clock as reported to the kernel by chrony or ntpd; null: not synchronised.
+    `kernel`: the boot id, equal for all processes with the same CLOCK_MONOTONIC except for
+    `monotonic_shift_ns`. `wall_error_ns`: maximum error of the wall clock as reported to the kernel
+    by chrony or ntpd; null: not synchronised.
     """
-    return {"kernel": boot_id(proc), "monotonic_shift_ns": monotonic_shift_ns(proc), "wall_error_ns": wall_error_ns()}
+    return {
+        "kernel": boot_id(proc),
+        "monotonic_shift_ns": monotonic_shift_ns(proc),
+        "wall_error_ns": wall_error_ns(),
+    }
 
 
 def boot_id(proc: str = "/proc") -> str | None:
@@ -41,17 +48,23 @@ def boot_id(proc: str = "/proc") -> str | None:
 
 
 def monotonic_shift_ns(proc: str = "/proc") -> int:
-    """Offset of CLOCK_MONOTONIC of this process from that of the kernel: not 0 only in a time namespace (man time_namespaces)."""
+    """Offset of CLOCK_MONOTONIC of this process from that of the kernel: not 0 only in a time
+    namespace (man time_namespaces).
+    """
     try:
         with open(f"{proc}/self/timens_offsets", encoding="ascii") as file:
-            fields = next((line.split() for line in file if line.startswith("monotonic")), ["", "0", "0"])
+            fields = next(
+                (line.split() for line in file if line.startswith("monotonic")), ["", "0", "0"]
+            )
         return int(fields[1]) * _SECOND_NS + int(fields[2])
     except (OSError, ValueError, IndexError):  # a kernel without time namespaces
         return 0
 
 
 def wall_error_ns() -> int | None:
-    """Maximum error of the wall clock as reported by its daemon; grows from one synchronisation to the next. None: unknown."""
+    """Maximum error of the wall clock as reported by its daemon; grows from one synchronisation to
+    the next. None: unknown.
+    """
     timex = _Timex()
     try:
         state = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(timex))

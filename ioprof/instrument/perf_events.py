@@ -1,4 +1,5 @@
-"""Perf events of the kernel and their ring buffers, for the page fault recorder (man perf_event_open).
+"""Perf events of the kernel and their ring buffers, for the page fault recorder (man
+perf_event_open).
 
 All events are those of one thread, one per CPU, and are inherited by its children.
 """
@@ -18,7 +19,12 @@ from typing import Final
 
 from ioprof.errors import CaptureError
 
-NUMBERS: Final = {"x86_64": 298, "aarch64": 241, "riscv64": 241, "ppc64le": 319}  # of perf_event_open, by machine
+NUMBERS: Final = {
+    "x86_64": 298,
+    "aarch64": 241,
+    "riscv64": 241,
+    "ppc64le": 319,
+}  # of perf_event_open, by machine
 _PARANOID: Final = "/proc/sys/kernel/perf_event_paranoid"
 _MOST_PARANOID: Final = 2
 """Up to this level every user may record events of their own programs in user space."""
@@ -32,30 +38,59 @@ _FORMAT_LOST: Final = 1 << 4  # Linux 6.0
 _OPEN_CLOSE_ON_EXEC: Final = 1 << 3
 ENABLE, DISABLE, SET_OUTPUT = 0x2400, 0x2401, 0x2405  # PERF_EVENT_IOC_...
 _FLAGS: Final = {
-    "disabled": 0, "inherit": 1, "exclude_kernel": 5, "exclude_hv": 6, "mmap": 8, "comm": 9, "enable_on_exec": 12, "task": 13,
-    "watermark": 14, "mmap_data": 17, "sample_id_all": 18, "mmap2": 23, "comm_exec": 24, "use_clockid": 25, "context_switch": 26,
-}  # fmt: skip
-_ATTRIBUTES: Final = struct.Struct("<IIQQQQQIIQQQQIiQ")  # struct perf_event_attr up to PERF_ATTR_SIZE_VER4 (Linux 4.1)
+    "disabled": 0,
+    "inherit": 1,
+    "exclude_kernel": 5,
+    "exclude_hv": 6,
+    "mmap": 8,
+    "comm": 9,
+    "enable_on_exec": 12,
+    "task": 13,
+    "watermark": 14,
+    "mmap_data": 17,
+    "sample_id_all": 18,
+    "mmap2": 23,
+    "comm_exec": 24,
+    "use_clockid": 25,
+    "context_switch": 26,
+}
+_ATTRIBUTES: Final = struct.Struct(
+    "<IIQQQQQIIQQQQIiQ"
+)  # struct perf_event_attr up to PERF_ATTR_SIZE_VER4 (Linux 4.1)
 _HEAD, _TAIL = 1024, 1032  # data_head and data_tail in struct perf_event_mmap_page
 
 
 class RefusedError(CaptureError):
-    """Page faults cannot be recorded here: `seen` is the reason, `to_type` is what would allow it."""
+    """Page faults cannot be recorded here: `seen` is the reason, `to_type` is what would allow
+    it.
+    """
 
     def __init__(self, seen: str, to_type: str) -> None:
-        super().__init__(f"page faults of mapped files cannot be recorded: {seen}; what would allow it: {to_type}")
+        super().__init__(
+            f"page faults of mapped files cannot be recorded: {seen}; what would allow it:"
+            f" {to_type}"
+        )
         self.seen = seen
         self.to_type = to_type
 
 
-# ------------------------------------------------------------------------------------------------ events
+# ------------------------------------------------------------------------------------------- events
 
 
 class Events:
     """One event per CPU, all with the same attributes."""
 
-    def __init__(self, found: list[tuple[int, int]], attributes: bytes, kernel: bool, counts_lost: bool, guard: int = -1) -> None:
-        """`found`: each CPU with the descriptor of its event; `guard`: one more descriptor to close with them."""
+    def __init__(
+        self,
+        found: list[tuple[int, int]],
+        attributes: bytes,
+        kernel: bool,
+        counts_lost: bool,
+        guard: int = -1,
+    ) -> None:
+        """`found`: each CPU with the descriptor of its event; `guard`: one more descriptor to close
+        with them.
+        """
         self.cpus = [cpu for cpu, _ in found]
         self.descriptors = [descriptor for _, descriptor in found]
         self.attributes = attributes
@@ -64,12 +99,16 @@ class Events:
         self._guard = guard
 
     def counts(self) -> tuple[int, int]:
-        """Numbers of major faults and lost records counted by the kernel, over all CPUs and processes; -1: unknown."""
+        """Numbers of major faults and lost records counted by the kernel, over all CPUs and
+        processes; -1: unknown.
+        """
         length = 16 if self._counts_lost else 8
         counted = [os.read(descriptor, length) for descriptor in self.descriptors]
         if any(len(data) < length for data in counted):
             return -1, -1
-        lost = sum(int.from_bytes(data[8:], "little") for data in counted) if self._counts_lost else -1
+        lost = (
+            sum(int.from_bytes(data[8:], "little") for data in counted) if self._counts_lost else -1
+        )
         return sum(int.from_bytes(data[:8], "little") for data in counted), lost
 
     def enable(self, *, on: bool) -> None:
@@ -85,15 +124,19 @@ class Events:
 
 
 def open_events(cpus: list[int], ring_bytes: int, *, switches: bool = False) -> Events:
-    """Open events of the calling thread and its children, with all options that the kernel and the rights of the user permit.
+    """Open events of the calling thread and its children, with all options that the kernel and the
+    rights of the user permit.
 
-    They record major faults and mappings, with `switches` also context switches. Raises `RefusedError`.
+    They record major faults and mappings, with `switches` also context switches. Raises
+    `RefusedError`.
     """
     refused = 0
     for kernel, counts_lost in ((True, True), (True, False), (False, True), (False, False)):
         read_format = _FORMAT_LOST if counts_lost else 0
         flags = _FLAGS.keys() - (set() if switches else {"context_switch"})
-        attributes = _pack_attributes(_PAGE_FAULTS_MAJOR, _SAMPLE_TID_TIME_ADDR, read_format, flags, kernel, ring_bytes // 4)
+        attributes = _pack_attributes(
+            _PAGE_FAULTS_MAJOR, _SAMPLE_TID_TIME_ADDR, read_format, flags, kernel, ring_bytes // 4
+        )
         found: list[tuple[int, int]] = []
         for cpu in cpus:
             descriptor, refused = open_event(attributes, cpu)
@@ -115,31 +158,55 @@ def open_events(cpus: list[int], ring_bytes: int, *, switches: bool = False) -> 
 
 
 def _keep_context() -> int:
-    """Open an event of the calling thread that its children do not inherit. Returns its descriptor; -1: the kernel opens none.
+    """Open an event of the calling thread that its children do not inherit. Returns its descriptor;
+    -1: the kernel opens none.
 
-    Where all events of two tasks are alike and the kernel switches directly from one to the other, it exchanges the lists of events
-    (`context_equiv` in kernel/events/core.c). The first program that the thread starts would take over the thread's own events, its
-    execve would enable these, and no execve would enable what later programs inherit: with other programs on the cores, jobs had
-    no page faults. With this event the lists are never alike.
+    Where all events of two tasks are alike and the kernel switches directly from one to the other,
+    it exchanges the lists of events (`context_equiv` in kernel/events/core.c). The first program
+    that the thread starts would take over the thread's own events, its execve would enable these,
+    and no execve would enable what later programs inherit: with other programs on the cores, jobs
+    had no page faults. With this event the lists are never alike.
     """
-    attributes = _pack_attributes(_DUMMY, 0, 0, {"disabled", "exclude_kernel", "exclude_hv"}, kernel=False, watermark=0)
+    attributes = _pack_attributes(
+        _DUMMY, 0, 0, {"disabled", "exclude_kernel", "exclude_hv"}, kernel=False, watermark=0
+    )
     return open_event(attributes, -1)[0]
 
 
 def switch_attributes(kernel: bool) -> bytes:
-    """A struct perf_event_attr for context switches only, enabled at the next execve or by ioctl."""
-    flags = {"disabled", "inherit", "exclude_kernel", "exclude_hv", "enable_on_exec", "watermark", "sample_id_all", "use_clockid"}
-    return _pack_attributes(_DUMMY, _SAMPLE_TID_TIME_ADDR, 0, flags | {"context_switch"}, kernel, 1 << 30)
+    """A struct perf_event_attr for context switches only, enabled at the next execve or by
+    ioctl.
+    """
+    flags = {
+        "disabled",
+        "inherit",
+        "exclude_kernel",
+        "exclude_hv",
+        "enable_on_exec",
+        "watermark",
+        "sample_id_all",
+        "use_clockid",
+    }
+    return _pack_attributes(
+        _DUMMY, _SAMPLE_TID_TIME_ADDR, 0, flags | {"context_switch"}, kernel, 1 << 30
+    )
 
 
 def minor_attributes(kernel: bool) -> bytes:
     """A struct perf_event_attr for minor faults only, enabled by ioctl."""
     flags = {"disabled", "inherit", "exclude_kernel", "exclude_hv", "watermark", "use_clockid"}
-    return _pack_attributes(_PAGE_FAULTS_MINOR, _SAMPLE_IP | _SAMPLE_TID_TIME_ADDR, 0, flags, kernel, 1 << 30)
+    return _pack_attributes(
+        _PAGE_FAULTS_MINOR, _SAMPLE_IP | _SAMPLE_TID_TIME_ADDR, 0, flags, kernel, 1 << 30
+    )
 
 
-def _pack_attributes(event: int, sample: int, read_format: int, flags: Set[str], kernel: bool, watermark: int) -> bytes:
-    bits = sum(1 << _FLAGS[name] for name in flags - ({"exclude_kernel", "exclude_hv"} if kernel else set()))
+def _pack_attributes(
+    event: int, sample: int, read_format: int, flags: Set[str], kernel: bool, watermark: int
+) -> bytes:
+    bits = sum(
+        1 << _FLAGS[name]
+        for name in flags - ({"exclude_kernel", "exclude_hv"} if kernel else set())
+    )
     fields = (_TYPE_SOFTWARE, _ATTRIBUTES.size, event, 1, sample, read_format, bits, watermark)
     return _ATTRIBUTES.pack(*fields, 0, 0, 0, 0, 0, 0, time.CLOCK_MONOTONIC, 0)
 
@@ -152,18 +219,23 @@ def open_event(attributes: bytes, cpu: int) -> tuple[int, int]:
     function = ctypes.CDLL(None, use_errno=True).syscall
     function.restype = ctypes.c_long
     long = ctypes.c_long
-    descriptor = function(long(number), attributes, long(0), long(cpu), long(-1), ctypes.c_ulong(_OPEN_CLOSE_ON_EXEC))
+    descriptor = function(
+        long(number), attributes, long(0), long(cpu), long(-1), ctypes.c_ulong(_OPEN_CLOSE_ON_EXEC)
+    )
     return descriptor, ctypes.get_errno() if descriptor < 0 else 0
 
 
 def allowed_cpus() -> list[int]:
-    """CPUs that the control group of the job allows. The job may use more CPUs than this thread is bound to.
+    """CPUs that the control group of the job allows. The job may use more CPUs than this thread is
+    bound to.
 
     Each CPU with events costs memory per thread of the job, so other CPUs are left out.
     """
     before = os.sched_getaffinity(0)
     try:
-        os.sched_setaffinity(0, range(os.sysconf("SC_NPROCESSORS_CONF")))  # the kernel reduces the set to the allowed CPUs
+        os.sched_setaffinity(
+            0, range(os.sysconf("SC_NPROCESSORS_CONF"))
+        )  # the kernel reduces the set to the allowed CPUs
         return sorted(os.sched_getaffinity(0))
     except OSError:
         return sorted(before)
@@ -172,22 +244,35 @@ def allowed_cpus() -> list[int]:
 
 
 def explain_refusal(error: int, level: int | None) -> RefusedError:
-    """The meaning of an errno of perf_event_open if kernel.perf_event_paranoid is `level` (None: no such setting)."""
+    """The meaning of an errno of perf_event_open if kernel.perf_event_paranoid is `level` (None: no
+    such setting).
+    """
     if error in (errno.EACCES, errno.EPERM):
         if level is not None and level > _MOST_PARANOID:
-            return RefusedError(f"kernel.perf_event_paranoid is {level}", f"sysctl -w kernel.perf_event_paranoid={_MOST_PARANOID}")
+            return RefusedError(
+                f"kernel.perf_event_paranoid is {level}",
+                f"sysctl -w kernel.perf_event_paranoid={_MOST_PARANOID}",
+            )
         seen = "perf_event_open is forbidden, as containers do by seccomp"
-        return RefusedError(seen, "docker run --cap-add PERFMON (or --security-opt seccomp=FILE), or apptainer")
+        return RefusedError(
+            seen, "docker run --cap-add PERFMON (or --security-opt seccomp=FILE), or apptainer"
+        )
     if error in (errno.EINVAL, errno.E2BIG):
-        return RefusedError(f"this kernel is too old for it: {platform.release()}", "Linux 4.3 or newer")
+        return RefusedError(
+            f"this kernel is too old for it: {platform.release()}", "Linux 4.3 or newer"
+        )
     if error in (errno.ENOSYS, errno.ENOENT, errno.EOPNOTSUPP):
-        return RefusedError("this kernel has no perf events", "a kernel built with CONFIG_PERF_EVENTS=y")
+        return RefusedError(
+            "this kernel has no perf events", "a kernel built with CONFIG_PERF_EVENTS=y"
+        )
     if error == errno.EMFILE:
         return RefusedError("too few file descriptors, one per CPU is needed", "ulimit -n 4096")
-    return RefusedError(f"perf_event_open: {os.strerror(error)}", "dmesg (it may contain the reason)")
+    return RefusedError(
+        f"perf_event_open: {os.strerror(error)}", "dmesg (it may contain the reason)"
+    )
 
 
-# ------------------------------------------------------------------------------------------------ rings
+# -------------------------------------------------------------------------------------------- rings
 
 
 class Ring:
@@ -198,7 +283,9 @@ class Ring:
         self._address = address
         length = mmap.PAGESIZE + size
         self._bytes = memoryview((ctypes.c_ubyte * length).from_address(address)).cast("B")
-        self._words = self._bytes[: mmap.PAGESIZE].cast("Q")  # aligned, so an element is loaded and stored atomically
+        self._words = self._bytes[: mmap.PAGESIZE].cast(
+            "Q"
+        )  # aligned, so an element is loaded and stored atomically
 
     def head(self) -> int:
         """Total number of bytes that the kernel has written."""
@@ -230,7 +317,9 @@ def _libc() -> ctypes.CDLL:
 
 
 def map_rings(descriptors: list[int], ring_bytes: int) -> list[Ring]:
-    """Map rings of `ring_bytes`, or of the size that this user may lock, all equal. Raises `RefusedError` if one page fails."""
+    """Map rings of `ring_bytes`, or of the size that this user may lock, all equal. Raises
+    `RefusedError` if one page fails.
+    """
     size = max(ring_bytes, mmap.PAGESIZE)
     while size >= mmap.PAGESIZE:
         rings: list[Ring] = []
@@ -243,7 +332,10 @@ def map_rings(descriptors: list[int], ring_bytes: int) -> list[Ring]:
             return rings
         close_rings(rings)
         size //= 2
-    raise RefusedError("no locked memory is left to this user", "sysctl -w kernel.perf_event_mlock_kb=2064, or ulimit -l unlimited")
+    raise RefusedError(
+        "no locked memory is left to this user",
+        "sysctl -w kernel.perf_event_mlock_kb=2064, or ulimit -l unlimited",
+    )
 
 
 def close_rings(rings: list[Ring]) -> None:
@@ -253,11 +345,15 @@ def close_rings(rings: list[Ring]) -> None:
 
 
 def _map(descriptor: int, length: int) -> int | None:
-    """Map without `mmap.mmap`, which keeps a second descriptor: hosts may have more CPUs than half the descriptor limit."""
+    """Map without `mmap.mmap`, which keeps a second descriptor: hosts may have more CPUs than half
+    the descriptor limit.
+    """
     function = _libc().mmap
     function.restype = ctypes.c_void_p
     size, none = ctypes.c_size_t(length), ctypes.c_void_p(None)
-    address = function(none, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, ctypes.c_long(0))
+    address = function(
+        none, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, ctypes.c_long(0)
+    )
     return None if address in (None, ctypes.c_void_p(-1).value) else int(address)
 
 
@@ -272,8 +368,11 @@ def read_rings(rings: list[Ring]) -> bytes:
     return data
 
 
-def wait_for_records(poller: select.poll, rings: list[Ring], most_ms: int, look_ms: int) -> list[tuple[int, int]]:
-    """Wait for what the poller knows, or until that time is over, or, looked at each `look_ms`, any ring has records.
+def wait_for_records(
+    poller: select.poll, rings: list[Ring], most_ms: int, look_ms: int
+) -> list[tuple[int, int]]:
+    """Wait for what the poller knows, or until that time is over, or, looked at each `look_ms`, any
+    ring has records.
 
     Returns what the poller said.
     """
@@ -290,7 +389,9 @@ _fence = threading.Lock()
 
 
 def _barrier() -> None:
-    """Memory barrier, needed on ARM: accesses before the release of a lock come before those after its next acquisition."""
+    """Memory barrier, needed on ARM: accesses before the release of a lock come before those after
+    its next acquisition.
+    """
     with _fence:
         pass
     with _fence:

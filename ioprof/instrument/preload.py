@@ -1,4 +1,6 @@
-"""The capture library: where it is, and the environment that loads it and the hooks into the processes of a job."""
+"""The capture library: where it is, and the environment that loads it and the hooks into the
+processes of a job.
+"""
 
 import os
 import sysconfig
@@ -16,9 +18,18 @@ from ioprof.instrument.variables import (
 )
 
 __all__ = [
-    "GPU_WINDOW_VARIABLE", "HOOKS_VARIABLE", "NCCL_PLUGIN_VARIABLE", "NCCL_VARIABLE", "PACKAGE", "SPOOL_VARIABLE",
-    "environment", "first", "library", "nccl_plugin", "site",
-]  # fmt: skip
+    "GPU_WINDOW_VARIABLE",
+    "HOOKS_VARIABLE",
+    "NCCL_PLUGIN_VARIABLE",
+    "NCCL_VARIABLE",
+    "PACKAGE",
+    "SPOOL_VARIABLE",
+    "environment",
+    "first",
+    "library",
+    "nccl_plugin",
+    "site",
+]
 
 PACKAGE: Final = Path(__file__).parent.parent
 """The folder of this installation of ioprof."""
@@ -40,20 +51,34 @@ def nccl_plugin(package: Path = PACKAGE) -> Path | None:
 
 
 def site(package: Path = PACKAGE) -> Path:
-    """The folder whose `sitecustomize.py` starts the hooks in every Python process that has it on its search path."""
+    """The folder whose `sitecustomize.py` starts the hooks in every Python process that has it on
+    its search path.
+    """
     return package / "instrument" / "site"
 
 
 def environment(
-    spool: Path, base: Mapping[str, str], *, hooks: bool, package: Path = PACKAGE, with_library: bool = True
+    spool: Path,
+    base: Mapping[str, str],
+    *,
+    hooks: bool,
+    package: Path = PACKAGE,
+    with_library: bool = True,
 ) -> dict[str, str]:
-    """`base`, changed so that every process started with it is recorded into `spool`, an absolute path.
+    """`base`, changed so that every process started with it is recorded into `spool`, an absolute
+    path.
 
-    `with_library` is False where the job would not start with the capture library, see `preload_trial`.
+    `with_library` is False where the job would not start with the capture library, see
+    `preload_trial`.
     """
     changed = {SPOOL_VARIABLE: str(spool)}
     plugin = nccl_plugin(package)
-    if plugin and len(str(plugin)) < LONGEST_PLUGIN and not base.get(NCCL_PLUGIN_VARIABLE) and base.get(NCCL_VARIABLE) == "on":
+    if (
+        plugin
+        and len(str(plugin)) < LONGEST_PLUGIN
+        and not base.get(NCCL_PLUGIN_VARIABLE)
+        and base.get(NCCL_VARIABLE) == "on"
+    ):
         changed[NCCL_PLUGIN_VARIABLE] = str(plugin)
     if with_library and (found := library(package)) is not None:
         changed["LD_PRELOAD"] = first(str(found), base.get("LD_PRELOAD"), ":")

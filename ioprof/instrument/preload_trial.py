@@ -1,4 +1,6 @@
-"""Whether the capture library can be loaded into a program, asked of the dynamic linker before the job starts."""
+"""Whether the capture library can be loaded into a program, asked of the dynamic linker before the
+job starts.
+"""
 
 import os
 import shutil
@@ -16,15 +18,18 @@ _SCRIPTS: Final = 5
 """Interpreters of scripts that may be scripts, as in the kernel (fs/exec.c)."""
 _PT_INTERP: Final = 3
 _LAYOUTS: Final = {1: ("<28xI10x2H", "<2I8xI"), 2: ("<32xQ14x2H", "<I4xQ16xQ")}
-"""By the class of an ELF file, 32 or 64 bits: in its header where its program headers are, the size of one, and how many; in one of
-these its type, and offset and size of what it describes (man 5 elf)."""
+"""By the class of an ELF file, 32 or 64 bits: in its header where its program headers are, the size
+of one, and how many; in one of these its type, and offset and size of what it describes (man 5
+elf)."""
 
 
 def why_not_loaded(program: str, environment: Mapping[str, str]) -> str | None:
-    """Why a program would not start with the library, or complain about it; None: it would start well, or not without it either.
+    """Why a program would not start with the library, or complain about it; None: it would start
+    well, or not without it either.
 
-    The program's own dynamic linker maps it and its libraries, under the limits of this process, and does not start it
-    (man 8 ld.so, --list); about 3 ms. `program` as given to exec, `environment` is the job's without ioprof.
+    The program's own dynamic linker maps it and its libraries, under the limits of this process,
+    and does not start it (man 8 ld.so, --list); about 3 ms. `program` as given to exec,
+    `environment` is the job's without ioprof.
     """
     library = preload.library()
     found = shutil.which(program, path=environment.get("PATH"))
@@ -32,21 +37,36 @@ def why_not_loaded(program: str, environment: Mapping[str, str]) -> str | None:
     if library is None or found is None or linker is None:
         return None
     listing = [linker, "--list", _interpreter_of(found)]
-    loaded = {**environment, "LD_PRELOAD": preload.first(str(library), environment.get("LD_PRELOAD"), ":")}
+    loaded = {
+        **environment,
+        "LD_PRELOAD": preload.first(str(library), environment.get("LD_PRELOAD"), ":"),
+    }
     with_library = _list(listing, loaded)
-    if with_library is None or (with_library.returncode == 0 and str(library) in with_library.stdout):
+    if with_library is None or (
+        with_library.returncode == 0 and str(library) in with_library.stdout
+    ):
         return None
     without = _list(listing, environment)
     if without is None or without.returncode != 0:
         return None
-    said = with_library.stderr.strip().splitlines() or [f"{linker} ended with {with_library.returncode}"]
+    said = with_library.stderr.strip().splitlines() or [
+        f"{linker} ended with {with_library.returncode}"
+    ]
     return f"the capture library cannot be loaded into {found}: {said[0]}"
 
 
-def _list(command: list[str], environment: Mapping[str, str]) -> "subprocess.CompletedProcess[str] | None":
+def _list(
+    command: list[str], environment: Mapping[str, str]
+) -> "subprocess.CompletedProcess[str] | None":
     try:
         return subprocess.run(
-            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=60
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=60,
         )
     except (OSError, subprocess.SubprocessError):
         return None

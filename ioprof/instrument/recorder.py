@@ -1,7 +1,7 @@
 """Starts and stops the recording of this process into a capture file of its own.
 
-A forked child records nothing until `start` is called there. A process that is killed leaves all that it recorded, in a file
-that is not marked `closed`.
+A forked child records nothing until `start` is called there. A process that is killed leaves all
+that it recorded, in a file that is not marked `closed`.
 """
 
 import os
@@ -15,7 +15,14 @@ from typing import Any, Final
 from ioprof import clock
 from ioprof.errors import CaptureError
 from ioprof.format.schema import KINDS, RANK_SOURCES, ROLES
-from ioprof.format.wire_format import CHUNK_BYTES, FILE_HEADER, FORMAT_VERSION, HEADER_BYTES, MAGIC, offset_of
+from ioprof.format.wire_format import (
+    CHUNK_BYTES,
+    FILE_HEADER,
+    FORMAT_VERSION,
+    HEADER_BYTES,
+    MAGIC,
+    offset_of,
+)
 from ioprof.instrument import ring, span
 from ioprof.instrument.endings import call_at_end, call_quietly
 from ioprof.instrument.host import host
@@ -26,13 +33,15 @@ except ImportError:  # this interpreter cannot load it: see `ring`
     _native = None  # type: ignore[assignment]
 
 _AFTER_ALL_OTHERS: Final = -100
-"""Priority of the recording's end among multiprocessing's finalizers: queues and pools may still record while they end."""
+"""Priority of the recording's end among multiprocessing's finalizers: queues and pools may still
+record while they end."""
 
 FEWEST_TRIALS: Final = 20
 """Trials that were not interrupted, below which a median says nothing."""
 
 REHEARSAL: Final = "/proc/self/fd/"
-"""The beginning of a path that names an empty file without a name, of which the caller holds a descriptor."""
+"""The beginning of a path that names an empty file without a name, of which the caller holds a
+descriptor."""
 
 _WHO: Final = struct.Struct("<2iI"), offset_of(FILE_HEADER, "rank")
 """Rank, worker and role in the file's header, and where."""
@@ -46,24 +55,32 @@ _before_stop: list[Callable[[], None]] = []
 def start(spool: Path, *, rank: int = -1, role: str = "other", worker: int = -1) -> None:
     """Record this process into a new file in the folder `spool`, until `stop` or the process's end.
 
-    `rank` and `worker` are -1 where there is none; `role` is one of `schema.ROLES`. Raises `CaptureError`.
+    `rank` and `worker` are -1 where there is none; `role` is one of `schema.ROLES`. Raises
+    `CaptureError`.
     """
     if is_recording():
-        raise CaptureError("this process is being recorded already; end that with ioprof.instrument.recorder.stop()")
+        raise CaptureError(
+            "this process is being recorded already; end that with"
+            " ioprof.instrument.recorder.stop()"
+        )
     if role not in ROLES:
         raise CaptureError(f"role {role!r}: what a process can be is one of {', '.join(ROLES)}")
     name = f"{host()}-{os.getpid()}-{clock.monotonic_ns()}.ring"
     try:
         _open(os.path.join(os.path.abspath(spool), name), _header(rank, role, worker))
     except OSError as error:
-        raise CaptureError(f"{spool}: no capture file can be made there ({error.strerror}); give a writable folder") from None
+        raise CaptureError(
+            f"{spool}: no capture file can be made there ({error.strerror}); give a writable folder"
+        ) from None
     call_at_end(stop, _forget_in_child, _AFTER_ALL_OTHERS)
 
 
 def identify(rank: int, role: str, worker: int = -1, rank_source: str | None = None) -> None:
-    """Write to the file's header which rank or worker this process is, which may be known only long after its recording began.
+    """Write to the file's header which rank or worker this process is, which may be known only long
+    after its recording began.
 
-    `rank_source` is one of `schema.RANK_SOURCES`. Does nothing while nothing is recorded, or when the file is gone.
+    `rank_source` is one of `schema.RANK_SOURCES`. Does nothing while nothing is recorded, or when
+    the file is gone.
     """
     if not is_recording():
         return
@@ -80,13 +97,17 @@ def identify(rank: int, role: str, worker: int = -1, rank_source: str | None = N
 
 
 def making(batch: int) -> None:
-    """A thread of this process begins to fetch that batch, -1: none. The extension writes the same by `observers.makes`."""
+    """A thread of this process begins to fetch that batch, -1: none. The extension writes the same
+    by `observers.makes`.
+    """
     if _python_ring is not None:
         _python_ring.making(batch)
 
 
 def before_stop(function: Callable[[], None]) -> None:
-    """Call `function` when the recording of this process ends in an orderly way, while spans may still be emitted."""
+    """Call `function` when the recording of this process ends in an orderly way, while spans may
+    still be emitted.
+    """
     if function not in _before_stop:
         _before_stop.append(function)
 
@@ -127,11 +148,13 @@ def lost() -> int:
 
 
 def cost_per_span_ns(spans: int = 100, trials: int = 100, displaced_bytes: int = 0) -> float | None:
-    """Nanoseconds that one span costs here and now: the median of short trials into a nameless file, less that of the bare loop.
+    """Nanoseconds that one span costs here and now: the median of short trials into a nameless
+    file, less that of the bare loop.
 
-    A trial takes some 20 µs, less than a time slice of the scheduler, so that most are not interrupted on a busy machine either;
-    those that were do not count. None: too many were. With `displaced_bytes` the
-    processor's caches hold other data when a trial begins, as after decoding an image.
+    A trial takes some 20 µs, less than a time slice of the scheduler, so that most are not
+    interrupted on a busy machine either; those that were do not count. None: too many were. With
+    `displaced_bytes` the processor's caches hold other data when a trial begins, as after decoding
+    an image.
     """
     from tempfile import TemporaryFile
 
@@ -141,12 +164,19 @@ def cost_per_span_ns(spans: int = 100, trials: int = 100, displaced_bytes: int =
     return (full - bare) / spans if full is not None and bare is not None and full > bare else None
 
 
-def _uninterrupted_medians(timers: Sequence[Callable[[], int]], trials: int, displaced_bytes: int) -> list[float | None]:
-    """The median of each timer's results; they take turns, so that what slows the machine down affects all of them."""
+def _uninterrupted_medians(
+    timers: Sequence[Callable[[], int]], trials: int, displaced_bytes: int
+) -> list[float | None]:
+    """The median of each timer's results; they take turns, so that what slows the machine down
+    affects all of them.
+    """
     import resource
     import statistics
 
-    there, here = bytearray(displaced_bytes), bytearray(displaced_bytes)  # of bytes each assignment would make a copy first
+    there, here = (
+        bytearray(displaced_bytes),
+        bytearray(displaced_bytes),
+    )  # of bytes each assignment would make a copy first
     found: list[list[int]] = [[] for _ in timers]
     for _ in range(trials):
         for timer, results in zip(timers, found, strict=True):
@@ -156,12 +186,16 @@ def _uninterrupted_medians(timers: Sequence[Callable[[], int]], trials: int, dis
             after = resource.getrusage(resource.RUSAGE_THREAD)
             if (before.ru_nvcsw, before.ru_nivcsw) == (after.ru_nvcsw, after.ru_nivcsw):
                 results.append(took_ns)
-    return [statistics.median(results) if len(results) >= FEWEST_TRIALS else None for results in found]
+    return [
+        statistics.median(results) if len(results) >= FEWEST_TRIALS else None for results in found
+    ]
 
 
 @contextmanager
 def _rehearsal(path: str) -> Iterator[Callable[[str], Any]]:
-    """A function that opens spans in a file of its own, in this thread only; other threads go on recording as before."""
+    """A function that opens spans in a file of its own, in this thread only; other threads go on
+    recording as before.
+    """
     _native.start(path, _header(-1, "other", -1), KINDS, True)
     try:
         yield span.span
@@ -197,9 +231,34 @@ def _open(path: str, header: bytes) -> None:
 def _header(rank: int, role: str, worker: int) -> bytes:
     anchor = clock.anchor()
     return ring.HEADER.pack(
-        MAGIC, FORMAT_VERSION, ring.RECORD.size, CHUNK_BYTES, HEADER_BYTES, 0, 0, os.getpid(), os.getppid(), rank, worker,
-        ROLES.index(role), 0, anchor.before_ns, anchor.wall_ns, anchor.after_ns, host().encode()[:64], 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-    )  # fmt: skip
+        MAGIC,
+        FORMAT_VERSION,
+        ring.RECORD.size,
+        CHUNK_BYTES,
+        HEADER_BYTES,
+        0,
+        0,
+        os.getpid(),
+        os.getppid(),
+        rank,
+        worker,
+        ROLES.index(role),
+        0,
+        anchor.before_ns,
+        anchor.wall_ns,
+        anchor.after_ns,
+        host().encode()[:64],
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+    )
 
 
 def _forget_in_child() -> None:

@@ -1,8 +1,10 @@
-"""The writer of spans in Python, only for jobs whose interpreter cannot load the extension: a Python older than its stable ABI, one
-with another libc (musl), or a frozen program. The same calls write the same bytes, ten times slower.
+"""The writer of spans in Python, only for jobs whose interpreter cannot load the extension: a
+Python older than its stable ABI, one with another libc (musl), or a frozen program. The same calls
+write the same bytes, ten times slower.
 
-`native/FORMAT.md` explains the bytes, `wire_format` describes them. A full chunk stays where it is, and the thread continues in
-another one. The extension flushes it instead, which saves page faults; they are negligible compared to what a span costs here.
+`native/FORMAT.md` explains the bytes, `wire_format` describes them. A full chunk stays where it is,
+and the thread continues in another one. The extension flushes it instead, which saves page faults;
+they are negligible compared to what a span costs here.
 """
 
 import mmap
@@ -38,7 +40,8 @@ WINDOWS: Final = 65536
 ABANDONED: Final = 64
 RETRY_EVERY: Final = 1024
 KNOWN_STRINGS: Final = 1 << 17
-"""Known strings are forgotten when there are this many; one that comes again is written again, and the reader merges the two."""
+"""Known strings are forgotten when there are this many; one that comes again is written again, and
+the reader merges the two."""
 
 _ELLIPSIS: Final = "…".encode()
 # Indices of words of 8 bytes
@@ -62,13 +65,16 @@ _LIMITS: Final = {
 
 
 class Ring:
-    """A capture file that this process writes, at an absolute path that does not exist yet. Raises `OSError`.
+    """A capture file that this process writes, at an absolute path that does not exist yet. Raises
+    `OSError`.
 
-    `kinds` are the kinds of spans, of which "user", or else the last, is that of users' own spans. `clock` gives nanoseconds of
-    CLOCK_MONOTONIC.
+    `kinds` are the kinds of spans, of which "user", or else the last, is that of users' own spans.
+    `clock` gives nanoseconds of CLOCK_MONOTONIC.
     """
 
-    def __init__(self, path: str, header: bytes, kinds: tuple[str, ...], clock: Callable[[], int]) -> None:
+    def __init__(
+        self, path: str, header: bytes, kinds: tuple[str, ...], clock: Callable[[], int]
+    ) -> None:
         self.clock = clock
         self.is_open = False
         self._path = path
@@ -94,32 +100,75 @@ class Ring:
         self.is_open = False
 
     def making(self, batch: int) -> None:
-        """A thread fetches the batch of that number, -1: none; a reader needs it if the process is killed."""
+        """A thread fetches the batch of that number, -1: none; a reader needs it if the process is
+        killed.
+        """
         struct.pack_into("<Q", self._header, _MAKING_OFFSET, max(0, batch + 1))
 
     def forget(self) -> None:
-        """End the recording without a store to the file: what a forked child does with its parent's."""
+        """End the recording without a store to the file: what a forked child does with its
+        parent's.
+        """
         self.is_open = False
 
     def span(
-        self, kind: str, name: str | None = None, *, step: int = -1, batch: int = -1, bytes: int = -1,
-        file: int = -1, offset: int = -1, stream: int = -1, source: int = 0,
-    ) -> "Span":  # fmt: skip
+        self,
+        kind: str,
+        name: str | None = None,
+        *,
+        step: int = -1,
+        batch: int = -1,
+        bytes: int = -1,
+        file: int = -1,
+        offset: int = -1,
+        stream: int = -1,
+        source: int = 0,
+    ) -> "Span":
         """A context manager that records how long its block took."""
         number, label = self._label(kind, name)
-        return Span(self, number, label, {
-            "step": step, "batch": batch, "bytes": bytes, "file": file, "offset": offset, "stream": stream, "source": source,
-        })  # fmt: skip
+        return Span(
+            self,
+            number,
+            label,
+            {
+                "step": step,
+                "batch": batch,
+                "bytes": bytes,
+                "file": file,
+                "offset": offset,
+                "stream": stream,
+                "source": source,
+            },
+        )
 
     def emit(
-        self, kind: str, start_ns: int, end_ns: int, name: str | None = None, *, step: int = -1, batch: int = -1,
-        bytes: int = -1, file: int = -1, offset: int = -1, stream: int = -1, source: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        kind: str,
+        start_ns: int,
+        end_ns: int,
+        name: str | None = None,
+        *,
+        step: int = -1,
+        batch: int = -1,
+        bytes: int = -1,
+        file: int = -1,
+        offset: int = -1,
+        stream: int = -1,
+        source: int = 0,
+    ) -> None:
         """Record a span that was timed elsewhere."""
         check_times(start_ns, end_ns)
         span = self.span(
-            kind, name, step=step, batch=batch, bytes=bytes, file=file, offset=offset, stream=stream, source=source
-        )  # fmt: skip
+            kind,
+            name,
+            step=step,
+            batch=batch,
+            bytes=bytes,
+            file=file,
+            offset=offset,
+            stream=stream,
+            source=source,
+        )
         self.write(span.record(start_ns, end_ns))
 
     def intern(self, path: "str | bytes | os.PathLike[Any]") -> int:
@@ -127,7 +176,9 @@ class Ring:
         return self.string(os.fsdecode(path))
 
     def write(self, record: bytes) -> None:
-        """Put a record into the calling thread's chunk, or count it as lost; ignored once the ring is closed."""
+        """Put a record into the calling thread's chunk, or count it as lost; ignored once the ring
+        is closed.
+        """
         if not self._enter():
             return
         try:
@@ -138,7 +189,9 @@ class Ring:
             self._local.busy = False
 
     def string(self, text: str) -> int:
-        """The number of a string in this file, written at its first use; -1 where it cannot be stored."""
+        """The number of a string in this file, written at its first use; -1 where it cannot be
+        stored.
+        """
         known = self._strings.get(text)
         return self._write_string(text) if known is None else known
 
@@ -151,9 +204,11 @@ class Ring:
             self._local.busy = False
 
     def _enter(self) -> bool:
-        """Whether this thread may write now: not if this is a signal handler or finalizer that interrupted a write of its thread.
+        """Whether this thread may write now: not if this is a signal handler or finalizer that
+        interrupted a write of its thread.
 
-        The chunk is then between two states, and this thread may hold the lock: the record is counted as lost.
+        The chunk is then between two states, and this thread may hold the lock: the record is
+        counted as lost.
         """
         if getattr(self._local, "busy", False):
             self._counters[_LOST_WORD] += 1
@@ -183,7 +238,9 @@ class Ring:
         return self._user_kind, kind if name is None else f"{kind} {name}"
 
     def _room(self, slots: int) -> "_Chunk | None":
-        if not self.is_open:  # and perhaps in a forked child, whose parent's other threads held the lock
+        if (
+            not self.is_open
+        ):  # and perhaps in a forked child, whose parent's other threads held the lock
             return None
         place: _Place | None = getattr(self._local, "place", None)
         if place is not None and place.chunk.count + slots <= SLOTS:
@@ -206,7 +263,9 @@ class Ring:
         while self._abandoned:
             chunk = self._abandoned.pop(0)
             if chunk.count + 1 + slots <= SLOTS:
-                chunk.append(RECORD.pack(0, 0, -1, -1, threading.get_native_id(), -1, -1, -1, -1, 0, 0), 1)
+                chunk.append(
+                    RECORD.pack(0, 0, -1, -1, threading.get_native_id(), -1, -1, -1, -1, 0, 0), 1
+                )
                 return chunk
         return None
 
@@ -233,7 +292,8 @@ class Ring:
         return self._window[1]
 
     def _map_reopened(self, offset: int) -> memoryview:
-        # Opened again for every window: a job that closes all descriptors it does not know could close one that is kept open.
+        # Opened again for every window: a job that closes all descriptors it does not know could
+        # close one that is kept open.
         descriptor = self._open(0)
         try:
             if _identity(descriptor) != self._identity:
@@ -258,7 +318,9 @@ class Ring:
         self._header[: len(header)] = header
         self._counters = self._header.cast("Q")
         self.is_open = True
-        with suppress(OSError):  # mapped now, so that no span has to wait for it; without room, spans are lost and counted
+        with suppress(
+            OSError
+        ):  # mapped now, so that no span has to wait for it; without room, spans are lost and counted  # noqa: E501
             self._map_window(0)
 
 
@@ -281,7 +343,9 @@ class _Chunk:
 
 
 class _Place:
-    """The chunk that a thread writes to. When the thread ends, this is deleted, and another thread may take the chunk."""
+    """The chunk that a thread writes to. When the thread ends, this is deleted, and another thread
+    may take the chunk.
+    """
 
     __slots__ = ("_abandoned", "chunk")
 
@@ -342,9 +406,18 @@ class Span:
         """The bytes of the slot."""
         field = self._fields
         return RECORD.pack(
-            start_ns, end_ns, field["bytes"], field["offset"], field["batch"], field["step"], field["file"], self._name_id,
-            field["stream"], self._kind, field["source"],
-        )  # fmt: skip
+            start_ns,
+            end_ns,
+            field["bytes"],
+            field["offset"],
+            field["batch"],
+            field["step"],
+            field["file"],
+            self._name_id,
+            field["stream"],
+            self._kind,
+            field["source"],
+        )
 
     def _set_name(self, name: str | None) -> None:
         if name is not None and not isinstance(name, str):
@@ -415,13 +488,16 @@ def _identity(descriptor: int) -> tuple[int, int]:
 
 
 def _map(descriptor: int, offset: int, length: int) -> memoryview:
-    # Blocks are allocated before they are touched: a store to a hole of a full disk raises SIGBUS. Python ignores SIGXFSZ.
+    # Blocks are allocated before they are touched: a store to a hole of a full disk raises SIGBUS.
+    # Python ignores SIGXFSZ.
     os.posix_fallocate(descriptor, offset, length)
     slack = offset % mmap.ALLOCATIONGRANULARITY
-    return memoryview(mmap.mmap(descriptor, length + slack, mmap.MAP_SHARED, offset=offset - slack))[slack:]
+    return memoryview(
+        mmap.mmap(descriptor, length + slack, mmap.MAP_SHARED, offset=offset - slack)
+    )[slack:]
 
 
-# ------------------------------------------------------------------------------- in place of the extension's functions
+# ------------------------------------------------------------ in place of the extension's functions
 
 _redirected: tuple[Callable[..., Any], Callable[..., None], Callable[[Any], int]] | None = None
 
@@ -434,14 +510,32 @@ def span(
     if _redirected is None:
         return _NOTHING
     return _redirected[0](
-        kind, name, step=step, batch=batch, bytes=bytes, file=file, offset=offset, stream=stream, source=source
-    )  # fmt: skip
+        kind,
+        name,
+        step=step,
+        batch=batch,
+        bytes=bytes,
+        file=file,
+        offset=offset,
+        stream=stream,
+        source=source,
+    )
 
 
 def emit(
-    kind: str, start_ns: int, end_ns: int, name: str | None = None, *, step: int = -1, batch: int = -1,
-    bytes: int = -1, file: int = -1, offset: int = -1, stream: int = -1, source: int = 0,
-) -> None:  # fmt: skip
+    kind: str,
+    start_ns: int,
+    end_ns: int,
+    name: str | None = None,
+    *,
+    step: int = -1,
+    batch: int = -1,
+    bytes: int = -1,
+    file: int = -1,
+    offset: int = -1,
+    stream: int = -1,
+    source: int = 0,
+) -> None:
     """Record a span that was timed elsewhere, in nanoseconds of CLOCK_MONOTONIC."""
     if _redirected is None:
         check_times(start_ns, end_ns)

@@ -1,8 +1,9 @@
 """Logs of Darshan with extended tracing (DXT): every read through POSIX calls, by file and rank.
 
-The format of versions 3.10 to 3.41, as in Darshan's `include/darshan-log-format.h` and `darshan-dxt-log-format.h`: a header with
-the places of the regions, each of which is compressed. Times are seconds since the start of the job. Where the bytes came from is
-not known. Writes are left out, and counted.
+The format of versions 3.10 to 3.41, as in Darshan's `include/darshan-log-format.h` and
+`darshan-dxt-log-format.h`: a header with the places of the regions, each of which is compressed.
+Times are seconds since the start of the job. Where the bytes came from is not known. Writes are
+left out, and counted.
 """
 
 import bz2
@@ -57,7 +58,11 @@ class _Log:
             raise CommandError(f"{path}: cannot be read ({error.strerror or error})") from None
         self._version = bytes(self._data[:8]).split(b"\0")[0].decode("ascii", "replace")
         if self._version not in _VERSIONS:
-            known = "a log of Darshan 3.0 has no traces" if self._version == "3.00" else "not a log of Darshan 3.1 to 3.5"
+            known = (
+                "a log of Darshan 3.0 has no traces"
+                if self._version == "3.00"
+                else "not a log of Darshan 3.1 to 3.5"
+            )
             raise self._error(known)
         self._read_header()
 
@@ -73,11 +78,15 @@ class _Log:
         if struct.unpack_from(f"{self._order}q", self._data, 8)[0] != _MAGIC:
             raise self._error("not a log of Darshan (its magic number is wrong)")
         self._compression = self._data[16]
-        partial = struct.unpack_from(f"{self._order}{'Q' if is_new else 'I'}", self._data, 24 if is_new else 20)[0]
+        partial = struct.unpack_from(
+            f"{self._order}{'Q' if is_new else 'I'}", self._data, 24 if is_new else 20
+        )[0]
         pairs = struct.unpack_from(f"{self._order}{2 * modules + 2}Q", self._data, maps)
         regions = [_Region(*pair) for pair in zip(pairs[::2], pairs[1::2], strict=True)]
         self._names, self._modules = regions[0], regions[1:]
-        self._module_versions = struct.unpack_from(f"{self._order}{modules}I", self._data, maps + 16 * (modules + 1))
+        self._module_versions = struct.unpack_from(
+            f"{self._order}{modules}I", self._data, maps + 16 * (modules + 1)
+        )
         self._job = _Region(size, max(0, self._names.offset - size))
         self._dxt = _DXT_POSIX[self._version]
         if partial >> self._dxt & 1:
@@ -86,19 +95,31 @@ class _Log:
     def read(self) -> Imported:
         """The reads of all ranks."""
         if not self._modules[self._dxt].length:
-            raise self._error("has no DXT trace, only sums per file; run the job with DXT_ENABLE_IO_TRACE=1")
+            raise self._error(
+                "has no DXT trace, only sums per file; run the job with DXT_ENABLE_IO_TRACE=1"
+            )
         start_ns = self._start_ns()
         names = dict(self._names_by_id())
         reads = self._reads(start_ns)
-        spans = self._spans(reads, names) if reads.files else pl.DataFrame(schema={"start_ns": pl.Int64, "end_ns": pl.Int64})
+        spans = (
+            self._spans(reads, names)
+            if reads.files
+            else pl.DataFrame(schema={"start_ns": pl.Int64, "end_ns": pl.Int64})
+        )
         self._compare(spans)
-        return Imported(self._path, spans, damage=self._damage, has_reads=True, profiler="Darshan DXT")
+        return Imported(
+            self._path, spans, damage=self._damage, has_reads=True, profiler="Darshan DXT"
+        )
 
     def _start_ns(self) -> int:
         job = self._inflate(self._job)
         fields = struct.unpack_from(f"{self._order}3q", job) if len(job) >= 24 else (0, 0, 0)
         seconds, nanoseconds = fields[1], fields[2] if self._version == "3.41" else 0
-        return int(seconds * 10**9 + nanoseconds) if 0 < seconds < 1 << 32 and 0 <= nanoseconds < 10**9 else 10**18
+        return (
+            int(seconds * 10**9 + nanoseconds)
+            if 0 < seconds < 1 << 32 and 0 <= nanoseconds < 10**9
+            else 10**18
+        )
 
     def _names_by_id(self) -> Iterator[tuple[int, str]]:
         data = self._inflate(self._names)
@@ -108,7 +129,10 @@ class _Log:
             if end < 0:
                 self._damage["truncated within its names"] += 1
                 return
-            yield struct.unpack_from(f"{self._order}Q", data, place)[0], data[place + 8 : end].decode("utf-8", "backslashreplace")
+            yield (
+                struct.unpack_from(f"{self._order}Q", data, place)[0],
+                data[place + 8 : end].decode("utf-8", "backslashreplace"),
+            )
             place = end + 1
 
     def _reads(self, start_ns: int) -> Reads:
@@ -119,20 +143,30 @@ class _Log:
         if reads.is_damaged:
             self._damage["truncated or damaged within its trace"] += 1
         if reads.num_impossible:
-            self._damage["a read with impossible times or sizes was left out"] += reads.num_impossible
+            self._damage["a read with impossible times or sizes was left out"] += (
+                reads.num_impossible
+            )
         return reads
 
     def _spans(self, reads: Reads, names: dict[int, str]) -> pl.DataFrame:
         files, columns = reads.files, reads.columns
         hosts = [file.host.decode("utf-8", "backslashreplace") or None for file in files]
-        of_files = pl.DataFrame({
-            "host": pl.Series(hosts, dtype=pl.String).cast(pl.Categorical()),
-            "path": pl.Series([names.get(file.number, f"record {file.number:x}") for file in files]).cast(pl.Categorical()),
-            "rank": pl.Series([file.rank for file in files], dtype=pl.Int32),
-            "kind": pl.Series(["read"], dtype=pl.Enum(KINDS)).new_from_index(0, len(files)),
-            "source": pl.Series(["unknown"], dtype=pl.Enum(SOURCES)).new_from_index(0, len(files)),
-        })  # fmt: skip
-        place = np.repeat(np.arange(len(files), dtype=np.uint32), [file.num_reads for file in files])
+        of_files = pl.DataFrame(
+            {
+                "host": pl.Series(hosts, dtype=pl.String).cast(pl.Categorical()),
+                "path": pl.Series(
+                    [names.get(file.number, f"record {file.number:x}") for file in files]
+                ).cast(pl.Categorical()),
+                "rank": pl.Series([file.rank for file in files], dtype=pl.Int32),
+                "kind": pl.Series(["read"], dtype=pl.Enum(KINDS)).new_from_index(0, len(files)),
+                "source": pl.Series(["unknown"], dtype=pl.Enum(SOURCES)).new_from_index(
+                    0, len(files)
+                ),
+            }
+        )
+        place = np.repeat(
+            np.arange(len(files), dtype=np.uint32), [file.num_reads for file in files]
+        )
         offset = pl.Series(columns["offset"])
         has_unknown = bool((columns["offset"] < 0).any())
         spans = {**columns, "offset": offset.set(offset < 0, None) if has_unknown else offset}
@@ -145,17 +179,25 @@ class _Log:
         data = self._inflate(self._modules[_POSIX])
         records = len(data) // _POSIX_RECORD
         sums = (
-            struct.unpack_from(f"{self._order}q", data, place * _POSIX_RECORD + _POSIX_BYTES_READ)[0] for place in range(records)
+            struct.unpack_from(f"{self._order}q", data, place * _POSIX_RECORD + _POSIX_BYTES_READ)[
+                0
+            ]
+            for place in range(records)
         )
         counted, seen = sum(max(0, each) for each in sums), int(spans["bytes"].sum())
         if seen < counted:
-            self._damage[f"the trace has {seen:,} of the {counted:,} bytes that Darshan counted by POSIX calls"] += 1
+            self._damage[
+                f"the trace has {seen:,} of the {counted:,} bytes that Darshan counted by POSIX"
+                " calls"
+            ] += 1
 
     def _inflate(self, region: _Region) -> bytes:
         return b"".join(self._blocks(region))
 
     def _blocks(self, region: _Region) -> Iterator[bytes]:
-        """The bytes of a region, which may be several compressed streams, of which each rank wrote one."""
+        """The bytes of a region, which may be several compressed streams, of which each rank wrote
+        one.
+        """
         if region.offset + region.length > len(self._data):
             self._damage["truncated: a region ends after the file"] += 1
         data = self._data[region.offset : region.offset + region.length]
@@ -166,7 +208,9 @@ class _Log:
             raise self._error(f"compressed in an unknown way ({self._compression})")
         size = 0
         try:
-            for block in inflate(io.BytesIO(data), ZLIB) if self._compression == 0 else _bunzip(bytes(data)):
+            for block in (
+                inflate(io.BytesIO(data), ZLIB) if self._compression == 0 else _bunzip(bytes(data))
+            ):
                 yield block
                 size += len(block)
                 if size > _MOST_BYTES:

@@ -68,4 +68,6 @@ def reads_in(blocks: Iterable[bytes], layout: Layout, start_ns: int) -> Reads:
         for number, rank, host, count in np.frombuffer(rows, np.int64).reshape(-1, 4).tolist()
     ]
     columns = np.frombuffer(memoryview(cells), np.int64).reshape(len(COLUMNS), -1)[:, :num_reads]
-    return Reads(dict(zip(COLUMNS, columns, strict=True)), files, num_writes, num_impossible, is_damaged)
+    return Reads(
+        dict(zip(COLUMNS, columns, strict=True)), files, num_writes, num_impossible, is_damaged
+    )

@@ -1,13 +1,11 @@
-"""Traces of DFTracer (.pfw: an event of Chrome's JSON format per line, with times in microseconds; plain or gzipped).
+"""Traces of DFTracer (.pfw: an event of Chrome's JSON format per line, with times in microseconds;
+plain or gzipped).
 
-in the file                                       span
-POSIX, STDIO: open, open64, fopen, ...            open     file
-POSIX, STDIO: read, pread, preadv, fread, ...     read     file, bytes (`ret`), offset; where the bytes came from is not known
-other calls of POSIX and STDIO                    left out, and counted
-compute, comm, device, checkpoint (its AI names)  compute, comm, h2d, checkpoint
-dataloader: fetch                                 wait
-data: preprocess, item                            transform
-other events of the program                       user
+in the file span POSIX, STDIO: open, open64, fopen, ... open file POSIX, STDIO: read, pread, preadv,
+fread, ... read file, bytes (`ret`), offset; where the bytes came from is not known other calls of
+POSIX and STDIO left out, and counted compute, comm, device, checkpoint (its AI names) compute,
+comm, h2d, checkpoint dataloader: fetch wait data: preprocess, item transform other events of the
+program user
 """
 
 import zlib
@@ -29,10 +27,33 @@ CLOCK: Final = "the wall clock of each host, as DFTracer wrote it"
 _LONGEST_LINE: Final = 1 << 20
 _MOST_EVENTS: Final = 50_000_000
 _OPENS: Final = frozenset(
-    {"open", "open64", "openat", "openat64", "creat", "creat64", "fopen", "fopen64", "fopen_64", "__open_2", "__openat_2"}
+    {
+        "open",
+        "open64",
+        "openat",
+        "openat64",
+        "creat",
+        "creat64",
+        "fopen",
+        "fopen64",
+        "fopen_64",
+        "__open_2",
+        "__openat_2",
+    }
 )
 _READS: Final = frozenset(
-    {"read", "pread", "pread64", "readv", "preadv", "preadv64", "preadv2", "fread", "__read_chk", "__pread_chk"}
+    {
+        "read",
+        "pread",
+        "pread64",
+        "readv",
+        "preadv",
+        "preadv64",
+        "preadv2",
+        "fread",
+        "__read_chk",
+        "__pread_chk",
+    }
 )
 _KEPT: Final = tuple(_OPENS | _READS)
 _CALLS: Final = ("POSIX", "STDIO")
@@ -54,14 +75,23 @@ class _File:
         for text, start, end in self._lines():
             events.add(text, start, end, self._damage)
             if len(events) > _MOST_EVENTS:
-                raise CommandError(f"{self._path}: more than {_MOST_EVENTS:,} events; import fewer files")
+                raise CommandError(
+                    f"{self._path}: more than {_MOST_EVENTS:,} events; import fewer files"
+                )
         if not len(events):
             reasons = "".join(f"; {what}" for what, count in self._damage.items() if count)
-            raise CommandError(f"{self._path}: not a trace of DFTracer: no line of it is an event{reasons}")
+            raise CommandError(
+                f"{self._path}: not a trace of DFTracer: no line of it is an event{reasons}"
+            )
         found = events.finish()
         for (_, name), count in found.left_out.items():
-            self._damage[f"a call of {'write' if 'write' in name else 'another kind than reads'} was left out"] += count
-        return Imported(self._path, self._table(found), damage=self._damage, has_reads=True, profiler="DFTracer")
+            self._damage[
+                f"a call of {'write' if 'write' in name else 'another kind than reads'} was"
+                " left out"
+            ] += count
+        return Imported(
+            self._path, self._table(found), damage=self._damage, has_reads=True, profiler="DFTracer"
+        )
 
     def _lines(self) -> Iterator[tuple[bytes, int, int]]:
         """Texts, and where whole lines begin and end in them."""
@@ -80,7 +110,9 @@ class _File:
         except (EOFError, zlib.error):
             self._damage["truncated or corrupt gzip data"] += 1
         except OSError as error:
-            raise CommandError(f"{self._path}: cannot be read ({error.strerror or error})") from None
+            raise CommandError(
+                f"{self._path}: cannot be read ({error.strerror or error})"
+            ) from None
         yield rest, 0, len(rest)
 
     def _blocks(self) -> Iterator[bytes]:
@@ -97,24 +129,39 @@ class _File:
             columns = {name: column[is_possible] for name, column in columns.items()}
         kinds = [_kind(*call) for call in found.calls]
         is_read = np.array([kind == "read" for kind in kinds], bool)
-        names = [name[:_NAME_CHARS] if kind == "user" else None for kind, (_, name) in zip(kinds, found.calls, strict=True)]
-        of_calls = pl.DataFrame({
-            "kind": pl.Series(kinds, dtype=pl.Enum(KINDS)),
-            "name": pl.Series(names, dtype=pl.String).cast(pl.Categorical()),
-            "source": pl.Series([each or None for each in np.where(is_read, "unknown", "").tolist()], dtype=pl.Enum(SOURCES)),
-        })  # fmt: skip
+        names = [
+            name[:_NAME_CHARS] if kind == "user" else None
+            for kind, (_, name) in zip(kinds, found.calls, strict=True)
+        ]
+        of_calls = pl.DataFrame(
+            {
+                "kind": pl.Series(kinds, dtype=pl.Enum(KINDS)),
+                "name": pl.Series(names, dtype=pl.String).cast(pl.Categorical()),
+                "source": pl.Series(
+                    [each or None for each in np.where(is_read, "unknown", "").tolist()],
+                    dtype=pl.Enum(SOURCES),
+                ),
+            }
+        )
         size = columns["ret"]
-        size = np.where(is_read[columns["call"]] & (size != NONE), np.maximum(size, 0), NONE)  # a call that failed returned -1
+        size = np.where(
+            is_read[columns["call"]] & (size != NONE), np.maximum(size, 0), NONE
+        )  # a call that failed returned -1
         # A hash may be explained after its first use.
         meanings = {(is_path, number): name for _, is_path, number, name in found.explained}
-        return pl.DataFrame({
-            "start_ns": columns["start_ns"], "end_ns": columns["start_ns"] + columns["length_ns"],
-            "host": _names(found, columns["host"], meanings, False), "path": _names(found, columns["path"], meanings, True),
-            "pid": _numbers(columns["pid"]).cast(pl.Int32, strict=False),
-            "tid": _numbers(columns["tid"]).cast(pl.Int32, strict=False),
-            "bytes": _numbers(size), "offset": _numbers(columns["offset"]),
-            **of_calls[columns["call"].astype(np.uint32)].to_dict(),
-        })  # fmt: skip
+        return pl.DataFrame(
+            {
+                "start_ns": columns["start_ns"],
+                "end_ns": columns["start_ns"] + columns["length_ns"],
+                "host": _names(found, columns["host"], meanings, False),
+                "path": _names(found, columns["path"], meanings, True),
+                "pid": _numbers(columns["pid"]).cast(pl.Int32, strict=False),
+                "tid": _numbers(columns["tid"]).cast(pl.Int32, strict=False),
+                "bytes": _numbers(size),
+                "offset": _numbers(columns["offset"]),
+                **of_calls[columns["call"].astype(np.uint32)].to_dict(),
+            }
+        )
 
 
 def _names(found: Found, places: Numbers, meanings: dict[Name, str], is_path: bool) -> pl.Series:

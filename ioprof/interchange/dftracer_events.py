@@ -1,6 +1,7 @@
 """Events of DFTracer's lines as columns of numbers.
 
-Lines in the usual form are read by a scanner in C (native/scan/dftracer.c); it leaves any other line to the decoder here.
+Lines in the usual form are read by a scanner in C (native/scan/dftracer.c); it leaves any other
+line to the decoder here.
 """
 
 import os
@@ -16,8 +17,20 @@ import numpy.typing as npt
 
 from ioprof import _scan
 
-COLUMNS: Final = ("at", "start_ns", "length_ns", "call", "pid", "tid", "ret", "offset", "host", "path")
-"""Of an event: number of its line; nanoseconds; place in `Events.calls`; numbers; places in `Found.names`."""
+COLUMNS: Final = (
+    "at",
+    "start_ns",
+    "length_ns",
+    "call",
+    "pid",
+    "tid",
+    "ret",
+    "offset",
+    "host",
+    "path",
+)
+"""Of an event: number of its line; nanoseconds; place in `Events.calls`; numbers; places in
+`Found.names`."""
 NONE: Final = np.iinfo(np.int64).min
 """In a column: no value, or one that is not possible."""
 _LATEST_NS: Final = (1 << 61) - 1
@@ -49,7 +62,9 @@ class _Event(msgspec.Struct, gc=False):
     cat: str = ""
     pid: int | str = 0
     tid: int | str = 0
-    ts: Any = 0  # a number with a fraction as Decimal: a double loses up to 64 ns of a time since 1970
+    ts: Any = (
+        0  # a number with a fraction as Decimal: a double loses up to 64 ns of a time since 1970
+    )
     dur: Any = 0
     args: _Arguments | None = None
 
@@ -67,7 +82,8 @@ class Found:
     names: list[Name]
     """Of hosts and files."""
     explained: list[tuple[int, bool, str, str]]
-    """Of what hashes stand for: number of the line, whether the hash is that of a file, hash, name."""
+    """Of what hashes stand for: number of the line, whether the hash is that of a file, hash,
+    name."""
     left_out: Counter[Call]
     """Events that are not kept."""
 
@@ -119,9 +135,14 @@ class Events:
             self._left_out[call] += 1
         elif event.ph == "X" and event.cat != "dftracer":
             place = self._calls.setdefault(call, len(self._calls))
-            host, path = self._name(given.hostname, given.hhash), self._name(given.fname, given.fhash)
+            host, path = (
+                self._name(given.hostname, given.hhash),
+                self._name(given.fname, given.fhash),
+            )
             numbers = _whole(event.pid), _whole(event.tid), _whole(given.ret), _whole(given.offset)
-            self._rows.append((at, _nanoseconds(event.ts), _nanoseconds(event.dur), place, *numbers, host, path))
+            self._rows.append(
+                (at, _nanoseconds(event.ts), _nanoseconds(event.dur), place, *numbers, host, path)
+            )
 
     def _name(self, name: str | None, number: int | str | None) -> int:
         if name is None and number is None:
@@ -133,30 +154,51 @@ class Events:
         """All that was found, in the order of the lines."""
         rows = np.array(self._rows, np.int64).reshape(-1, len(COLUMNS))
         columns = dict(zip(COLUMNS, np.ascontiguousarray(rows.T), strict=True))
-        decoded = Found(columns, list(self._calls), list(self._names), self._explained, self._left_out)
+        decoded = Found(
+            columns, list(self._calls), list(self._names), self._explained, self._left_out
+        )
         return _joined(_scanned(*self._scanner.tables()), decoded)
 
 
 def _scanned(
-    events: tuple[Any, int], uses: list[bytes], explained: list[bytes], calls: list[bytes], names: list[bytes], hashes: list[bytes]
+    events: tuple[Any, int],
+    uses: list[bytes],
+    explained: list[bytes],
+    calls: list[bytes],
+    names: list[bytes],
+    hashes: list[bytes],
 ) -> Found:
     """What the scanner returned; its texts are ASCII."""
     cells, num_events = events
     table = np.frombuffer(memoryview(cells), np.int64).reshape(len(COLUMNS), -1)[:, :num_events]
     columns = dict(zip(COLUMNS, table, strict=True))
-    for name in ("host", "path"):  # twice the number of a name, or of a hash plus 1; hashes are numbered after the names
+    for name in (
+        "host",
+        "path",
+    ):  # twice the number of a name, or of a hash plus 1; hashes are numbered after the names
         codes = columns[name]
         columns[name] = np.where(codes == NONE, NONE, (codes >> 1) + (codes & 1) * len(names))
     texts, of_hashes = [each.decode() for each in names], [each.decode() for each in hashes]
     meanings = zip(*(np.frombuffer(data, np.int64).tolist() for data in explained), strict=True)
-    pairs = [(category, name) for category, _, name in (each.decode().partition("\0") for each in calls)]
+    pairs = [
+        (category, name) for category, _, name in (each.decode().partition("\0") for each in calls)
+    ]
     counts, is_kept = (np.frombuffer(data, np.int64).tolist() for data in uses)
     return Found(
         columns,
         pairs,
         [(False, text) for text in texts] + [(True, text) for text in of_hashes],
-        [(at, bool(is_path), of_hashes[number], texts[name]) for at, is_path, number, name in meanings],
-        Counter({call: count for call, count, is_row in zip(pairs, counts, is_kept, strict=True) if not is_row}),
+        [
+            (at, bool(is_path), of_hashes[number], texts[name])
+            for at, is_path, number, name in meanings
+        ],
+        Counter(
+            {
+                call: count
+                for call, count, is_row in zip(pairs, counts, is_kept, strict=True)
+                if not is_row
+            }
+        ),
     )
 
 
@@ -166,11 +208,15 @@ def _joined(first: Found, second: Found) -> Found:
     if len(second.columns["at"]):
         added = {"call": len(first.calls), "host": len(first.names), "path": len(first.names)}
         moved = {
-            name: np.where(column == NONE, NONE, column + added.get(name, 0)) if name in added else column
+            name: np.where(column == NONE, NONE, column + added.get(name, 0))
+            if name in added
+            else column
             for name, column in second.columns.items()
         }
         order = np.argsort(np.concatenate([first.columns["at"], moved["at"]]), kind="stable")
-        columns = {name: np.concatenate([first.columns[name], moved[name]])[order] for name in COLUMNS}
+        columns = {
+            name: np.concatenate([first.columns[name], moved[name]])[order] for name in COLUMNS
+        }
     return Found(
         columns,
         first.calls + second.calls,

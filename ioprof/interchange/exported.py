@@ -34,7 +34,11 @@ class Exported:
         """Such as `12,345 spans, 90 counter values`."""
         if self.samples:
             return f"{self.samples:,} samples"
-        more = [f"{number:,} {what}" for number, what in ((self.counters, "counter values"), (self.arrows, "arrows")) if number]
+        more = [
+            f"{number:,} {what}"
+            for number, what in ((self.counters, "counter values"), (self.arrows, "arrows"))
+            if number
+        ]
         return ", ".join([f"{self.num_spans:,} spans", *more])
 
 
@@ -51,11 +55,17 @@ class CounterSeries:
 
 
 def counter_series(trace: Trace) -> Iterator[CounterSeries]:
-    """The sampled series, each in order of time; the name has rank or host where no process is known."""
+    """The sampled series, each in order of time; the name has rank or host where no process is
+    known.
+    """
     keys = ["host", "rank", "pid", "name", "unit"]
-    table = trace.counters.with_columns(pl.col("host", "name", "unit").cast(pl.String)).drop_nulls(["time_ns", "value"])
+    table = trace.counters.with_columns(pl.col("host", "name", "unit").cast(pl.String)).drop_nulls(
+        ["time_ns", "value"]
+    )
     several = table["host"].n_unique() > 1
-    for (host, rank, pid, name, unit), samples in table.sort("time_ns").group_by(keys, maintain_order=True):
+    for (host, rank, pid, name, unit), samples in table.sort("time_ns").group_by(
+        keys, maintain_order=True
+    ):
         own = harmless(str(name))
         if rank is not None:
             own += f" of rank {rank}"

@@ -26,13 +26,21 @@ class Format:
 
 
 FORMATS: Final = {
-    "perfetto": Format(".pftrace", "open it at https://ui.perfetto.dev", lambda trace, path, _: write_perfetto(trace, path)),
+    "perfetto": Format(
+        ".pftrace",
+        "open it at https://ui.perfetto.dev",
+        lambda trace, path, _: write_perfetto(trace, path),
+    ),
     "chrome": Format(
         ".trace.json.gz",
         "open it at https://ui.perfetto.dev or chrome://tracing",
         lambda trace, path, _: write_chrome(trace, path),
     ),
-    "parquet": Format(".spans.parquet", "all spans in one table", lambda trace, path, _: write_table(trace, path)),
-    "speedscope": Format(".speedscope.json", "open it at https://www.speedscope.app", write_speedscope),
+    "parquet": Format(
+        ".spans.parquet", "all spans in one table", lambda trace, path, _: write_table(trace, path)
+    ),
+    "speedscope": Format(
+        ".speedscope.json", "open it at https://www.speedscope.app", write_speedscope
+    ),
 }
 """By name, as `ioprof export --to` has it."""

@@ -37,12 +37,15 @@ MOST_SPANS: Final = 200_000_000
 
 @dataclass
 class Imported:
-    """The contents of one file. Times are nanoseconds of any one clock that all files of an import share."""
+    """The contents of one file. Times are nanoseconds of any one clock that all files of an import
+    share.
+    """
 
     path: Path
     spans: pl.DataFrame
-    """Columns of `Trace.spans`, any of which may be missing, and `path` instead of `file`. Texts may be strings; those that are
-    categories already need no conversion, which would take a quarter of the import of a log of Darshan."""
+    """Columns of `Trace.spans`, any of which may be missing, and `path` instead of `file`. Texts
+    may be strings; those that are categories already need no conversion, which would take a quarter
+    of the import of a log of Darshan."""
     worker_of: dict[tuple[str | None, int | None], int] = field(default_factory=dict)
     damage: Counter[str] = field(default_factory=Counter)
     """What is wrong with it, and what was left out: sentence to how often."""
@@ -64,7 +67,10 @@ def to_trace(files: Sequence[Imported], name: str, command: str, clock_method: s
         reasons = "; ".join(what for what, count in first.damage.items() if count)
         raise CommandError(f"{first.path}: nothing to import{f' ({reasons})' if reasons else ''}")
     if rows > MOST_SPANS:
-        raise CommandError(f"{files[0].path}: {rows:,} events, more than {MOST_SPANS:,}; import a part of the files")
+        raise CommandError(
+            f"{files[0].path}: {rows:,} events, more than {MOST_SPANS:,}; import a part of the"
+            " files"
+        )
     tables = [_complete(file.spans) for file in files]
     table = tables[0] if len(tables) == 1 else pl.concat(tables, rechunk=True)
     kept = _in_time(table)
@@ -81,15 +87,23 @@ def to_trace(files: Sequence[Imported], name: str, command: str, clock_method: s
     }
     spans = pl.DataFrame({name: changed.get(name, kept[name]) for name in SPAN_COLUMNS})
     facts = {name: _nulls(dtype, len(paths)) for name, dtype in table_schema(FILE_COLUMNS).items()}
-    known = pl.DataFrame({**facts, "file": pl.Series(range(len(paths)), dtype=pl.Int64), "path": paths})
+    known = pl.DataFrame(
+        {**facts, "file": pl.Series(range(len(paths)), dtype=pl.Int64), "path": paths}
+    )
     return Trace(_run(files, spans, zero_ns, name, command, clock_method), spans, known)
 
 
 def _masked_names(names: pl.Series) -> pl.Series:
-    """The names of spans, with secrets masked. Few are different, so the rows are only gone through where one changes."""
+    """The names of spans, with secrets masked. Few are different, so the rows are only gone through
+    where one changes.
+    """
     known = names.unique().drop_nulls().cast(pl.String)
     masked = masked_series(known)
-    return names if masked.equals(known) else names.cast(pl.String).replace(known, masked).cast(names.dtype)
+    return (
+        names
+        if masked.equals(known)
+        else names.cast(pl.String).replace(known, masked).cast(names.dtype)
+    )
 
 
 def _nulls(dtype: pl.DataType, rows: int) -> pl.Series:
@@ -97,11 +111,17 @@ def _nulls(dtype: pl.DataType, rows: int) -> pl.Series:
 
 
 def _complete(spans: pl.DataFrame) -> pl.DataFrame:
-    """With all columns. Column by column: a query of polars takes 0.1 ms even of few rows, and an import had 23 of them."""
+    """With all columns. Column by column: a query of polars takes 0.1 ms even of few rows, and an
+    import had 23 of them.
+    """
     columns = {}
     for name, dtype in (table_schema(SPAN_COLUMNS) | {"path": pl.Categorical()}).items():
         column = spans[name] if name in spans.columns else _nulls(dtype, len(spans))
-        columns[name] = column if column.dtype == dtype else column.cast(dtype, strict=isinstance(dtype, pl.Enum))
+        columns[name] = (
+            column
+            if column.dtype == dtype
+            else column.cast(dtype, strict=isinstance(dtype, pl.Enum))
+        )
     return pl.DataFrame(columns)
 
 
@@ -112,7 +132,9 @@ def _in_time(spans: pl.DataFrame) -> pl.DataFrame:
         first, last = starts.to_numpy(), ends.to_numpy()
         if first.min() >= 0 and last.max() < LATEST_NS and (first <= last).all():
             return spans
-    return spans.filter(starts.is_between(0, LATEST_NS - 1) & ends.is_between(starts, LATEST_NS - 1))
+    return spans.filter(
+        starts.is_between(0, LATEST_NS - 1) & ends.is_between(starts, LATEST_NS - 1)
+    )
 
 
 def _run_starts(columns: Sequence[pl.Series]) -> Numbers:
@@ -142,7 +164,9 @@ def _numbered(paths: pl.Series) -> tuple[pl.Series, pl.Series]:
     values = (codes.fill_null(no_path) if codes.null_count() else codes).to_numpy()
     starts = _run_starts([paths])
     run_of = np.full(no_path + 1, len(starts))
-    run_of[values[starts][::-1]] = np.arange(len(starts))[::-1]  # of a code that is there twice the last assignment counts
+    run_of[values[starts][::-1]] = np.arange(len(starts))[
+        ::-1
+    ]  # of a code that is there twice the last assignment counts
     used = np.flatnonzero(run_of[:no_path] < len(starts))
     used = used[np.argsort(run_of[used])]
     number_of = np.zeros(no_path + 1, np.int64)
@@ -152,7 +176,14 @@ def _numbered(paths: pl.Series) -> tuple[pl.Series, pl.Series]:
     return different, numbers.set(paths.is_null(), None) if paths.null_count() else numbers
 
 
-def _run(files: Sequence[Imported], spans: pl.DataFrame, zero_ns: int, name: str, command: str, clock_method: str) -> RunRecord:
+def _run(
+    files: Sequence[Imported],
+    spans: pl.DataFrame,
+    zero_ns: int,
+    name: str,
+    command: str,
+    clock_method: str,
+) -> RunRecord:
     runs = _process_runs(spans)
     processes = _processes(runs, files)
     hosts = list(dict.fromkeys(process.host for process in processes if process.host))
@@ -160,7 +191,9 @@ def _run(files: Sequence[Imported], spans: pl.DataFrame, zero_ns: int, name: str
     # Nothing is known of how far the clocks of several hosts are apart.
     ties = tuple(ClockTie(clock=host, to=hosts[0], method=clock_method) for host in hosts[1:])
     windows = tuple(
-        window.replace(start_ns=(window.start_ns or 0) - zero_ns, end_ns=(window.end_ns or 0) - zero_ns)
+        window.replace(
+            start_ns=(window.start_ns or 0) - zero_ns, end_ns=(window.end_ns or 0) - zero_ns
+        )
         for file in files
         for window in file.windows
     )
@@ -183,16 +216,22 @@ def _run(files: Sequence[Imported], spans: pl.DataFrame, zero_ns: int, name: str
             reads_by=files[0].profiler if has_reads else None,
             cost_reason=Reason.COST_OF_OTHER_PROFILER,
             imported_from=files[0].profiler,
-            reads_reason=None if has_reads else "the profiler of the imported files does not record reads",
+            reads_reason=(
+                None if has_reads else "the profiler of the imported files does not record reads"
+            ),
             gpu=GpuCapture(windows=windows) if windows else None,
-            damaged=tuple(each for file in files for each in damage_facts(file.path.name, file.damage)),
+            damaged=tuple(
+                each for file in files for each in damage_facts(file.path.name, file.damage)
+            ),
         ),
         processes=processes,
     )
 
 
 def _process_runs(spans: pl.DataFrame) -> pl.DataFrame:
-    """Runs of spans of one process, which are fewer than the spans: `rows`, and the extent of their times."""
+    """Runs of spans of one process, which are fewer than the spans: `rows`, and the extent of their
+    times.
+    """
     starts = _run_starts([spans[name] for name in ("host", "pid", "rank")])
     of_runs = pl.DataFrame([spans[name] for name in ("host", "pid", "rank")])[starts]
     rows = pl.Series("rows", np.diff(starts, append=len(spans)))
@@ -204,12 +243,22 @@ def _process_runs(spans: pl.DataFrame) -> pl.DataFrame:
 def _processes(runs: pl.DataFrame, files: Sequence[Imported]) -> tuple[ProcessRecord, ...]:
     workers = {key: worker for file in files for key, worker in file.worker_of.items()}
     found = runs.group_by("host", "pid", maintain_order=True).agg(
-        pl.col("rank").drop_nulls().first(), pl.col("rows").sum(), pl.col("first_ns").min(), pl.col("last_ns").max()
+        pl.col("rank").drop_nulls().first(),
+        pl.col("rows").sum(),
+        pl.col("first_ns").min(),
+        pl.col("last_ns").max(),
     )
     return tuple(
         ProcessRecord(
-            host=host, pid=pid, rank=rank, worker=workers.get((host, pid)), closed=True, spans=rows, first_ns=first, last_ns=last,
+            host=host,
+            pid=pid,
+            rank=rank,
+            worker=workers.get((host, pid)),
+            closed=True,
+            spans=rows,
+            first_ns=first,
+            last_ns=last,
             role="worker" if (host, pid) in workers else "other" if rank is None else "rank",
         )
         for host, pid, rank, rows, first, last in found.rows()
-    )  # fmt: skip
+    )

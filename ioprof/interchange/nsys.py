@@ -1,7 +1,9 @@
-"""Databases of Nsight Systems, as `nsys export --type sqlite` writes them: kernels, copies, collectives and steps.
+"""Databases of Nsight Systems, as `nsys export --type sqlite` writes them: kernels, copies,
+collectives and steps.
 
-Kernels and copies become what the same activities of a Kineto trace become. Steps are NVTX ranges with a name that ends in `step
-7`, `iteration 7` or the like. Calls of the operating system are left out: the database does not have the bytes of a read.
+Kernels and copies become what the same activities of a Kineto trace become. Steps are NVTX ranges
+with a name that ends in `step 7`, `iteration 7` or the like. Calls of the operating system are left
+out: the database does not have the bytes of a read.
 """
 
 import json
@@ -24,33 +26,48 @@ from ioprof.interchange.imported import Imported
 
 CLOCK: Final = "time since the start of the profile of each process, as Nsight Systems wrote it"
 _KERNELS, _COPIES, _SETS, _RANGES = (
-    "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET", "NVTX_EVENTS",
-)  # fmt: skip
+    "CUPTI_ACTIVITY_KIND_KERNEL",
+    "CUPTI_ACTIVITY_KIND_MEMCPY",
+    "CUPTI_ACTIVITY_KIND_MEMSET",
+    "NVTX_EVENTS",
+)
 _WAYS: Final = {1: "HtoD", 2: "DtoH", 3: "HtoA", 4: "AtoH", 8: "DtoD", 10: "PtoP"}
 """Kinds of copies of CUPTI (`CUpti_ActivityMemcpyKind`)."""
 _MEMORY: Final = {0: "Pageable", 1: "Pinned", 2: "Device"}
 """Kinds of memory as Nsight Systems numbers them (`ENUM_CUDA_MEM_KIND`)."""
-_STEP: Final = re.compile(r"(?i)(?:^|[^a-z])(?:profilerstep|train_?step|step|iteration|iter|batch)[ #:_=]*(\d{1,12})$")
+_STEP: Final = re.compile(
+    r"(?i)(?:^|[^a-z])(?:profilerstep|train_?step|step|iteration|iter|batch)[ #:_=]*(\d{1,12})$"
+)
 _MOST_ROWS: Final = 50_000_000
 _BASE_NS: Final = 1 << 60
 _NAME_CHARS: Final = 800
 
 
 def read_nsys(paths: Sequence[Path]) -> list[Imported]:
-    """The databases of one job: each process with activities of a GPU is a rank, in the order of files and process ids."""
+    """The databases of one job: each process with activities of a GPU is a rank, in the order of
+    files and process ids.
+    """
     found: list[Imported] = []
     for path in paths:
         try:
             with closing(_open(path)) as database:
                 found += _Database(path, database).processes(len(found))
-        except (sqlite3.Error, UnicodeError, OverflowError) as error:  # a damaged schema may be no text
+        except (
+            sqlite3.Error,
+            UnicodeError,
+            OverflowError,
+        ) as error:  # a damaged schema may be no text
             why = " ".join(str(error).split())[:200]
-            raise CommandError(f"{path}: not a database of Nsight Systems, or damaged ({why})") from None
+            raise CommandError(
+                f"{path}: not a database of Nsight Systems, or damaged ({why})"
+            ) from None
     return found
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    """The database, read-only. Views and triggers of an unknown file are not run: only tables are read, see `_Database`."""
+    """The database, read-only. Views and triggers of an unknown file are not run: only tables are
+    read, see `_Database`.
+    """
     database = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
     database.execute("PRAGMA trusted_schema=OFF")
     database.execute("PRAGMA cell_size_check=ON")
@@ -62,10 +79,14 @@ class _Database:
     def __init__(self, path: Path, database: sqlite3.Connection) -> None:
         self._path, self._database = path, database
         self._damage: Counter[str] = Counter()
-        found = database.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'")
+        found = database.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'"
+        )
         self._tables = {str(name) for (name,) in found}
         if not self._tables & {_KERNELS, _COPIES}:
-            raise CommandError(f"{path}: has no kernels or copies; profile with: nsys profile --trace=cuda,nvtx")
+            raise CommandError(
+                f"{path}: has no kernels or copies; profile with: nsys profile --trace=cuda,nvtx"
+            )
         self._strings = dict(self._rows("StringIds", "id", "value"))
 
     def processes(self, first_rank: int) -> Iterator[Imported]:
@@ -74,33 +95,61 @@ class _Database:
         steps = self._steps()
         for place, (pid,) in enumerate(wall.select("process").unique().sort("process").rows()):
             rank = first_rank + place
-            window = Window(self._path, host="", pid=pid, rank=rank, number=0, anchors=[Anchor(0, 0, 0)], damage=self._damage)
+            window = Window(
+                self._path,
+                host="",
+                pid=pid,
+                rank=rank,
+                number=0,
+                anchors=[Anchor(0, 0, 0)],
+                damage=self._damage,
+            )
             own = steps.filter(pl.col("pid") == pid)
             if len(own):
                 ends = list(zip(own["step"].to_list(), own["end_ns"].to_list(), strict=True))
                 window.marks = [(max(0, ends[0][0] - 1), own["start_ns"][0]), *ends]
             device = spans_of(wall.filter(pl.col("process") == pid).drop("process"), window)
-            texts = device.with_columns(pl.col("kind", "source", "name").cast(pl.String), host=pl.lit(None, pl.String))
-            host = own.with_columns(kind=pl.lit("step"), rank=pl.lit(rank, pl.Int32), host=pl.lit(None, pl.String))
+            texts = device.with_columns(
+                pl.col("kind", "source", "name").cast(pl.String), host=pl.lit(None, pl.String)
+            )
+            host = own.with_columns(
+                kind=pl.lit("step"), rank=pl.lit(rank, pl.Int32), host=pl.lit(None, pl.String)
+            )
             spans = pl.concat([texts, host], how="diagonal_relaxed")
             first_ns, last_ns = int(spans["start_ns"].min()), int(spans["end_ns"].max())  # type: ignore[arg-type]
             facts = window.facts().replace(rank=rank, start_ns=first_ns, end_ns=last_ns)
             yield Imported(
-                self._path, spans, damage=self._damage if not place else Counter(), windows=(facts,), profiler="Nsight Systems"
+                self._path,
+                spans,
+                damage=self._damage if not place else Counter(),
+                windows=(facts,),
+                profiler="Nsight Systems",
             )
 
-    def _rows(self, table: str, *columns: str, optional: Sequence[str] = ()) -> Iterator[tuple[Any, ...]]:
-        """Rows of a table, without those that lack one of the columns; nothing where the table or a needed column is not there."""
+    def _rows(
+        self, table: str, *columns: str, optional: Sequence[str] = ()
+    ) -> Iterator[tuple[Any, ...]]:
+        """Rows of a table, without those that lack one of the columns; nothing where the table or a
+        needed column is not there.
+        """
         if table not in self._tables:
             return
         known = {row[1] for row in self._database.execute(f'PRAGMA table_info("{table}")')}
         if not set(columns) <= known:
             self._damage[f"the table {table} has not the columns that are needed"] += 1
             return
-        wanted = [*(f'"{name}"' for name in columns), *(f'"{name}"' if name in known else "NULL" for name in optional)]
-        for place, row in enumerate(self._database.execute(f'SELECT {", ".join(wanted)} FROM "{table}"')):  # noqa: S608
+        wanted = [
+            *(f'"{name}"' for name in columns),
+            *(f'"{name}"' if name in known else "NULL" for name in optional),
+        ]
+        for place, row in enumerate(
+            self._database.execute(f'SELECT {", ".join(wanted)} FROM "{table}"')  # noqa: S608
+        ):
             if place >= _MOST_ROWS:
-                raise CommandError(f"{self._path}: {table} has more than {_MOST_ROWS:,} rows; export a part of the profile")
+                raise CommandError(
+                    f"{self._path}: {table} has more than {_MOST_ROWS:,} rows; export a part of the"
+                    " profile"
+                )
             if None in row[: len(columns)]:
                 self._damage["a row without a required value"] += 1
                 continue
@@ -109,7 +158,16 @@ class _Database:
     def _kernels(self) -> pl.DataFrame:
         needed = ("start", "end", "deviceId", "streamId", "shortName")
         rows = (
-            (start, end, "kernel", self._strings.get(demangled) or self._strings.get(name, "kernel"), device, stream, None, process)
+            (
+                start,
+                end,
+                "kernel",
+                self._strings.get(demangled) or self._strings.get(name, "kernel"),
+                device,
+                stream,
+                None,
+                process,
+            )
             for start, end, device, stream, name, demangled, process in self._rows(
                 _KERNELS, *needed, optional=("demangledName", "globalPid")
             )
@@ -119,7 +177,16 @@ class _Database:
     def _copies(self) -> pl.DataFrame:
         needed = ("start", "end", "deviceId", "streamId", "bytes", "copyKind")
         rows = (
-            (start, end, "gpu_memcpy", _copy_name(kind, source, target), device, stream, size, process)
+            (
+                start,
+                end,
+                "gpu_memcpy",
+                _copy_name(kind, source, target),
+                device,
+                stream,
+                size,
+                process,
+            )
             for start, end, device, stream, size, kind, source, target, process in self._rows(
                 _COPIES, *needed, optional=("srcKind", "dstKind", "globalPid")
             )
@@ -130,7 +197,9 @@ class _Database:
         needed = ("start", "end", "deviceId", "streamId", "bytes")
         rows = (
             (start, end, "gpu_memset", "Memset", device, stream, size, process)
-            for start, end, device, stream, size, process in self._rows(_SETS, *needed, optional=("globalPid",))
+            for start, end, device, stream, size, process in self._rows(
+                _SETS, *needed, optional=("globalPid",)
+            )
         )
         return self._wall(rows)
 
@@ -139,16 +208,35 @@ class _Database:
         kept = []
         for start, end, category, name, device, stream, size, process in rows:
             numbers = (start, end, device, stream, 0 if size is None else size)
-            if not all(isinstance(each, int) and 0 <= each < 1 << 61 for each in numbers) or end < start:
+            if (
+                not all(isinstance(each, int) and 0 <= each < 1 << 61 for each in numbers)
+                or end < start
+            ):
                 self._damage["an activity with impossible values"] += 1
                 continue
-            escaped = json.dumps(str(name)[:_NAME_CHARS])[1:-1]  # names of Kineto's files are as they are in JSON
-            kept.append((category, escaped, device, stream, size, start + _BASE_NS, end - start, _pid(process)))
+            escaped = json.dumps(str(name)[:_NAME_CHARS])[
+                1:-1
+            ]  # names of Kineto's files are as they are in JSON
+            kept.append(
+                (
+                    category,
+                    escaped,
+                    device,
+                    stream,
+                    size,
+                    start + _BASE_NS,
+                    end - start,
+                    _pid(process),
+                )
+            )
         columns = ("cat", "name", "device", "stream", "bytes", "wall_ns", "dur_ns", "process")
         types = {"cat": pl.String(), "name": pl.String()}
-        table = pl.DataFrame(kept, schema={each: types.get(each, pl.Int64()) for each in columns}, orient="row")
+        table = pl.DataFrame(
+            kept, schema={each: types.get(each, pl.Int64()) for each in columns}, orient="row"
+        )
         missing = [
-            pl.lit(None).cast(SCHEMA[each]).alias(each) for each in ("correlation", "collective", "elements", "dtype", "group")
+            pl.lit(None).cast(SCHEMA[each]).alias(each)
+            for each in ("correlation", "collective", "elements", "dtype", "group")
         ]
         return table.with_columns(*missing, launch_ns=pl.lit(None, pl.Int64)).with_columns(
             pl.col("cat", "name").cast(pl.Categorical)
@@ -156,12 +244,27 @@ class _Database:
 
     def _steps(self) -> pl.DataFrame:
         rows = []
-        for start, end, text, number, process in self._rows(_RANGES, "start", optional=("end", "text", "textId", "globalTid")):
+        for start, end, text, number, process in self._rows(
+            _RANGES, "start", optional=("end", "text", "textId", "globalTid")
+        ):
             name = text if isinstance(text, str) else self._strings.get(number)
             found = _STEP.search(name[-_NAME_CHARS:]) if isinstance(name, str) else None
-            if found and isinstance(start, int) and isinstance(end, int) and 0 <= start <= end < 1 << 61:
-                rows.append((start + _BASE_NS, end + _BASE_NS, int(found[1]), _pid(process), _tid(process)))
-        schema = {"start_ns": pl.Int64(), "end_ns": pl.Int64(), "step": pl.Int64(), "pid": pl.Int32(), "tid": pl.Int32()}
+            if (
+                found
+                and isinstance(start, int)
+                and isinstance(end, int)
+                and 0 <= start <= end < 1 << 61
+            ):
+                rows.append(
+                    (start + _BASE_NS, end + _BASE_NS, int(found[1]), _pid(process), _tid(process))
+                )
+        schema = {
+            "start_ns": pl.Int64(),
+            "end_ns": pl.Int64(),
+            "step": pl.Int64(),
+            "pid": pl.Int32(),
+            "tid": pl.Int32(),
+        }
         table = pl.DataFrame(rows, schema=schema, orient="row")
         return table.sort("start_ns").unique(["pid", "step"], keep="first", maintain_order=True)
 
@@ -173,7 +276,9 @@ def _copy_name(kind: Any, source: Any, target: Any) -> str:
 
 
 def _pid(number: Any) -> int | None:
-    """Of a globalPid or globalTid: bits 24 to 47 are the process (Nsight Systems' documentation of its SQLite schema)."""
+    """Of a globalPid or globalTid: bits 24 to 47 are the process (Nsight Systems' documentation of
+    its SQLite schema).
+    """
     return (number >> 24) & 0xFFFFFF if isinstance(number, int) and number > 0 else None
 
 

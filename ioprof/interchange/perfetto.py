@@ -1,8 +1,10 @@
-"""A run as a trace of https://ui.perfetto.dev: one slice for each span, one track for each thread and stream, arrows and counters.
+"""A run as a trace of https://ui.perfetto.dev: one slice for each span, one track for each thread
+and stream, arrows and counters.
 
-The category of a slice is its kind. Arrows lead from each read to the fetch of its batch, to the wait for it, and to the step;
-Perfetto turns an arrow around where the second span began first, as a fetch before its reads.
-A file is a sequence of `TracePacket`; names and numbers of the fields are those of Perfetto's `protos/perfetto/trace`.
+The category of a slice is its kind. Arrows lead from each read to the fetch of its batch, to the
+wait for it, and to the step; Perfetto turns an arrow around where the second span began first, as a
+fetch before its reads. A file is a sequence of `TracePacket`; names and numbers of the fields are
+those of Perfetto's `protos/perfetto/trace`.
 """
 
 from collections.abc import Iterator
@@ -24,7 +26,14 @@ from ioprof.interchange.tracks import Process, Track, Tracks
 _Array = npt.NDArray[Any]
 
 _PACKET: Final = 1  # of Trace
-_TIMESTAMP, _SEQUENCE, _INTERNED, _FLAGS, _EVENT, _DESCRIPTOR = 8, 10, 12, 13, 11, 60  # of TracePacket
+_TIMESTAMP, _SEQUENCE, _INTERNED, _FLAGS, _EVENT, _DESCRIPTOR = (
+    8,
+    10,
+    12,
+    13,
+    11,
+    60,
+)  # of TracePacket
 _UUID, _NAME, _PROCESS, _THREAD, _PARENT, _COUNTER = 1, 2, 3, 4, 5, 8  # of TrackDescriptor
 _CATEGORY_IID, _ANNOTATION, _TYPE, _NAME_IID, _TRACK, _DOUBLE_VALUE, _FLOW, _LAST_FLOW = (
     3,
@@ -67,12 +76,20 @@ class _Writer:
         self._spans: dict[str, int] = {}
 
     def write(self) -> Exported:
-        interned = b"".join(_entry(_CATEGORIES, number, kind) for number, kind in enumerate(KINDS, 1))
-        interned += b"".join(_entry(_ANNOTATION_NAMES, number, name) for number, name in enumerate(_ARGUMENTS, 1))
+        interned = b"".join(
+            _entry(_CATEGORIES, number, kind) for number, kind in enumerate(KINDS, 1)
+        )
+        interned += b"".join(
+            _entry(_ANNOTATION_NAMES, number, name) for number, name in enumerate(_ARGUMENTS, 1)
+        )
         flags = rows.number(_FLAGS, _STATE_CLEARED | _NEEDS_STATE)
         self._packet(rows.number(_SEQUENCE, 1) + flags + rows.text(_INTERNED, interned))
-        described = {key: self._describe_process(process) for key, process in self._tracks.processes.items()}
-        of_process = {process.number: described[key] for key, process in self._tracks.processes.items()}
+        described = {
+            key: self._describe_process(process) for key, process in self._tracks.processes.items()
+        }
+        of_process = {
+            process.number: described[key] for key, process in self._tracks.processes.items()
+        }
         for track in self._tracks:
             uuid = self._describe_track(track)
             self._write_track(track.spans, uuid)
@@ -88,17 +105,27 @@ class _Writer:
 
     def _describe(self, content: bytes) -> int:
         uuid = self._new_uuid()
-        self._packet(rows.number(_SEQUENCE, 1) + rows.text(_DESCRIPTOR, rows.number(_UUID, uuid) + content))
+        self._packet(
+            rows.number(_SEQUENCE, 1) + rows.text(_DESCRIPTOR, rows.number(_UUID, uuid) + content)
+        )
         return uuid
 
     def _describe_process(self, process: Process) -> int:
         # pid, process_name, process_priority (the order of processes) of ProcessDescriptor
-        content = rows.number(1, process.number) + rows.text(6, process.name) + rows.number(7, process.order)
+        content = (
+            rows.number(1, process.number)
+            + rows.text(6, process.name)
+            + rows.number(7, process.order)
+        )
         return self._describe(rows.text(_PROCESS, content) + rows.text(_NAME, process.name))
 
     def _describe_track(self, track: Track) -> int:
         # pid, tid, thread_name of ThreadDescriptor
-        content = rows.number(1, track.process.number) + rows.number(2, track.number) + rows.text(5, track.name)
+        content = (
+            rows.number(1, track.process.number)
+            + rows.number(2, track.number)
+            + rows.text(5, track.name)
+        )
         return self._describe(rows.text(_THREAD, content))
 
     def _intern(self, texts: pl.Series, known: dict[str, int], field: int) -> _Array:
@@ -123,35 +150,58 @@ class _Writer:
             events = order[first : first + _EVENTS_AT_A_TIME]
             self._write_part(spans, uuid, events[events < num], events[events >= num] - num, events)
 
-    def _write_part(self, spans: pl.DataFrame, uuid: int, begun: _Array, ended: _Array, events: _Array) -> None:
-        """Some events of a track: `begun` and `ended` are places of spans, `events` are both in their order."""
+    def _write_part(
+        self, spans: pl.DataFrame, uuid: int, begun: _Array, ended: _Array, events: _Array
+    ) -> None:
+        """Some events of a track: `begun` and `ended` are places of spans, `events` are both in
+        their order.
+        """
         track, num = rows.number(_TRACK, uuid), len(spans)
         of_begin = spans[begun]
         begins = rows.join(
             rows.constant(rows.number(_TYPE, _BEGIN) + track, len(begun)),
-            rows.number_field(_CATEGORY_IID, of_begin["kind"].to_physical().to_numpy().astype(np.int64) + 1),
+            rows.number_field(
+                _CATEGORY_IID, of_begin["kind"].to_physical().to_numpy().astype(np.int64) + 1
+            ),
             rows.number_field(_NAME_IID, self._intern(of_begin["label"], self._labels, _NAMES)),
             *self._annotations(of_begin),
         )
         of_end = spans[ended]
-        arrows = (pl.col("begins").list.len().fill_null(0) + pl.col("ends").list.len().fill_null(0)).alias("arrows")
+        arrows = (
+            pl.col("begins").list.len().fill_null(0) + pl.col("ends").list.len().fill_null(0)
+        ).alias("arrows")
         is_wide = (of_end.select(arrows).to_series() > _FEW_ARROWS).to_numpy()
         few = of_end.with_columns(pl.when(pl.Series(~is_wide)).then(pl.col("begins", "ends")))
         constant = rows.constant(rows.number(_TYPE, _END) + track, len(ended))
-        ends = rows.join(constant, *_arrows(few["begins"], _FLOW), *_arrows(few["ends"], _LAST_FLOW))
+        ends = rows.join(
+            constant, *_arrows(few["begins"], _FLOW), *_arrows(few["ends"], _LAST_FLOW)
+        )
         place_of = np.empty(2 * num, np.int64)
-        place_of[begun], place_of[num + ended] = np.arange(len(begun)), len(begun) + np.arange(len(ended))
+        place_of[begun], place_of[num + ended] = (
+            np.arange(len(begun)),
+            len(begun) + np.arange(len(ended)),
+        )
         order = place_of[events]
-        times = np.concatenate([of_begin["start_ns"].to_numpy(), of_end["end_ns"].to_numpy()])[order]
+        times = np.concatenate([of_begin["start_ns"].to_numpy(), of_end["end_ns"].to_numpy()])[
+            order
+        ]
         packets = self._packets(rows.stack(begins, ends).take(order), times)
         data, after = packets.flat(), np.cumsum(packets.lengths)
-        # Spans with many arrows, such as the fetch of a large batch, would make all rows as wide as they are.
-        written, by_end = 0, {len(begun) + int(place): int(place) for place in np.flatnonzero(is_wide)}
+        # Spans with many arrows, such as the fetch of a large batch, would make all rows as wide as
+        # they are.
+        written, by_end = (
+            0,
+            {len(begun) + int(place): int(place) for place in np.flatnonzero(is_wide)},
+        )
         for position in np.flatnonzero(np.isin(order, list(by_end))).tolist():
             place = by_end[int(order[position])]
             start = int(after[position - 1]) if position else 0
             self._file.write(data[written:start].tobytes())
-            self._file.write(_wide_end(track, int(times[position]), of_end["begins"][place], of_end["ends"][place]))
+            self._file.write(
+                _wide_end(
+                    track, int(times[position]), of_end["begins"][place], of_end["ends"][place]
+                )
+            )
             written = int(after[position])
         self._file.write(data[written:].tobytes())
 
@@ -161,15 +211,25 @@ class _Writer:
                 mask = (spans[name] >= 0).fill_null(value=False).to_numpy()
                 value = rows.number_field(_INTEGER, spans[name].fill_null(0).clip(0).to_numpy())
             else:
-                own = spans[name].cast(pl.String) if name == "source" else self._path_of(spans["file"])
+                own = (
+                    spans[name].cast(pl.String)
+                    if name == "source"
+                    else self._path_of(spans["file"])
+                )
                 mask = own.is_not_null().to_numpy()
-                value = rows.number_field(_TEXT_IID, self._intern(own, self._texts, _ANNOTATION_TEXTS))
+                value = rows.number_field(
+                    _TEXT_IID, self._intern(own, self._texts, _ANNOTATION_TEXTS)
+                )
             if mask.any():
                 key = rows.constant(rows.number(_KEY_IID, place), len(spans))
                 yield rows.message_field(_ANNOTATION, rows.join(key, value)).only(mask)
 
     def _path_of(self, files: pl.Series) -> pl.Series:
-        used = {number: self._paths[number] for number in files.drop_nulls().unique() if number in self._paths}
+        used = {
+            number: self._paths[number]
+            for number in files.drop_nulls().unique()
+            if number in self._paths
+        }
         return files.replace_strict(used, default=None, return_dtype=pl.String)
 
     def _write_counters(self, of_process: dict[int, int]) -> int:
@@ -184,14 +244,18 @@ class _Writer:
             value = rows.fixed_field(_DOUBLE_VALUE, series.values)
             constant = rows.number(_TYPE, _COUNT) + rows.number(_TRACK, uuid)
             events = rows.join(rows.constant(constant, num), value)
-            self._file.write(self._packets(events, series.times_ns - self._tracks.zero_ns).flat().tobytes())
+            self._file.write(
+                self._packets(events, series.times_ns - self._tracks.zero_ns).flat().tobytes()
+            )
             found += num
         return found
 
     def _packets(self, events: Rows, times_ns: _Array) -> Rows:
         time = rows.number_field(_TIMESTAMP, np.maximum(times_ns, 0))
         state = rows.constant(_NEXT_OF_SEQUENCE, len(events))
-        return rows.message_field(_PACKET, rows.join(time, state, rows.message_field(_EVENT, events)))
+        return rows.message_field(
+            _PACKET, rows.join(time, state, rows.message_field(_EVENT, events))
+        )
 
 
 def _entry(field: int, number: int, text: str) -> bytes:
@@ -204,24 +268,35 @@ def _arrows(lists: pl.Series, field: int) -> Iterator[Rows]:
         number = lists.list.get(place, null_on_oob=True)
         if number.null_count() == len(number):
             return
-        yield rows.fixed_field(field, number.fill_null(0).to_numpy().astype(np.uint64)).only(number.is_not_null().to_numpy())
+        yield rows.fixed_field(field, number.fill_null(0).to_numpy().astype(np.uint64)).only(
+            number.is_not_null().to_numpy()
+        )
 
 
-def _wide_end(track: bytes, time_ns: int, begins: pl.Series | None, ends: pl.Series | None) -> bytes:
+def _wide_end(
+    track: bytes, time_ns: int, begins: pl.Series | None, ends: pl.Series | None
+) -> bytes:
     """The packet of an end with any number of arrows."""
     content = rows.number(_TYPE, _END) + track
     for field, arrows in ((_FLOW, begins), (_LAST_FLOW, ends)):
         prefix = rows.tag(field, rows.FIXED64)
-        content += b"".join(prefix + int(number).to_bytes(8, "little") for number in ([] if arrows is None else arrows))
-    packet = rows.number(_TIMESTAMP, max(0, time_ns)) + _NEXT_OF_SEQUENCE + rows.text(_EVENT, content)
+        content += b"".join(
+            prefix + int(number).to_bytes(8, "little")
+            for number in ([] if arrows is None else arrows)
+        )
+    packet = (
+        rows.number(_TIMESTAMP, max(0, time_ns)) + _NEXT_OF_SEQUENCE + rows.text(_EVENT, content)
+    )
     return rows.text(_PACKET, packet)
 
 
 def _nested_order(starts: _Array, ends: _Array) -> _Array:
-    """The order of begins (0 to n - 1) and ends (n to 2n - 1) of nested spans, such that each end closes the last that was begun.
+    """The order of begins (0 to n - 1) and ends (n to 2n - 1) of nested spans, such that each end
+    closes the last that was begun.
 
-    The spans are ordered by start, and of equal starts the longer first. At one time the ends of spans that began before come
-    first, the inner one first; then begins, each of a span of no length with its end.
+    The spans are ordered by start, and of equal starts the longer first. At one time the ends of
+    spans that began before come first, the inner one first; then begins, each of a span of no
+    length with its end.
     """
     place = np.arange(len(starts))
     is_empty = starts == ends

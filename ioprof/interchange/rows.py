@@ -1,7 +1,9 @@
-"""Protocol buffers in columns: the same message of many rows is encoded by a few operations of NumPy on all of them.
+"""Protocol buffers in columns: the same message of many rows is encoded by a few operations of
+NumPy on all of them.
 
-A value of `Rows` holds bytes for each row; fields of a message are `Rows` that are joined. Bytes are put next to each other once,
-in the end. The format: https://protobuf.dev/programming-guides/encoding/
+A value of `Rows` holds bytes for each row; fields of a message are `Rows` that are joined. Bytes
+are put next to each other once, in the end. The format:
+https://protobuf.dev/programming-guides/encoding/
 """
 
 from dataclasses import dataclass
@@ -22,7 +24,9 @@ BYTES: Final = 2
 
 @dataclass(frozen=True)
 class Rows:
-    """Bytes of some rows: a row of cells for each, of which those that are used follow each other in the result."""
+    """Bytes of some rows: a row of cells for each, of which those that are used follow each other
+    in the result.
+    """
 
     cells: _Array
     """`uint8`, one row for each row."""
@@ -61,7 +65,8 @@ def stack(first: Rows, second: Rows) -> Rows:
     """All rows of the first part, then those of the second."""
     width = max(first.cells.shape[1], second.cells.shape[1])
     padded = [
-        np.pad(cells, ((0, 0), (0, width - cells.shape[1]))) for cells in (first.cells, second.cells, first.used, second.used)
+        np.pad(cells, ((0, 0), (0, width - cells.shape[1])))
+        for cells in (first.cells, second.cells, first.used, second.used)
     ]
     return Rows(np.vstack(padded[:2]), np.vstack(padded[2:]))
 
@@ -72,14 +77,20 @@ def constant(data: bytes, rows: int) -> Rows:
 
 
 def varints(values: _Array) -> Rows:
-    """Whole numbers from 0 on, seven bits to a byte, the lowest first; a set highest bit says that another byte follows."""
+    """Whole numbers from 0 on, seven bits to a byte, the lowest first; a set highest bit says that
+    another byte follows.
+    """
     numbers = np.asarray(values).astype(np.uint64)
     width = max(1, -(-int(numbers.max(initial=0)).bit_length() // 7))
-    groups = ((numbers[:, None] >> (7 * np.arange(width, dtype=np.uint64))) & np.uint64(0x7F)).astype(np.uint8)
+    groups = (
+        (numbers[:, None] >> (7 * np.arange(width, dtype=np.uint64))) & np.uint64(0x7F)
+    ).astype(np.uint8)
     lengths = width - (groups[:, ::-1] != 0).argmax(axis=1)
     lengths[numbers == 0] = 1
     place = np.arange(width)
-    return Rows(groups | ((place < lengths[:, None] - 1).astype(np.uint8) << 7), place < lengths[:, None])
+    return Rows(
+        groups | ((place < lengths[:, None] - 1).astype(np.uint8) << 7), place < lengths[:, None]
+    )
 
 
 def tag(number: int, wire_type: int) -> bytes:

@@ -1,4 +1,6 @@
-"""All spans of a run as one Parquet file for DuckDB, pandas, Spark and the like: texts instead of numbers and categories."""
+"""All spans of a run as one Parquet file for DuckDB, pandas, Spark and the like: texts instead of
+numbers and categories.
+"""
 
 from pathlib import Path
 
@@ -10,7 +12,9 @@ from ioprof.interchange.exported import Exported
 
 
 def write_table(trace: Trace, path: Path) -> Exported:
-    """Write the file `path`, whole or not at all: `Trace.spans` with `path` for `file`, and `role` and `worker` of the process."""
+    """Write the file `path`, whole or not at all: `Trace.spans` with `path` for `file`, and `role`
+    and `worker` of the process.
+    """
     processes = pl.DataFrame(
         [(record.host, record.pid, record.role, record.worker) for record in trace.run.processes],
         schema={"host": pl.String, "pid": pl.Int32, "role": pl.String, "worker": pl.Int32},

@@ -1,4 +1,6 @@
-"""The spans of a run as viewers draw them: processes, tracks on which spans nest, and arrows between spans."""
+"""The spans of a run as viewers draw them: processes, tracks on which spans nest, and arrows
+between spans.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -44,8 +46,9 @@ class Track:
     name: str
     process: Process
     spans: pl.DataFrame
-    """Ordered by start, and of equal starts the longer one first. Columns of `Trace.spans`; `label`, what a viewer writes on it;
-    `begins` and `ends`, the numbers of the arrows that begin and end at its end (null: none)."""
+    """Ordered by start, and of equal starts the longer one first. Columns of `Trace.spans`;
+    `label`, what a viewer writes on it; `begins` and `ends`, the numbers of the arrows that begin
+    and end at its end (null: none)."""
 
 
 class Tracks:
@@ -68,18 +71,31 @@ class Tracks:
         keys = ["host", "pid"]
         found = self._trace.sums.select(*keys, "rank").group_by(keys).agg(pl.col("rank").min())
         hosts = found["host"].cast(pl.String)
-        rows = list(zip(hosts.to_list(), found["pid"].to_list(), found["rank"].to_list(), strict=True))
+        rows = list(
+            zip(hosts.to_list(), found["pid"].to_list(), found["rank"].to_list(), strict=True)
+        )
         several = len(set(hosts)) > 1
         order = sorted(rows, key=lambda row: self._order(*row))
         for place, (host, pid, rank) in enumerate(order):
-            number = pid if pid is not None and pid > 0 and pid not in self._used else _UNUSED_IDS + place
+            number = (
+                pid
+                if pid is not None and pid > 0 and pid not in self._used
+                else _UNUSED_IDS + place
+            )
             self._used.add(number)
             yield (host, pid), Process(number, self._name(host, pid, rank, several), place)
 
     def _order(self, host: str | None, pid: int | None, rank: int | None) -> tuple[Any, ...]:
         record = self._known.get((host, pid), ProcessRecord())
         roles = {"rank": 0, "worker": 1}
-        return rank is None, rank or 0, roles.get(record.role or "", 2), record.worker or 0, host or "", pid or 0
+        return (
+            rank is None,
+            rank or 0,
+            roles.get(record.role or "", 2),
+            record.worker or 0,
+            host or "",
+            pid or 0,
+        )
 
     def _name(self, host: str | None, pid: int | None, rank: int | None, several: bool) -> str:
         record = self._known.get((host, pid), ProcessRecord())
@@ -89,25 +105,36 @@ class Tracks:
         elif record.role == "other" and rank is None:
             parts.append("process")
         name = " ".join(parts) or "process"
-        return harmless(f"{name} ({pid if pid is not None else 'no pid'}{f' on {host}' if several and host else ''})")
+        return harmless(
+            f"{name}"
+            f" ({pid if pid is not None else 'no pid'}{f' on {host}' if several and host else ''})"
+        )
 
     def __iter__(self) -> Iterator[Track]:
         for (host, pid), process in self.processes.items():
-            is_its = pl.col("host").cast(pl.String).eq_missing(pl.lit(host)) & pl.col("pid").eq_missing(pl.lit(pid))
+            is_its = pl.col("host").cast(pl.String).eq_missing(pl.lit(host)) & pl.col(
+                "pid"
+            ).eq_missing(pl.lit(pid))
             spans = self._trace.found(lambda part, its=is_its: part.filter(its))  # type: ignore[misc]
             yield from self._of_process(process, self._with_flows(self._labelled(spans)))
 
     def _labelled(self, spans: pl.DataFrame) -> pl.DataFrame:
         names = spans["name"].cast(pl.String)
         safe = {name: harmless(name) for name in names.drop_nulls().unique()}
-        label = names.replace_strict(safe, default=None, return_dtype=pl.String).fill_null(spans["kind"].cast(pl.String))
+        label = names.replace_strict(safe, default=None, return_dtype=pl.String).fill_null(
+            spans["kind"].cast(pl.String)
+        )
         moved = [(pl.col(name) - self.zero_ns) for name in ("start_ns", "end_ns")]
         return spans.with_columns(*moved, label=label)
 
     def _with_flows(self, spans: pl.DataFrame) -> pl.DataFrame:
-        """Add the arrows: from the reads of a batch that this process made to its fetch, on to the wait, and to the step."""
+        """Add the arrows: from the reads of a batch that this process made to its fetch, on to the
+        wait, and to the step.
+        """
         places = spans.select("kind", "rank", "batch", "end_ns").with_row_index("place")
-        made = places.filter(kind="fetch").drop_nulls().unique(["rank", "batch"], maintain_order=True)
+        made = (
+            places.filter(kind="fetch").drop_nulls().unique(["rank", "batch"], maintain_order=True)
+        )
         reads = (
             places.filter(kind="read")
             .drop_nulls("batch")
@@ -120,8 +147,10 @@ class Tracks:
         ends = [reads.select(place="place_of_fetch", arrow="arrow")]
         begins = [reads.select("place", "arrow")]
         for kind, key, incoming, outgoing in (
-            ("fetch", "batch", None, "to_wait"), ("wait", "batch", "to_wait", "to_step"), ("step", "step", "to_step", None),
-        ):  # fmt: skip
+            ("fetch", "batch", None, "to_wait"),
+            ("wait", "batch", "to_wait", "to_step"),
+            ("step", "step", "to_step", None),
+        ):
             firsts = (
                 spans.select("kind", "rank", key)
                 .with_row_index("place")
@@ -140,9 +169,9 @@ class Tracks:
 
     def _of_process(self, process: Process, spans: pl.DataFrame) -> Iterator[Track]:
         keys = ["stream", "tid"]
-        placed = spans.with_columns(stream=pl.when(pl.col("stream") >= 0).then(pl.col("stream"))).with_columns(
-            tid=pl.when(pl.col("stream").is_null()).then(pl.col("tid"))
-        )
+        placed = spans.with_columns(
+            stream=pl.when(pl.col("stream") >= 0).then(pl.col("stream"))
+        ).with_columns(tid=pl.when(pl.col("stream").is_null()).then(pl.col("tid")))
         for (stream, tid), group in placed.group_by(keys, maintain_order=True):
             taken = pl.col("end_ns") - pl.col("start_ns")
             group = group.sort(pl.col("start_ns"), -taken, maintain_order=True)
@@ -166,21 +195,32 @@ class Tracks:
 
 
 def harmless(text: str, most: int = _NAME_CHARS) -> str:
-    """A name without characters that could control a terminal or break a line, cut if it is very long."""
+    """A name without characters that could control a terminal or break a line, cut if it is very
+    long.
+    """
     if not text.isprintable():
-        text = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+        text = "".join(
+            each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+        )
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _starts(trace: Trace) -> list[int]:
-    extents = [part["start_ns"][0] for part in trace.in_parts(lambda part: part.select(pl.col("start_ns").min()))]
+    extents = [
+        part["start_ns"][0]
+        for part in trace.in_parts(lambda part: part.select(pl.col("start_ns").min()))
+    ]
     return [start for start in extents if start is not None] or [0]
 
 
 def _track_name(stream: Any, tid: Any) -> str:
     if stream is not None:
         device, own = divmod(int(stream), _STREAMS)
-        return f"device stream: {_STREAM_NAMES[own]}" if not device and own in _STREAM_NAMES else f"GPU {device} stream {own}"
+        return (
+            f"device stream: {_STREAM_NAMES[own]}"
+            if not device and own in _STREAM_NAMES
+            else f"GPU {device} stream {own}"
+        )
     return "spans of no thread" if tid is None else f"thread {tid}"
 
 
@@ -193,7 +233,10 @@ def _lanes(starts: list[int], ends: list[int]) -> _Array:
         for stack in stacks:
             while stack and stack[-1] <= start:
                 stack.pop()
-        lane = next((lane for lane, stack in enumerate(stacks) if not stack or stack[-1] >= end), len(stacks))
+        lane = next(
+            (lane for lane, stack in enumerate(stacks) if not stack or stack[-1] >= end),
+            len(stacks),
+        )
         if lane == len(stacks):
             stacks.append([])
         stacks[lane].append(end)
@@ -207,12 +250,18 @@ def _by_place(arrows: list[pl.DataFrame], name: str) -> pl.DataFrame:
 
 
 def _chains(trace: Trace) -> pl.DataFrame:
-    """The batches that were made and waited for, by `rank` and `batch`, with the `step` that used each, and the numbers of two
-    arrows: from its fetch to its wait, and on to the step.
+    """The batches that were made and waited for, by `rank` and `batch`, with the `step` that used
+    each, and the numbers of two arrows: from its fetch to its wait, and on to the step.
     """
     spans = trace.structure.select("kind", "rank", "batch", "step").drop_nulls("rank")
-    waits = spans.filter(pl.col("kind") == "wait").drop_nulls().unique(["rank", "batch"], maintain_order=True)
-    fetches = spans.filter(pl.col("kind") == "fetch").drop_nulls("batch").select("rank", "batch").unique()
+    waits = (
+        spans.filter(pl.col("kind") == "wait")
+        .drop_nulls()
+        .unique(["rank", "batch"], maintain_order=True)
+    )
+    fetches = (
+        spans.filter(pl.col("kind") == "fetch").drop_nulls("batch").select("rank", "batch").unique()
+    )
     made = waits.drop("kind").join(fetches, on=["rank", "batch"], how="semi", maintain_order="left")
     number = _OF_CHAINS + 2 * pl.int_range(pl.len(), dtype=pl.Int64)
     return made.with_columns(to_wait=number, to_step=number + 1)

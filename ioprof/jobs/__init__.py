@@ -1,1 +1,3 @@
-"""What ioprof itself runs: the built-in training job, and what is done to storage and memory for it."""
+"""What ioprof itself runs: the built-in training job, and what is done to storage and memory for
+it.
+"""

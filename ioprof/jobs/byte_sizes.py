@@ -11,7 +11,9 @@ _EXAMPLES: Final = "such as 112K, 512M or 2G"
 
 
 def parse_bytes(option: str, text: str, least: int, most: int) -> int:
-    """Bytes of `2G`, `512M`, `1.5GiB` (units are powers of 1024); raises `CommandError` for what is none, or out of bounds."""
+    """Bytes of `2G`, `512M`, `1.5GiB` (units are powers of 1024); raises `CommandError` for what is
+    none, or out of bounds.
+    """
     found = _SIZE.fullmatch(text.strip())
     if not found:
         raise CommandError(f"{option} {text[:40]!r}: give bytes with a unit, {_EXAMPLES}")

@@ -38,16 +38,20 @@ def make_demo(
     environment: Mapping[str, str],
     reporter: Reporter,
 ) -> Iterator["Run"]:
-    """Make images, datasets and runs in the folder `out`; yields each run when it is made, its folder the dataset's name.
+    """Make images, datasets and runs in the folder `out`; yields each run when it is made, its
+    folder the dataset's name.
 
-    Raises `CommandError` for a device that cannot be used, or where `out` is something else than an earlier demo.
+    Raises `CommandError` for a device that cannot be used, or where `out` is something else than an
+    earlier demo.
     """
     check_device(device, _RANKS)
     _prepare(out, force)
     generate_tree(out / "images", images, reporter, force=force)
     for name, options in _DATASETS.items():
         with reporter.progress(f"convert {name}", images) as advance:
-            dataset = convert(out / "images", out / "datasets" / name, replace(options, force=force), advance)
+            dataset = convert(
+                out / "images", out / "datasets" / name, replace(options, force=force), advance
+            )
         job = PlannedJob(_job(dataset, steps, device), dataset, out / "runs" / name, force)
         yield record_job(job, command, environment, reporter)
 
@@ -68,8 +72,13 @@ def _prepare(out: Path, force: bool) -> None:
     marker = out / ".ioprof-demo"
     if out.exists():
         if not marker.is_file() and (not out.is_dir() or any(out.iterdir())):
-            raise CommandError(f"{out}: exists and is not an earlier demo, so it is not replaced; choose another --out")
+            raise CommandError(
+                f"{out}: exists and is not an earlier demo, so it is not replaced; choose another"
+                " --out"
+            )
         if not force:
-            raise output_exists(out)  # with it, each of its folders is replaced by itself, where ioprof made it
+            raise output_exists(
+                out
+            )  # with it, each of its folders is replaced by itself, where ioprof made it
     make_folders(out)
     marker.touch()

@@ -1,7 +1,7 @@
 """Starts the ranks of the built-in job on this host, watches them, and ends them all.
 
-Each rank is a process of its own, with the variables that torchrun would give it. torchrun itself is not used: it imports torch
-once more than the ranks do, before it starts them.
+Each rank is a process of its own, with the variables that torchrun would give it. torchrun itself
+is not used: it imports torch once more than the ranks do, before it starts them.
 """
 
 import os
@@ -31,9 +31,13 @@ _RECENT_STEPS: Final = 50
 """Of which the share of waiting is shown while the job runs."""
 _FOLDER: Final = "ioprof-job-"
 _SOCKET: Final = f"{_FOLDER}12345678/pymp-12345678/listener-12345678"
-"""A socket of multiprocessing in the job's temporary folder: all names end in eight random characters."""
+"""A socket of multiprocessing in the job's temporary folder: all names end in eight random
+characters."""
 _LONGEST_SOCKET_PATH_BYTES: Final = 107  # man 7 unix: 108, with the NUL at its end
-_SHORT_FOLDERS: Final = (Path("/tmp"), Path("/dev/shm"))  # noqa: S108 - a folder of our own is made in it
+_SHORT_FOLDERS: Final = (
+    Path("/tmp"),  # noqa: S108 - a folder of our own is made in it
+    Path("/dev/shm"),  # noqa: S108 - a folder of our own is made in it
+)
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,8 @@ class Outcome:
     status: str
     """`complete`, `interrupted` or `failed`."""
     failures: tuple[Failure, ...]
-    """One for each rank that failed, the likely cause first; ranks that stopped on request are not listed."""
+    """One for each rank that failed, the likely cause first; ranks that stopped on request are not
+    listed."""
 
 
 def launch(
@@ -54,10 +59,11 @@ def launch(
     num_interrupts: Callable[[], int],
     program: str = "ioprof.train.job",
 ) -> Outcome:
-    """Run the job; all its output is appended to `log`, `advance(steps)` is called as steps are done.
+    """Run the job; all its output is appended to `log`, `advance(steps)` is called as steps are
+    done.
 
-    `num_interrupts()` is how often the user has asked for the end: 1 stops all ranks in order, and the outcome is `interrupted`;
-    one more kills them. `program` is the module that each rank runs.
+    `num_interrupts()` is how often the user has asked for the end: 1 stops all ranks in order, and
+    the outcome is `interrupted`; one more kills them. `program` is the module that each rank runs.
     """
     config_path = config.spool / "config.json"
     config.save(config_path)
@@ -66,7 +72,9 @@ def launch(
         try:
             own = {"OMP_NUM_THREADS": "1", **environment, "TMPDIR": str(temporary)}
             for rank in config.own_ranks:
-                ranks.start(rank, config_path, {**own, **_variables(config, rank, environment)}, output)
+                ranks.start(
+                    rank, config_path, {**own, **_variables(config, rank, environment)}, output
+                )
             _watch(ranks, config.spool / "progress", advance, num_interrupts)
         finally:
             ranks.kill()
@@ -97,11 +105,20 @@ class _Ranks:
         self._is_stopping = False
         self._program, self._poll_s = program, poll_s
 
-    def start(self, rank: int, config: Path, environment: Mapping[str, str], output: IO[bytes]) -> None:
+    def start(
+        self, rank: int, config: Path, environment: Mapping[str, str], output: IO[bytes]
+    ) -> None:
         """Start one rank."""
         self.codes[rank] = None
         self._processes[rank] = subprocess.Popen(
-            [environment.get("PYTHON_EXEC", sys.executable), "-u", "-m", self._program, str(config), str(os.getpid())],
+            [
+                environment.get("PYTHON_EXEC", sys.executable),
+                "-u",
+                "-m",
+                self._program,
+                str(config),
+                str(os.getpid()),
+            ],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -116,7 +133,9 @@ class _Ranks:
             self.codes[rank] = code = process.poll()
             if code is not None and code < 0 and not self._is_stopping:
                 self.signals[rank] = signal_name(-code)
-        return all(code is not None for code in self.codes.values()) or (any(self.codes.values()) and not self._is_stopping)
+        return all(code is not None for code in self.codes.values()) or (
+            any(self.codes.values()) and not self._is_stopping
+        )
 
     def stop(self) -> None:
         """Ask all to stop."""
@@ -135,18 +154,28 @@ class _Ranks:
 
 @contextmanager
 def temporary_folder(spool: Path) -> Iterator[Path]:
-    """A folder for what torch, its launcher and multiprocessing put into TMPDIR, removed when the block ends.
+    """A folder for what torch, its launcher and multiprocessing put into TMPDIR, removed when the
+    block ends.
 
-    It is in the spool, or where the paths of its sockets are short enough: with a longer one, torch's workers lose every
-    batch that they send, and the job hangs.
+    It is in the spool, or where the paths of its sockets are short enough: with a longer one,
+    torch's workers lose every batch that they send, and the job hangs.
     """
     for parent in (spool, *_SHORT_FOLDERS):
-        if len(os.fsencode(parent / _SOCKET)) <= _LONGEST_SOCKET_PATH_BYTES and os.access(parent, os.W_OK | os.X_OK):
+        if len(os.fsencode(parent / _SOCKET)) <= _LONGEST_SOCKET_PATH_BYTES and os.access(
+            parent, os.W_OK | os.X_OK
+        ):
             break
     else:
-        message = "too long a path for the sockets of the loader's workers, and nothing can be written in /tmp"
-        raise CommandError(f"{spool.parent}: {message}; set TMPDIR to a folder with a shorter one", 1)
-    with tempfile.TemporaryDirectory(prefix=_FOLDER, dir=parent, ignore_cleanup_errors=True) as made:
+        message = (
+            "too long a path for the sockets of the loader's workers, and nothing can be written in"
+            " /tmp"
+        )
+        raise CommandError(
+            f"{spool.parent}: {message}; set TMPDIR to a folder with a shorter one", 1
+        )
+    with tempfile.TemporaryDirectory(
+        prefix=_FOLDER, dir=parent, ignore_cleanup_errors=True
+    ) as made:
         yield Path(made)
 
 
@@ -160,8 +189,12 @@ def _bytes_from(path: Path, place: int) -> bytes:
         return b""
 
 
-def _watch(ranks: _Ranks, progress: Path, advance: Advance, num_interrupts: Callable[[], int]) -> None:
-    """Return when all ranks have ended, have been stopped for the first that failed, or did not stop in time."""
+def _watch(
+    ranks: _Ranks, progress: Path, advance: Advance, num_interrupts: Callable[[], int]
+) -> None:
+    """Return when all ranks have ended, have been stopped for the first that failed, or did not
+    stop in time.
+    """
     done, recent, has_ended = 0, b"", False
     note(advance, "starting workers")
     while not has_ended:

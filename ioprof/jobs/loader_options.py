@@ -1,4 +1,6 @@
-"""Options of `ioprof run` that are about some loaders or datasets: refused where what was given would be ignored."""
+"""Options of `ioprof run` that are about some loaders or datasets: refused where what was given
+would be ignored.
+"""
 
 from collections.abc import Callable
 from typing import Final, NamedTuple
@@ -27,7 +29,9 @@ class _Reading(NamedTuple):
 
 
 def check_loader_options(options: RunOptions, loader: str, dataset: Dataset | None) -> None:
-    """Raise `CommandError` for an option that was given, and that this loader on this dataset would ignore."""
+    """Raise `CommandError` for an option that was given, and that this loader on this dataset would
+    ignore.
+    """
     reading = _Reading(options, loader, dataset)
     for name, why in IGNORED.items():
         reason = why(reading) if name in options.given else None
@@ -86,7 +90,11 @@ def _own_decoder(reading: _Reading) -> str | None:
 def _stores(reading: _Reading, *encodings: str) -> bool:
     """Whether all images of the job are stored in these encodings."""
     has_others = reading.options.eval_data is not None
-    return reading.dataset is not None and reading.dataset.image.encoding in encodings and not has_others
+    return (
+        reading.dataset is not None
+        and reading.dataset.image.encoding in encodings
+        and not has_others
+    )
 
 
 def _encoded(reading: _Reading) -> str:
@@ -117,4 +125,5 @@ IGNORED: Final[dict[str, Callable[[_Reading], str | None]]] = {
     "cache": _reads_nothing,
     "stage_to": _reads_nothing,
 }
-"""Of each option that some loader ignores: why a job ignores its value, as the rest of a message; None: it does not."""
+"""Of each option that some loader ignores: why a job ignores its value, as the rest of a message;
+None: it does not."""

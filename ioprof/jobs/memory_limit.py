@@ -17,12 +17,21 @@ class MemoryLimit:
         self._limited = limited
 
     def environment(self, spool: Path) -> dict[str, str]:
-        """Variables that make ioprof start the ranks under the limit: PYTHON_EXEC names a script that runs them."""
-        return {} if self._limited is None else {"PYTHON_EXEC": str(self._script(spool, self._limited))}
+        """Variables that make ioprof start the ranks under the limit: PYTHON_EXEC names a script
+        that runs them.
+        """
+        return (
+            {}
+            if self._limited is None
+            else {"PYTHON_EXEC": str(self._script(spool, self._limited))}
+        )
 
     def command(self, spool: Path, *arguments: str) -> list[str]:
         """The command that runs Python with these arguments under the limit."""
-        return [sys.executable if self._limited is None else str(self._script(spool, self._limited)), *arguments]
+        return [
+            sys.executable if self._limited is None else str(self._script(spool, self._limited)),
+            *arguments,
+        ]
 
     def record(self) -> MemoryLimitRecord | None:
         """For run.json; to be called while the limit is still there."""
@@ -30,7 +39,9 @@ class MemoryLimit:
             return None
         wrapping = self._limited.wrapping
         counted = self._limited.facts()
-        return MemoryLimitRecord.of({"asked_bytes": self.asked_bytes, "by": wrapping.by, "name": wrapping.name, **counted})
+        return MemoryLimitRecord.of(
+            {"asked_bytes": self.asked_bytes, "by": wrapping.by, "name": wrapping.name, **counted}
+        )
 
     def _script(self, spool: Path, limited: Group | Slice) -> Path:
         path = spool / "limited"
@@ -42,7 +53,9 @@ class MemoryLimit:
 
 @contextmanager
 def limit_memory(limit_bytes: int | None) -> Iterator[MemoryLimit]:
-    """A limit of so many bytes while the block runs, or none; raises `CommandError` where this machine permits no limit."""
+    """A limit of so many bytes while the block runs, or none; raises `CommandError` where this
+    machine permits no limit.
+    """
     if limit_bytes is None:
         yield MemoryLimit(None, None)
         return

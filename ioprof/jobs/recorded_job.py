@@ -64,8 +64,14 @@ class PlannedJob:
     """Whether Python stacks are sampled."""
 
 
-def record_job(planned: PlannedJob, command: Sequence[str], environment: Mapping[str, str], reporter: Reporter = SILENT) -> "Run":
-    """Run the job under recording and make the run folder `out`, whole also when the job failed or was interrupted.
+def record_job(
+    planned: PlannedJob,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    reporter: Reporter = SILENT,
+) -> "Run":
+    """Run the job under recording and make the run folder `out`, whole also when the job failed or
+    was interrupted.
 
     Raises KeyboardInterrupt, with the run folder whole, if an interrupt came after the job's end.
     """
@@ -77,23 +83,49 @@ def record_job(planned: PlannedJob, command: Sequence[str], environment: Mapping
     with (
         count_interrupts() as interrupts,
         limit_memory(planned.memory_limit_bytes) as limit,
-        Recording(out, force, run, environment, in_parts=config.is_task, stacks=planned.stacks, reporter=reporter) as recording,
+        Recording(
+            out,
+            force,
+            run,
+            environment,
+            in_parts=config.is_task,
+            stacks=planned.stacks,
+            reporter=reporter,
+        ) as recording,
     ):
         staged = StagedJob(planned.stage, reporter, lambda: interrupts.count)
         page_cache = PageCache(planned.cache, reporter, lambda: interrupts.count)
         try:
             with (
-                staged.stage(replace(config, spool=recording.spool), manifest, planned.cache) as (job, read),
+                staged.stage(replace(config, spool=recording.spool), manifest, planned.cache) as (
+                    job,
+                    read,
+                ),
                 page_cache.prepare(read, limit, recording.spool),
-                reporter.progress(f"{job.loader} on {job.device}, {job.ranks} ranks", job.steps - job.first_step) as advance,
+                reporter.progress(
+                    f"{job.loader} on {job.device}, {job.ranks} ranks", job.steps - job.first_step
+                ) as advance,
                 recording.external_samplers(),
             ):
                 job_environment = {**recording.environment, **limit.environment(recording.spool)}
                 prepare_checkpoints(job)
-                outcome = launch(job, begin_job_log(recording.out), job_environment, advance, lambda: interrupts.count)
+                outcome = launch(
+                    job,
+                    begin_job_log(recording.out),
+                    job_environment,
+                    advance,
+                    lambda: interrupts.count,
+                )
         finally:
-            recording.add(stage=staged.record(), cache=page_cache.record(), learning=_learning_record(recording.spool))
-            recording.add(network=_network_record(recording.spool), loading=_loading_record(recording.spool, config))
+            recording.add(
+                stage=staged.record(),
+                cache=page_cache.record(),
+                learning=_learning_record(recording.spool),
+            )
+            recording.add(
+                network=_network_record(recording.spool),
+                loading=_loading_record(recording.spool, config),
+            )
         limit_record = limit.record()
         recording.add(limit=limit_record)
         outcome = _with_memory_limit(outcome, limit_record)
@@ -108,7 +140,9 @@ def record_job(planned: PlannedJob, command: Sequence[str], environment: Mapping
 def _learning_record(spool: Path) -> LearningRecord | None:
     """What the job learned; None: nothing, or it came to no point at which that is written."""
     found = read_curve(spool)
-    is_empty = found is None or not (found["losses"] or found["evaluations"] or found["checkpoints"])
+    is_empty = found is None or not (
+        found["losses"] or found["evaluations"] or found["checkpoints"]
+    )
     return None if is_empty else LearningRecord.of(found)
 
 
@@ -130,7 +164,10 @@ def _loading_record(spool: Path, config: JobConfig) -> LoadingRecord | None:
         return None
     names = tuple(dict.fromkeys(name for record in found for name in record.left_out))
     # In a later epoch another rank may have left out the same image.
-    return found[0].replace(left_out=names, num_left_out=max([len(names), *(record.num_left_out or 0 for record in found)]))
+    return found[0].replace(
+        left_out=names,
+        num_left_out=max([len(names), *(record.num_left_out or 0 for record in found)]),
+    )
 
 
 def _with_memory_limit(outcome: Outcome, limit: MemoryLimitRecord | None) -> Outcome:
@@ -138,16 +175,26 @@ def _with_memory_limit(outcome: Outcome, limit: MemoryLimitRecord | None) -> Out
     if outcome.status != "failed" or not limit or not limit.killed_for_memory:
         return outcome
     why = (
-        f"the memory limit of {(limit.asked_bytes or 0) / 1e6:,.0f} MB leaves the job itself no room: give a larger --memory-limit"
+        f"the memory limit of {(limit.asked_bytes or 0) / 1e6:,.0f} MB leaves the job itself no"
+        " room: give a larger --memory-limit"
     )
-    failures = tuple(failure.replace(what=f"{failure.what} ({why})") for failure in outcome.failures)
-    return replace(outcome, failures=failures or (Failure(what=why, code=FailureCode.MEMORY_LIMIT),))
+    failures = tuple(
+        failure.replace(what=f"{failure.what} ({why})") for failure in outcome.failures
+    )
+    return replace(
+        outcome, failures=failures or (Failure(what=why, code=FailureCode.MEMORY_LIMIT),)
+    )
 
 
 def _check_spool_space(config: JobConfig) -> None:
-    """Refuse to start where there is no room for even the first window of every process's capture file."""
+    """Refuse to start where there is no room for even the first window of every process's capture
+    file.
+    """
     folder = tempfile.gettempdir()
-    needed, free = config.ranks * (config.workers + 1) * _FIRST_WINDOW_BYTES, shutil.disk_usage(folder).free
+    needed, free = (
+        config.ranks * (config.workers + 1) * _FIRST_WINDOW_BYTES,
+        shutil.disk_usage(folder).free,
+    )
     if free < needed:
         what = f"{free / 1e6:.1f} MB free, recording needs {needed / 1e6:.1f} MB to begin with"
         raise CommandError(f"{folder}: {what}; set TMPDIR to a folder with room", 1)
@@ -202,4 +249,6 @@ def _dataset_record(manifest: Dataset) -> DatasetRecord:
     keys = ("name", "split", "layout", "records", "bytes", "digest", "scale", "source")
     values = {key: getattr(manifest, key) for key in keys}
     image = asdict(manifest.image)
-    return DatasetRecord.of({"path": str(manifest.path), **values, "image": image, "classes": len(manifest.classes)})
+    return DatasetRecord.of(
+        {"path": str(manifest.path), **values, "image": image, "classes": len(manifest.classes)}
+    )

@@ -1,4 +1,6 @@
-"""Makes a published study again: the runs of its preset one after the other, each with another value of one setting."""
+"""Makes a published study again: the runs of its preset one after the other, each with another
+value of one setting.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,17 +19,27 @@ RANKS: Final = "ranks"
 SCALES: Final = "dataset_scale"
 
 
-def make_study(options: StudyOptions, folder: Path, environment: Mapping[str, str], reporter: Reporter) -> Study:
-    """All runs of the study of `options.preset`, in folders of `folder`, of the values of the options or else of the preset.
+def make_study(
+    options: StudyOptions, folder: Path, environment: Mapping[str, str], reporter: Reporter
+) -> Study:
+    """All runs of the study of `options.preset`, in folders of `folder`, of the values of the
+    options or else of the preset.
 
-    Raises CommandError and DatasetError before the first run for what any of them cannot do, and CommandError if one fails.
+    Raises CommandError and DatasetError before the first run for what any of them cannot do, and
+    CommandError if one fails.
     """
     preset = load_preset(options.preset)
     if preset.study is None:
-        raise CommandError(f"{preset.name}: names no study; one that does has a table [study] with a list of {RANKS} or {SCALES}")
+        raise CommandError(
+            f"{preset.name}: names no study; one that does has a table [study] with a list of"
+            f" {RANKS} or {SCALES}"
+        )
     varied, usual = preset.study
     if varied in options.given:
-        raise CommandError(f"--{varied.replace('_', '-')}: this study varies it; give --values, such as --values {','.join(usual)}")
+        raise CommandError(
+            f"--{varied.replace('_', '-')}: this study varies it; give --values, such as --values"
+            f" {','.join(usual)}"
+        )
     if varied == SCALES and not options.given & {"steps", "epochs", "predict_epochs"}:
         options = replace(options, predict_epochs=int(preset.job.get("epochs", 0)) or None)
     if varied == SCALES:
@@ -36,8 +48,12 @@ def make_study(options: StudyOptions, folder: Path, environment: Mapping[str, st
         options = replace(options, threads=1)  # each rank is a device of the same speed
     asked = options.values.split(",") if isinstance(options.values, str) else options.values
     chosen = tuple(str(value) for value in asked if value != "") or usual
-    jobs = {value: _with_value(options, varied, value, folder / f"{varied}-{value}") for value in chosen}
-    if varied == RANKS:  # datasets of other scales are made, and the checks of the jobs would make them
+    jobs = {
+        value: _with_value(options, varied, value, folder / f"{varied}-{value}") for value in chosen
+    }
+    if (
+        varied == RANKS
+    ):  # datasets of other scales are made, and the checks of the jobs would make them
         for job in jobs.values():
             plan_job(job, environment, SILENT)
     folder.mkdir(parents=True, exist_ok=True)
@@ -45,12 +61,25 @@ def make_study(options: StudyOptions, folder: Path, environment: Mapping[str, st
     parallel = DATA
     for value, job in jobs.items():
         reporter.say(f"{varied.replace('_', ' ')} {value}: {job.out}")
-        made = run_job(job, ("ioprof", "study", preset.name, "--out", str(folder)), environment, reporter)
+        made = run_job(
+            job, ("ioprof", "study", preset.name, "--out", str(folder)), environment, reporter
+        )
         if made.trace.run.status != "complete":
-            raise CommandError(f"{job.out}: the job did not complete; see: ioprof report {job.out}", exit_code=1)
+            raise CommandError(
+                f"{job.out}: the job did not complete; see: ioprof report {job.out}", exit_code=1
+            )
         parallel = made.trace.run.config.parallel or parallel
         rows.append(study_row(value, made, rows[0] if rows else None))
-    return Study(preset.name, preset.about, preset.source, preset.year, preset.undated, varied, parallel, tuple(rows))
+    return Study(
+        preset.name,
+        preset.about,
+        preset.source,
+        preset.year,
+        preset.undated,
+        varied,
+        parallel,
+        tuple(rows),
+    )
 
 
 def _with_value(options: RunOptions, varied: str, value: str, out: Path) -> RunOptions:

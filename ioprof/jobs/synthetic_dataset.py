@@ -13,14 +13,21 @@ NUM_IMAGES: Final = 1000
 
 
 def cached_dataset(environment: Mapping[str, str], reporter: Reporter) -> Path:
-    """A synthetic dataset in the user's cache folder (XDG_CACHE_HOME, else ~/.cache); made at first use."""
+    """A synthetic dataset in the user's cache folder (XDG_CACHE_HOME, else ~/.cache); made at first
+    use.
+    """
     base = cache_folder(environment)
     folder = base / f"synthetic-{NUM_IMAGES}-files"
     if (folder / MANIFEST_NAME).is_file():
         reporter.say(f"no dataset given: using the synthetic one in {folder}")
         return folder
-    reporter.say(f"no dataset given: making a synthetic one of {NUM_IMAGES} images in {folder} (once)")
-    from ioprof.converters import ConvertOptions, convert  # most runs have a dataset, and need not load what makes one
+    reporter.say(
+        f"no dataset given: making a synthetic one of {NUM_IMAGES} images in {folder} (once)"
+    )
+    from ioprof.converters import (
+        ConvertOptions,
+        convert,
+    )  # most runs have a dataset, and need not load what makes one
 
     base.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=base) as temporary:
@@ -31,8 +38,12 @@ def cached_dataset(environment: Mapping[str, str], reporter: Reporter) -> Path:
     return folder
 
 
-def generate_tree(tree: Path, images: int, reporter: Reporter, seed: int = 0, *, force: bool = False) -> None:
-    """Make a synthetic ImageNet tree of `images` JPEGs; one that is there is replaced with `force`."""
+def generate_tree(
+    tree: Path, images: int, reporter: Reporter, seed: int = 0, *, force: bool = False
+) -> None:
+    """Make a synthetic ImageNet tree of `images` JPEGs; one that is there is replaced with
+    `force`.
+    """
     from ioprof.converters import GenerateOptions, generate
 
     with reporter.progress("generate", images) as advance:

@@ -1,4 +1,6 @@
-"""The built-in job under a launcher of tasks (srun, mpirun, torchrun): one `ioprof run` and one rank in each task."""
+"""The built-in job under a launcher of tasks (srun, mpirun, torchrun): one `ioprof run` and one
+rank in each task.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,23 +22,35 @@ _LOCAL: Final = (
     ("JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE"),
     ("SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
 )
-"""Variables of the number of a task among those of its host, and of how many these are, in the order of `parts.own_part`."""
+"""Variables of the number of a task among those of its host, and of how many these are, in the
+order of `parts.own_part`."""
 
 
 def with_task(options: RunOptions, environment: Mapping[str, str]) -> RunOptions:
-    """The options with as many ranks as the launcher started tasks; raises CommandError for what tasks cannot share."""
+    """The options with as many ranks as the launcher started tasks; raises CommandError for what
+    tasks cannot share.
+    """
     part = own_part(environment)
     if part is None:
         return options
     if "ranks" in options.given and options.ranks != part.of:
-        raise CommandError(f"--ranks {options.ranks}: the launcher started {part.of} tasks, each a rank; leave --ranks out")
+        raise CommandError(
+            f"--ranks {options.ranks}: the launcher started {part.of} tasks, each a rank; leave"
+            " --ranks out"
+        )
     if options.out is None:
         name = name_of_job(environment)
         if name is None:
-            raise CommandError("--out is missing: the launcher has no number of the job that all tasks could name the run by")
+            raise CommandError(
+                "--out is missing: the launcher has no number of the job that all tasks could name"
+                " the run by"
+            )
         options = replace(options, out=Path("runs") / name)
     if options.stage_to is not None and local_variables(environment).get("LOCAL_WORLD_SIZE") != "1":
-        raise CommandError(f"--stage-to {options.stage_to}: tasks of one host would copy at the same time; start one per host")
+        raise CommandError(
+            f"--stage-to {options.stage_to}: tasks of one host would copy at the same time; start"
+            " one per host"
+        )
     return options.changed(ranks=part.of)
 
 
@@ -45,10 +59,16 @@ def check_shared_dataset(options: RunOptions, scale: Scale, environment: Mapping
     if own_part(environment) is None or options.loader == "null":
         return
     if options.dataset is None:
-        raise CommandError("no dataset was given, and several tasks cannot make one; make it first: ioprof convert --help")
+        raise CommandError(
+            "no dataset was given, and several tasks cannot make one; make it first: ioprof convert"
+            " --help"
+        )
     if not scale.is_one and not scale.beside(Path(options.dataset).resolve()).exists():
         what = f"--dataset-scale {scale}: several tasks cannot make it at the same time"
-        raise CommandError(f"{what}; make it with one: ioprof run {options.dataset} --dataset-scale {scale} --steps 1")
+        raise CommandError(
+            f"{what}; make it with one: ioprof run {options.dataset} --dataset-scale {scale}"
+            " --steps 1"
+        )
 
 
 def as_task(config: JobConfig, out: Path, environment: Mapping[str, str]) -> JobConfig:
@@ -56,13 +76,21 @@ def as_task(config: JobConfig, out: Path, environment: Mapping[str, str]) -> Job
     part: Part | None = own_part(environment)
     if part is None:
         return config
-    return replace(config, first_rank=part.number, is_task=True, meeting=parts_folder(out), job=part.job)
+    return replace(
+        config, first_rank=part.number, is_task=True, meeting=parts_folder(out), job=part.job
+    )
 
 
 def local_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """`LOCAL_RANK` and `LOCAL_WORLD_SIZE`, as torchrun gives them, as far as the launcher says it."""
+    """`LOCAL_RANK` and `LOCAL_WORLD_SIZE`, as torchrun gives them, as far as the launcher says
+    it.
+    """
     for rank, size in _LOCAL:
         if environment.get(rank, "").isdigit():
             found = {"LOCAL_RANK": environment[rank]}
-            return {**found, "LOCAL_WORLD_SIZE": environment[size]} if environment.get(size, "").isdigit() else found
+            return (
+                {**found, "LOCAL_WORLD_SIZE": environment[size]}
+                if environment.get(size, "").isdigit()
+                else found
+            )
     return {}

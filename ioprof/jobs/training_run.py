@@ -1,4 +1,6 @@
-"""The built-in job from its options to its run folder: everything that can be found wrong is found before work starts."""
+"""The built-in job from its options to its run folder: everything that can be found wrong is found
+before work starts.
+"""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -45,17 +47,25 @@ _PREDICTING_EPOCHS: Final = 2
 """Epochs of a job that predicts the time of more, unless it is told otherwise."""
 
 
-def run_job(options: RunOptions, command: Sequence[str], environment: Mapping[str, str], reporter: Reporter) -> "Run":
-    """Train with the built-in job, recorded, and make its run folder; it is whole also when the job failed or was interrupted.
+def run_job(
+    options: RunOptions, command: Sequence[str], environment: Mapping[str, str], reporter: Reporter
+) -> "Run":
+    """Train with the built-in job, recorded, and make its run folder; it is whole also when the job
+    failed or was interrupted.
 
-    `command` is what started this process, for run.json. Raises `CommandError` and `DatasetError` before the job starts, and
-    KeyboardInterrupt, with the run folder whole, if an interrupt came after the job's end.
+    `command` is what started this process, for run.json. Raises `CommandError` and `DatasetError`
+    before the job starts, and KeyboardInterrupt, with the run folder whole, if an interrupt came
+    after the job's end.
     """
     return record_job(plan_job(options, environment, reporter), command, environment, reporter)
 
 
-def run_attempt(options: RunOptions, command: Sequence[str], environment: Mapping[str, str], reporter: Reporter) -> "Run":
-    """As `run_job`, of a job by itself, that a scheduler may start again: into a folder that can be used; see `attempts`."""
+def run_attempt(
+    options: RunOptions, command: Sequence[str], environment: Mapping[str, str], reporter: Reporter
+) -> "Run":
+    """As `run_job`, of a job by itself, that a scheduler may start again: into a folder that can be
+    used; see `attempts`.
+    """
     options = with_task(options, environment)
     out, message = usable_run_folder(_run_folder(options), environment, force=options.force)
     if message:
@@ -80,18 +90,26 @@ def plan_job(options: RunOptions, environment: Mapping[str, str], reporter: Repo
     scale, limit_bytes = Scale.parse(options.dataset_scale), None
     if options.memory_limit is not None:
         limit_bytes = parse_bytes("--memory-limit", options.memory_limit, LEAST_BYTES, MOST_BYTES)
-    ranks_here = int(local_variables(environment).get("LOCAL_WORLD_SIZE", 1)) if own_part(environment) else options.ranks
+    ranks_here = (
+        int(local_variables(environment).get("LOCAL_WORLD_SIZE", 1))
+        if own_part(environment)
+        else options.ranks
+    )
     check_device(options.device, ranks_here)
     check_output(out := _run_folder(options), options.force)
     check_shared_dataset(options, scale, environment)
     manifest = _dataset_to_read(options, scale, environment, reporter)
     stage = _stage_options(options, manifest, environment)
     cache = check_cache_state(options.cache, manifest, limit_bytes is not None)
-    config = with_parallelism(_config(options, manifest), options, manifest.records if manifest is not None else None)
+    config = with_parallelism(
+        _config(options, manifest), options, manifest.records if manifest is not None else None
+    )
     check_loader(config.loader, manifest, config.loader_options(0))
     if stage is not None and stage.mode == WHILE_TRAINING:
         check_fillable(config.loader)
-    per_epoch = batches_per_epoch(manifest.records, config.loader_options(0)) if manifest is not None else 0
+    per_epoch = (
+        batches_per_epoch(manifest.records, config.loader_options(0)) if manifest is not None else 0
+    )
     if not options.steps:
         if not per_epoch:
             raise CommandError("--loader null without a dataset has no epochs; give --steps")
@@ -99,20 +117,37 @@ def plan_job(options: RunOptions, environment: Mapping[str, str], reporter: Repo
         config = replace(config, steps=epochs * per_epoch)
     if options.predict_epochs is not None:
         check_prediction(options.predict_epochs, config.steps, per_epoch, options.resume)
-    config = with_learning(replace(config, steps_per_epoch=per_epoch), options, preset.recipe if preset else None, out, reporter)
+    config = with_learning(
+        replace(config, steps_per_epoch=per_epoch),
+        options,
+        preset.recipe if preset else None,
+        out,
+        reporter,
+    )
     if options.probe_network and (config.ranks < 2 or config.device.startswith("emulated:")):
-        raise CommandError(f"--probe-network: {config.ranks} ranks on {config.device} exchange nothing by a network; leave it out")
+        raise CommandError(
+            f"--probe-network: {config.ranks} ranks on {config.device} exchange nothing by a"
+            " network; leave it out"
+        )
     config = as_task(config, out, environment)
-    return PlannedJob(config, manifest, out, options.force, cache, limit_bytes, stage, options.stacks)
+    return PlannedJob(
+        config, manifest, out, options.force, cache, limit_bytes, stage, options.stacks
+    )
 
 
 def check_prediction(epochs: int, steps: int, per_epoch: int, resumes: bool) -> None:
     """CommandError where the steps of a job do not say how long so many epochs take."""
     if resumes:
-        raise CommandError(f"--predict-epochs {epochs}: a job that goes on has no cold first epoch; leave --resume out")
+        raise CommandError(
+            f"--predict-epochs {epochs}: a job that goes on has no cold first epoch; leave"
+            " --resume out"
+        )
     if steps < 2 * per_epoch:
         what = f"{steps} steps are no two epochs of {per_epoch}"
-        raise CommandError(f"--predict-epochs {epochs}: {what}, of which the first is cold; give --epochs 2 or more")
+        raise CommandError(
+            f"--predict-epochs {epochs}: {what}, of which the first is cold; give --epochs 2 or"
+            " more"
+        )
 
 
 def _config(options: RunOptions, manifest: Dataset | None) -> JobConfig:
@@ -121,7 +156,9 @@ def _config(options: RunOptions, manifest: Dataset | None) -> JobConfig:
     check_loader_options(options, loader, manifest)
     facts = model_facts(options.model or default_model(device))
     if loader != "null" and not facts.takes_images:
-        raise CommandError(f"--model {facts.name}: takes tokens, which only --loader null makes; this is {loader}")
+        raise CommandError(
+            f"--model {facts.name}: takes tokens, which only --loader null makes; this is {loader}"
+        )
     _check_device_options(options)
     per_node = min(options.ranks_per_node or options.ranks, options.ranks)
     check_exchange(options.exchange, options.ranks, per_node)
@@ -136,7 +173,10 @@ def _config(options: RunOptions, manifest: Dataset | None) -> JobConfig:
         "channels_last": is_gpu if options.channels_last is None else options.channels_last,
         "checkpoint_every": 0,
     }
-    return JobConfig(**{**values_of(JobOptions, options), **found}, dataset=manifest.path.resolve() if manifest else None)
+    return JobConfig(
+        **{**values_of(JobOptions, options), **found},
+        dataset=manifest.path.resolve() if manifest else None,
+    )
 
 
 def _check_device_options(options: RunOptions) -> None:
@@ -146,10 +186,18 @@ def _check_device_options(options: RunOptions) -> None:
         "copy": f" {options.copy}: --device cpu copies nothing" if options.device == "cpu" else "",
         **dict.fromkeys(
             ("exchange", "ranks_per_node"),
-            "" if is_emulated else f": only an emulated device has a choice; torch decides for --device {options.device}",
+            (
+                ""
+                if is_emulated
+                else (
+                    ": only an emulated device has a choice; torch decides for --device"
+                    f" {options.device}"
+                )
+            ),
         ),
         **dict.fromkeys(
-            ("bf16", "channels_last"), f": {options.device} computes nothing, and has one known rate" if is_emulated else ""
+            ("bf16", "channels_last"),
+            f": {options.device} computes nothing, and has one known rate" if is_emulated else "",
         ),
     }
     for name, why in of_device.items():
@@ -158,39 +206,98 @@ def _check_device_options(options: RunOptions) -> None:
 
 
 def command_after(recorded: "Run") -> tuple[object, ...]:
-    """The command to type next: the same job on the null loader, whose rate is the upper bound of any gain in the loader."""
+    """The command to type next: the same job on the null loader, whose rate is the upper bound of
+    any gain in the loader.
+    """
     config, folder = recorded.trace.run.config, recorded.folder or Path()
     if config.loader == "null":
         return "ioprof", "compare", folder, "OTHER_RUN"
     dataset = (config.dataset,) if config.dataset else ()
-    trained = config.model if config.model and config.model != default_model(config.device or JobOptions.device) else None
+    trained = (
+        config.model
+        if config.model and config.model != default_model(config.device or JobOptions.device)
+        else None
+    )
     model = ("--model", trained) if trained else ()
-    size = ("--ranks", config.ranks, "--batch-size", config.batch_size, "--steps", config.steps, "--seed", config.seed)
-    named = folder if folder.name else folder.resolve()  # the working directory has no name of its own
-    return "ioprof", "run", *dataset, "--loader", "null", "--device", config.device, *model, *size, "--out", f"{named}-null"
+    size = (
+        "--ranks",
+        config.ranks,
+        "--batch-size",
+        config.batch_size,
+        "--steps",
+        config.steps,
+        "--seed",
+        config.seed,
+    )
+    named = (
+        folder if folder.name else folder.resolve()
+    )  # the working directory has no name of its own
+    return (
+        "ioprof",
+        "run",
+        *dataset,
+        "--loader",
+        "null",
+        "--device",
+        config.device,
+        *model,
+        *size,
+        "--out",
+        f"{named}-null",
+    )
 
 
-def _dataset_to_read(options: RunOptions, scale: Scale, environment: Mapping[str, str], reporter: Reporter) -> Dataset | None:
-    """The dataset that was given, or the synthetic one, or that multiple of it; None for the null loader without one."""
+def _dataset_to_read(
+    options: RunOptions, scale: Scale, environment: Mapping[str, str], reporter: Reporter
+) -> Dataset | None:
+    """The dataset that was given, or the synthetic one, or that multiple of it; None for the null
+    loader without one.
+    """
     if options.loader == "null":
-        if not scale.is_one and (options.dataset is None or options.steps):  # else it says how long an epoch is
-            raise CommandError(f"--dataset-scale {scale} is about a dataset, and --loader null reads none; leave it out")
+        if not scale.is_one and (
+            options.dataset is None or options.steps
+        ):  # else it says how long an epoch is
+            raise CommandError(
+                f"--dataset-scale {scale} is about a dataset, and --loader null reads none; leave"
+                " it out"
+            )
         if options.dataset is None:
             return None
-    found = open_data(Path(options.dataset) if options.dataset else cached_dataset(environment, reporter), environment, reporter)
+    found = open_data(
+        Path(options.dataset) if options.dataset else cached_dataset(environment, reporter),
+        environment,
+        reporter,
+    )
     if found.layout == "indexed" and options.stage_to is not None:
-        raise CommandError(f"--stage-to: {options.dataset} is read where it is; convert it first: ioprof convert imagenet")
+        raise CommandError(
+            f"--stage-to: {options.dataset} is read where it is; convert it first: ioprof convert"
+            " imagenet"
+        )
     return multiple_of(found, scale, reporter)
 
 
-def _stage_options(options: RunOptions, manifest: Dataset | None, environment: Mapping[str, str]) -> StageOptions | None:
+def _stage_options(
+    options: RunOptions, manifest: Dataset | None, environment: Mapping[str, str]
+) -> StageOptions | None:
     if options.stage_to is None:
         if options.given & {"stage_mode", "keep_staged"}:
-            option = f"--stage-mode {options.stage_mode}" if "stage_mode" in options.given else "--keep-staged"
-            raise CommandError(f"{option} says how to stage, and nothing is staged; give --stage-to DIR, or leave it out")
+            option = (
+                f"--stage-mode {options.stage_mode}"
+                if "stage_mode" in options.given
+                else "--keep-staged"
+            )
+            raise CommandError(
+                f"{option} says how to stage, and nothing is staged; give --stage-to DIR, or leave"
+                " it out"
+            )
         return None
     if manifest is None:
-        raise CommandError(f"--stage-to {options.stage_to} is about a dataset, and --loader null reads none; leave it out")
+        raise CommandError(
+            f"--stage-to {options.stage_to} is about a dataset, and --loader null reads none; leave"
+            " it out"
+        )
     return StageOptions(
-        find_stage_folder(str(options.stage_to), manifest.path, environment), options.stage_mode, options.keep_staged
+        find_stage_folder(str(options.stage_to), manifest.path, environment),
+        options.stage_mode,
+        options.keep_staged,
     )

@@ -1,18 +1,24 @@
-"""A recorded pipeline replayed: what a change would bring, and what each cause costs the job (DESIGN 8, laws 3 and 4).
+"""A recorded pipeline replayed: what a change would bring, and what each cause costs the job
+(DESIGN 8, laws 3 and 4).
 
-    recorded.py    a Trace -> Pipeline: what the workers made, and what the training loop did between taking batches
+    recorded.py    a Trace -> Pipeline: what the workers made, and what the training loop did
+                   between taking batches
     pipeline.py    the types of a recorded pipeline; nothing in it depends on how it was recorded
-    cpu_use.py     which part of the measured times was computation, and which was waiting for a core
+    cpu_use.py     which part of the measured times was computation, and which was waiting for a
+                   core
     storage_use.py latency and rate of the storage that the reads show
     changes.py     Change: what is different from the recorded run
-    plan.py        Pipeline + Change -> Plan: segments of work in seconds, on cores and storage that all share
+    plan.py        Pipeline + Change -> Plan: segments of work in seconds, on cores and storage that
+                   all share
     engine.py      the discrete-event simulation of a Plan
     prediction.py  whatif: the baseline's error, the prediction, and its range
     gains.py       what each cause costs: replay with that cause at no cost
     advice.py      advice with its predicted gain or the reason why it has none, the largest first
-    accuracy.py    how far predictions were from runs, by kind of change, and when nothing is predicted
+    accuracy.py    how far predictions were from runs, by kind of change, and when nothing is
+                   predicted
     proof.py       what was measured in pairs of runs, beside what was predicted
 
-Times are measured ones in the order in which they occurred, never their means; where a changed pipeline needs more of them than
-were measured, they are drawn from the measured ones with a fixed seed. The same run and change give the same prediction.
+Times are measured ones in the order in which they occurred, never their means; where a changed
+pipeline needs more of them than were measured, they are drawn from the measured ones with a fixed
+seed. The same run and change give the same prediction.
 """

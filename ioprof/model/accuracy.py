@@ -1,7 +1,8 @@
-"""How far predictions were from runs that were made afterwards with the predicted change, by kind of change.
+"""How far predictions were from runs that were made afterwards with the predicted change, by kind
+of change.
 
-The numbers come from `benchmarks/what_if.py`. A kind that has not been compared with runs, or that was too far off, gives no
-number.
+The numbers come from `benchmarks/what_if.py`. A kind that has not been compared with runs, or that
+was too far off, gives no number.
 """
 
 from dataclasses import dataclass
@@ -74,15 +75,18 @@ SHOWN: Final[dict[Kind, Accuracy | None]] = {
     Kind.DEVICE: None,  # two runs alone
     Kind.COPY: None,
 }
-"""2026-11-24, by `python benchmarks/what_if.py --again FOLDER ... --shown` over all runs that its earlier calls kept: 11 jobs with
-changes, four of them recorded twice, and 7 jobs without a cause (`--removals`), on two cores (`benchmarks/results/what_if.md`).
-Predictions from runs of which `why_none` predicts nothing are left out. An error is that of the step's time, rounded up to a whole
-percent. Up to 20 runs it is the largest, so that of a kind with two or three runs says little. LIKE is by
-`benchmarks/what_if_layouts.py`. The same job twice differed by up to 4.4 %. All jobs keep their memory, as users' jobs need not.
+"""2026-11-24, by `python benchmarks/what_if.py --again FOLDER ... --shown` over all runs that its
+earlier calls kept: 11 jobs with changes, four of them recorded twice, and 7 jobs without a cause
+(`--removals`), on two cores (`benchmarks/results/what_if.md`). Predictions from runs of which
+`why_none` predicts nothing are left out. An error is that of the step's time, rounded up to a whole
+percent. Up to 20 runs it is the largest, so that of a kind with two or three runs says little. LIKE
+is by `benchmarks/what_if_layouts.py`. The same job twice differed by up to 4.4 %. All jobs keep
+their memory, as users' jobs need not.
 
-BATCH: those 15 runs, of which the worst was 7 % off, and eight of 2026-11-25, whose median is 1.8 % and whose worst are 14.6 and
-19.6 %: batches of half the size, in loops that do not wait for them. What a model computes for a batch of any size, a run with
-batches of one size does not show. The other runs of that day are not in these numbers: the machine's speed changed between them.
+BATCH: those 15 runs, of which the worst was 7 % off, and eight of 2026-11-25, whose median is 1.8 %
+and whose worst are 14.6 and 19.6 %: batches of half the size, in loops that do not wait for them.
+What a model computes for a batch of any size, a run with batches of one size does not show. The
+other runs of that day are not in these numbers: the machine's speed changed between them.
 """
 
 
@@ -109,11 +113,13 @@ def kinds(change: Change, recorded: Pipeline) -> tuple[Kind, ...]:
 
 
 def changes_competition(change: Change) -> bool:
-    """Whether who gets a core may be different with the change: there are more or fewer threads or cores, or workers compute in
-    another part of their time.
+    """Whether who gets a core may be different with the change: there are more or fewer threads or
+    cores, or workers compute in another part of their time.
     """
     values = (change.workers, change.ranks, change.cores, change.batch, change.cache)
-    return any(value is not None for value in values) or any(cause in STAGES for cause in change.speeds)
+    return any(value is not None for value in values) or any(
+        cause in STAGES for cause in change.speeds
+    )
 
 
 def error_of(found: tuple[Kind, ...]) -> float | None:
@@ -125,22 +131,48 @@ def error_of(found: tuple[Kind, ...]) -> float | None:
     return sum(errors)
 
 
-def why_not(recorded: Pipeline, new: Pipeline, total_s: float, found: tuple[Kind, ...]) -> tuple[NoGain, str] | None:
-    """Why a prediction is not told: `new` is the changed pipeline, whose replay took `total_s`. None: it is told."""
+def why_not(
+    recorded: Pipeline, new: Pipeline, total_s: float, found: tuple[Kind, ...]
+) -> tuple[NoGain, str] | None:
+    """Why a prediction is not told: `new` is the changed pipeline, whose replay took `total_s`.
+    None: it is told.
+    """
     if error_of(found) is None:
-        return NoGain.NOT_SHOWN, f"predictions for {' and '.join(found)} have not been shown to be right"
+        return (
+            NoGain.NOT_SHOWN,
+            f"predictions for {' and '.join(found)} have not been shown to be right",
+        )
     if refused := why_none(recorded):
         return refused
     if recorded.asks_process and Kind.WORKERS in found:
-        return NoGain.NOT_MODELLED, "its workers wait for another process of the job, which may not answer more of them"
+        return (
+            NoGain.NOT_MODELLED,
+            "its workers wait for another process of the job, which may not answer more of them",
+        )
     if not recorded.shares_cores and _COMPETING.intersection(found):
-        return NoGain.CONTENTION, "the replay does not reproduce how the job's threads share the cores"
-    if not recorded.storage.is_sure and set(found) != {Kind.PREFETCH} and _storage_ratio(recorded) >= _LEAST_STORAGE:
-        return NoGain.NOT_SHOWN, "its reads do not show whether the storage is bound by a rate or by latency"
+        return (
+            NoGain.CONTENTION,
+            "the replay does not reproduce how the job's threads share the cores",
+        )
+    if (
+        not recorded.storage.is_sure
+        and set(found) != {Kind.PREFETCH}
+        and _storage_ratio(recorded) >= _LEAST_STORAGE
+    ):
+        return (
+            NoGain.NOT_SHOWN,
+            "its reads do not show whether the storage is bound by a rate or by latency",
+        )
     for host, cores in recorded.cores.items():
         used = _cpu_s(new, host) / total_s
         if used > _MOST_USED * cores and _num_processes(new, host) > 1:
-            return NoGain.CONTENTION, f"the changed job would use {used:.1f} of {cores:g} cores, where predictions were far off"
+            return (
+                NoGain.CONTENTION,
+                (
+                    f"the changed job would use {used:.1f} of {cores:g} cores, where predictions"
+                    " were far off"
+                ),
+            )
     return None
 
 
@@ -153,7 +185,11 @@ def _storage_ratio(pipeline: Pipeline) -> float:
 
 def _num_processes(pipeline: Pipeline, host: str) -> int:
     """Loops and their workers there, which can compete for its cores."""
-    return sum(1 + max((each.workers for each in rank.iterations), default=0) for rank in pipeline.ranks if rank.host == host)
+    return sum(
+        1 + max((each.workers for each in rank.iterations), default=0)
+        for rank in pipeline.ranks
+        if rank.host == host
+    )
 
 
 def why_none(recorded: Pipeline) -> tuple[NoGain, str] | None:
@@ -161,19 +197,33 @@ def why_none(recorded: Pipeline) -> tuple[NoGain, str] | None:
     for host, cores in recorded.cores.items():
         others = recorded.others.get(host, 0.0)
         if others >= _LEAST_OTHERS:
-            return NoGain.CONTENTION, f"{others:.1f} threads of other programs competed for the {cores:g} cores"
+            return (
+                NoGain.CONTENTION,
+                f"{others:.1f} threads of other programs competed for the {cores:g} cores",
+            )
     return None
 
 
 def _cpu_s(pipeline: Pipeline, host: str) -> float:
-    """CPU time of the job there; where it was not measured, all time but waits for storage is taken for it."""
-    works = np.array([cause not in WITHOUT_CORES and not (pipeline.on_device and cause == "compute") for cause in OWN])
+    """CPU time of the job there; where it was not measured, all time but waits for storage is taken
+    for it.
+    """
+    works = np.array(
+        [
+            cause not in WITHOUT_CORES and not (pipeline.on_device and cause == "compute")
+            for cause in OWN
+        ]
+    )
     total = 0.0
     for rank in pipeline.ranks:
         if rank.host == host:
             loop_s = float(rank.program.after_s[:, works].sum())
-            made_s = sum(float((each.tasks.stages_s.sum(1) - each.tasks.stages_s[:, _STORAGE]).sum()) for each in rank.iterations)
+            made_s = sum(
+                float((each.tasks.stages_s.sum(1) - each.tasks.stages_s[:, _STORAGE]).sum())
+                for each in rank.iterations
+            )
             total += sum(
-                seconds * use.cores_ratio * use.threads for seconds, use in ((loop_s, rank.loop_cpu), (made_s, rank.worker_cpu))
+                seconds * use.cores_ratio * use.threads
+                for seconds, use in ((loop_s, rank.loop_cpu), (made_s, rank.worker_cpu))
             )
     return total

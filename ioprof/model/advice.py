@@ -1,7 +1,7 @@
 """Advice with its predicted gain, or the reason why it has none, the largest gain first.
 
-To the verdict's own advice come changes that only a replay can propose: another number of workers, a deeper queue,
-workers that stay.
+To the verdict's own advice come changes that only a replay can propose: another number of workers,
+a deeper queue, workers that stay.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,7 +26,8 @@ _RESAMPLED_ACTIONS: Final = 200
 _LEAST_SPEEDUP: Final = 1.03
 """Of a change that only the replay proposes."""
 _LEAST_UNKNOWN: Final = 1.1
-"""The same of one whose gain is not told: what it removes is certain, or it is the only change of its kind."""
+"""The same of one whose gain is not told: what it removes is certain, or it is the only change of
+its kind."""
 _LEAST_AT_ALL: Final = 1.01
 """Of any change of the loader: one that brings less is no advice."""
 _ENOUGH: Final = 0.98
@@ -63,9 +64,16 @@ class Predictor:
         return self._base_s / replayed(changed(self._recorded, change)).step_s
 
     def with_kept_validation(self, advice: Advice) -> Advice:
-        """The advice to keep the workers of validation, in addition to those of training where these are started anew too."""
+        """The advice to keep the workers of validation, in addition to those of training where
+        these are started anew too.
+        """
         of_kinds = (Kind.PERSISTENT,)
-        return self._predicted(advice, lambda each: with_kept_workers(with_kept_workers(each), of_validation=True), of_kinds, 1.0)
+        return self._predicted(
+            advice,
+            lambda each: with_kept_workers(with_kept_workers(each), of_validation=True),
+            of_kinds,
+            1.0,
+        )
 
     def half(self, cause: str, part: float) -> float:
         """The speedup if a part of a cause cost half."""
@@ -81,21 +89,37 @@ class Predictor:
             check_change(self._whole, change)
         except CommandError as error:
             return without_gain(advice, NoGain.NOT_MODELLED, str(error))
-        larger = change.batch / self._whole.batch_size if change.batch and self._whole.batch_size else 1.0
-        return self._predicted(advice, lambda each: changed(each, change), kinds(change, self._whole), larger)
+        larger = (
+            change.batch / self._whole.batch_size
+            if change.batch and self._whole.batch_size
+            else 1.0
+        )
+        return self._predicted(
+            advice, lambda each: changed(each, change), kinds(change, self._whole), larger
+        )
 
     def of_cause(self, advice: Advice, cause: str) -> Advice:
-        """The advice with what the job would gain if a cause, or the part of it that the advice is of, cost nothing."""
+        """The advice with what the job would gain if a cause, or the part of it that the advice is
+        of, cost nothing.
+        """
         part, kind = _part(advice), Kind.STORAGE if cause == "storage" else Kind.STAGE
-        found = self._predicted(advice, lambda each: with_factors(each, {cause: 1 - part}), (kind,), 1.0)
+        found = self._predicted(
+            advice, lambda each: with_factors(each, {cause: 1 - part}), (kind,), 1.0
+        )
         if found.predicted_speedup is None or found.low is None or found.high is None:
             return found
         error = advice.part_error or 0.0
-        least, most = (self._without(cause, min(1.0, max(0.0, part + off))) for off in (-error, error))
+        least, most = (
+            self._without(cause, min(1.0, max(0.0, part + off))) for off in (-error, error)
+        )
         return found.replace(is_bound=True, low=min(found.low, least), high=max(found.high, most))
 
     def _predicted(
-        self, advice: Advice, change: Callable[[Pipeline], Pipeline], of_kinds: tuple[Kind, ...], larger: float
+        self,
+        advice: Advice,
+        change: Callable[[Pipeline], Pipeline],
+        of_kinds: tuple[Kind, ...],
+        larger: float,
     ) -> Advice:
         new = change(self._recorded)
         after = replayed(new)
@@ -109,7 +133,12 @@ class Predictor:
         low, high = (float(value) for value in np.quantile([speedup, *others], QUANTILES))
         shown = error_of(of_kinds) or 0.0
         wide = (1 + self._error) * (1 + shown)
-        return advice.replace(predicted_speedup=speedup, error=shown, low=min(low, speedup) / wide, high=max(high, speedup) * wide)
+        return advice.replace(
+            predicted_speedup=speedup,
+            error=shown,
+            low=min(low, speedup) / wide,
+            high=max(high, speedup) * wide,
+        )
 
 
 def without_gain(advice: Advice, code: NoGain, text: str) -> Advice:
@@ -119,14 +148,20 @@ def without_gain(advice: Advice, code: NoGain, text: str) -> Advice:
 
 _REASONS: Final = {
     NoGain.NOT_MODELLED: "the replay does not model this change",
-    NoGain.NOT_OF_STEPS: "it is time of the job outside of its steps, which the replay does not cover",
+    NoGain.NOT_OF_STEPS: (
+        "it is time of the job outside of its steps, which the replay does not cover"
+    ),
     NoGain.OF_RECORDING: "it shows more, and changes nothing in the job",
 }
 
 
 def with_reason(advice: Advice) -> Advice:
     """The advice, its reason in words as well."""
-    return advice.replace(reason=_REASONS.get(advice.no_gain)) if advice.no_gain and not advice.reason else advice
+    return (
+        advice.replace(reason=_REASONS.get(advice.no_gain))
+        if advice.no_gain and not advice.reason
+        else advice
+    )
 
 
 def ranked(
@@ -139,12 +174,18 @@ def ranked(
     proposes: bool = True,
     most_workers: int | None = None,
 ) -> tuple[Advice, ...]:
-    """Each advice with its gain. Those with a prediction by gain; those without one keep their places.
+    """Each advice with its gain. Those with a prediction by gain; those without one keep their
+    places.
 
-    `proposes`: changes of the loader that only a replay can propose come to it. `most_workers`: more have nothing to read.
+    `proposes`: changes of the loader that only a replay can propose come to it. `most_workers`:
+    more have nothing to read.
     """
     predictor, keys = Predictor(recorded, baseline_error), list[float]()
-    more = _proposals(recorded, job, options, predictor, most_workers) if proposes and recorded.has_loader else ()
+    more = (
+        _proposals(recorded, job, options, predictor, most_workers)
+        if proposes and recorded.has_loader
+        else ()
+    )
     known = [*found, *(each for each in more if not _is_there(each, found, recorded))]
     done = list[Advice]()
     for number, advice in enumerate(known):
@@ -155,7 +196,11 @@ def ranked(
         if _brings_nothing(each) and len(known) > 1:
             continue
         done.append(each.replace(costs=each.costs or _costs(each, recorded)))
-        keys.append(predictor.half(each.cause, _part(each)) if each.is_bound and each.cause else each.predicted_speedup or 0.0)
+        keys.append(
+            predictor.half(each.cause, _part(each))
+            if each.is_bound and each.cause
+            else each.predicted_speedup or 0.0
+        )
     places = [place for place, each in enumerate(done) if each.predicted_speedup is not None]
     order = sorted(places, key=lambda place: -keys[place])
     for place, each in zip(places, [done[best] for best in order], strict=True):
@@ -164,7 +209,9 @@ def ranked(
 
 
 def _is_worth_it(advice: Advice, predictor: Predictor) -> bool:
-    """Whether a change that only the replay proposes is told; without a prediction workers that stay are, and first workers."""
+    """Whether a change that only the replay proposes is told; without a prediction workers that
+    stay are, and first workers.
+    """
     if advice.predicted_speedup is not None:
         return advice.predicted_speedup >= _LEAST_SPEEDUP
     change = advice.change
@@ -181,7 +228,11 @@ def _part(advice: Advice) -> float:
 def _brings_nothing(advice: Advice) -> bool:
     """Whether the replay says so of a change of the loader."""
     change = advice.change
-    if change is None or advice.predicted_speedup is None or (change.workers is None and change.prefetch is None):
+    if (
+        change is None
+        or advice.predicted_speedup is None
+        or (change.workers is None and change.prefetch is None)
+    ):
         return False
     return advice.predicted_speedup < _LEAST_AT_ALL
 
@@ -189,7 +240,10 @@ def _brings_nothing(advice: Advice) -> bool:
 def _is_there(proposed: Advice, found: tuple[Advice, ...], recorded: Pipeline) -> bool:
     """Whether an advice changes the same already."""
     mine = set(kinds(change_of(proposed.change or JobChange()), recorded))
-    return any(each.change is not None and mine & set(kinds(change_of(each.change), recorded)) for each in found)
+    return any(
+        each.change is not None and mine & set(kinds(change_of(each.change), recorded))
+        for each in found
+    )
 
 
 def _with_prediction(advice: Advice, predictor: Predictor) -> Advice:
@@ -210,7 +264,12 @@ def _costs(advice: Advice, recorded: Pipeline) -> str | None:
     change = advice.change
     if change is not None and change.workers is not None:
         more = change.workers - max(_numbers(recorded)[0], 0)
-        return f"{more} more processes per rank, each with the dataset object and its batches in memory" if more > 0 else "nothing"
+        return (
+            f"{more} more processes per rank, each with the dataset object and its batches in"
+            " memory"
+            if more > 0
+            else "nothing"
+        )
     if change is not None and change.speeds.get("compute"):
         return "another model or device"
     if change is not None and change.persistent_workers:
@@ -218,7 +277,7 @@ def _costs(advice: Advice, recorded: Pipeline) -> str | None:
     return _COSTS.get(advice.cause or "", _ONCE)
 
 
-# ------------------------------------------------------------------------------------------------ what only a replay proposes
+# ---------------------------------------------------------------------- what only a replay proposes
 
 
 def _training(recorded: Pipeline) -> list[Iteration]:
@@ -228,11 +287,17 @@ def _training(recorded: Pipeline) -> list[Iteration]:
 def _numbers(recorded: Pipeline) -> tuple[int, int]:
     """Workers and prefetch depth of the training loaders."""
     iterations = _training(recorded)
-    return max((each.workers for each in iterations), default=0), max((each.prefetch for each in iterations), default=2)
+    return max((each.workers for each in iterations), default=0), max(
+        (each.prefetch for each in iterations), default=2
+    )
 
 
 def _proposals(
-    recorded: Pipeline, job: JobKind, options: JobOptions, predictor: Predictor, most_workers: int | None
+    recorded: Pipeline,
+    job: JobKind,
+    options: JobOptions,
+    predictor: Predictor,
+    most_workers: int | None,
 ) -> Iterator[Advice]:
     if recorded.takes_turns:
         return
@@ -241,7 +306,11 @@ def _proposals(
     if recorded.asks_process and workers:
         most_workers = workers
     if most_workers is not None:
-        tried = [number for number in sorted({min(number, most_workers) for number in tried}) if number > workers]
+        tried = [
+            number
+            for number in sorted({min(number, most_workers) for number in tried})
+            if number > workers
+        ]
     speedups = {number: predictor.speedup(Change(workers=number)) for number in tried}
     best = max(speedups.values(), default=0.0)
     if best >= _LEAST_SPEEDUP:
@@ -251,13 +320,34 @@ def _proposals(
     if job is JobKind.BUILT_IN or not workers:
         return
     if predictor.speedup(Change(prefetch=2 * prefetch)) >= _LEAST_SPEEDUP:
-        text = f"Prepare more batches ahead: {options.prefetch}{2 * prefetch} instead of {prefetch} per worker"
-        yield Advice(text, change=JobChange(prefetch=2 * prefetch), costs=f"memory for {prefetch * workers} more batches per rank")
+        text = (
+            f"Prepare more batches ahead: {options.prefetch}{2 * prefetch} instead of {prefetch}"
+            " per worker"
+        )
+        yield Advice(
+            text,
+            change=JobChange(prefetch=2 * prefetch),
+            costs=f"memory for {prefetch * workers} more batches per rank",
+        )
     starts = sum(op is Op.START for op in recorded.ranks[0].program.ops)
-    starts_anew = starts > 1 and sum(each.starts_workers for each in _training(recorded)) > len(recorded.ranks)
+    starts_anew = starts > 1 and sum(each.starts_workers for each in _training(recorded)) > len(
+        recorded.ranks
+    )
     if starts_anew:
-        yield Advice(f"{options.keep_workers}", cause="loader", change=JobChange(persistent_workers=True))
-    validations = [each for rank in recorded.ranks for each in rank.iterations if each.is_validation and each.starts_workers]
+        yield Advice(
+            f"{options.keep_workers}", cause="loader", change=JobChange(persistent_workers=True)
+        )
+    validations = [
+        each
+        for rank in recorded.ranks
+        for each in rank.iterations
+        if each.is_validation and each.starts_workers
+    ]
     if len(validations) > len(recorded.ranks):
-        text = f"{options.keep_workers} to validate from{', and in that to train from' if starts_anew else ''}"
-        yield predictor.with_kept_validation(Advice(text, cause="validation", costs=_MEMORY_OF_WORKERS))
+        text = (
+            f"{options.keep_workers} to validate"
+            f" from{', and in that to train from' if starts_anew else ''}"
+        )
+        yield predictor.with_kept_validation(
+            Advice(text, cause="validation", costs=_MEMORY_OF_WORKERS)
+        )

@@ -1,4 +1,6 @@
-"""What a prediction rests on besides the recorded times, and changes that a run gives no ground for."""
+"""What a prediction rests on besides the recorded times, and changes that a run gives no ground
+for.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,19 +29,24 @@ def check_change(recorded: Pipeline, change: Change) -> None:
     """CommandError for a change of which the run does not show the costs."""
     if not recorded.has_loader and (option := _of_loader(change)):
         raise CommandError(f"{option}: no loader gave this job its batches")
-    if recorded.takes_turns and (option := _of_loader(change) or ("--batch" if change.batch else None)):
+    if recorded.takes_turns and (
+        option := _of_loader(change) or ("--batch" if change.batch else None)
+    ):
         raise CommandError(
-            f"{option}: the loop takes batches of several loaders in turn, whose workers are replayed as those of one"
+            f"{option}: the loop takes batches of several loaders in turn, whose workers are"
+            " replayed as those of one"
         )
     iterations = [each for rank in recorded.ranks for each in rank.iterations]
     num_cold = sum(int((each.tasks.read_bytes > 0).sum()) for each in iterations)
     if change.cache == "cold" and num_cold < LEAST_COLD_BATCHES:
         raise CommandError(
-            f"--cache cold: only {num_cold} batches of this run were read from storage, too few to know what others would cost; "
-            "record a run whose first epoch is cold"
+            f"--cache cold: only {num_cold} batches of this run were read from storage, too few to"
+            " know what others would cost; record a run whose first epoch is cold"
         )
     if change.batch is not None and recorded.batch_size is None:
-        raise CommandError(f"--batch {change.batch}: the run does not say how many samples its batches have")
+        raise CommandError(
+            f"--batch {change.batch}: the run does not say how many samples its batches have"
+        )
     if (
         (change.prefetch is not None or change.persistent_workers)
         and not any(each.workers for each in iterations)
@@ -49,18 +56,28 @@ def check_change(recorded: Pipeline, change: Change) -> None:
         raise CommandError(f"{option}: this run's loader has no workers; add --workers N")
     if change.cores is not None and not any(_is_sampled(rank) for rank in recorded.ranks):
         raise CommandError(
-            f"--cores {change.cores:g}: the CPU time of the job's processes was not sampled long enough; record a longer run"
+            f"--cores {change.cores:g}: the CPU time of the job's processes was not sampled long"
+            " enough; record a longer run"
         )
-    if change.speeds.get("storage") and not any(each.tasks.reads.any() for each in iterations) and not _loop_reads(recorded):
-        raise CommandError("--storage: no read of this run needed storage, so faster storage changes nothing")
+    if (
+        change.speeds.get("storage")
+        and not any(each.tasks.reads.any() for each in iterations)
+        and not _loop_reads(recorded)
+    ):
+        raise CommandError(
+            "--storage: no read of this run needed storage, so faster storage changes nothing"
+        )
 
 
 def _of_loader(change: Change) -> str | None:
     """The option of a change that is one of the loader."""
     options = {
-        "--workers": change.workers, "--prefetch": change.prefetch, "--persistent-workers": change.persistent_workers or None,
-        "--cache": change.cache, "--like": change.like,
-    }  # fmt: skip
+        "--workers": change.workers,
+        "--prefetch": change.prefetch,
+        "--persistent-workers": change.persistent_workers or None,
+        "--cache": change.cache,
+        "--like": change.like,
+    }
     return next((option for option, value in options.items() if value is not None), None)
 
 
@@ -72,7 +89,9 @@ def _loop_reads(recorded: Pipeline) -> bool:
 def loses_workers(recorded: Pipeline, change: Change) -> bool:
     """Whether the loop is to make batches that workers made."""
     return change.workers == 0 and any(
-        each.workers and not each.is_validation for rank in recorded.ranks for each in rank.iterations
+        each.workers and not each.is_validation
+        for rank in recorded.ranks
+        for each in rank.iterations
     )
 
 
@@ -80,7 +99,9 @@ def _is_sampled(rank: Rank) -> bool:
     return rank.worker_cpu.is_measured or rank.loop_cpu.is_measured
 
 
-def assumptions(recorded: Pipeline, change: Change, found: Grounds = NONE) -> tuple[Assumption, ...]:
+def assumptions(
+    recorded: Pipeline, change: Change, found: Grounds = NONE
+) -> tuple[Assumption, ...]:
     """Those that matter for this run and change, and for what it rests on."""
     return (*_of_grounds(recorded, change, found), *_assumptions(recorded, change))
 
@@ -92,9 +113,13 @@ def _of_grounds(recorded: Pipeline, change: Change, found: Grounds) -> Iterator[
         workers = max(each.workers for rank in like.ranks for each in rank.iterations)
         size = ""
         if like.batch_size != recorded.batch_size:
-            size = f", in proportion to the batch size ({recorded.batch_size} for {like.batch_size})"
+            size = (
+                f", in proportion to the batch size ({recorded.batch_size} for {like.batch_size})"
+            )
         yield Assumption(
-            "like", f"batches cost what the {number} batches of {change.like} cost, which had {workers} workers per rank{size}"
+            "like",
+            f"batches cost what the {number} batches of {change.like} cost, which had {workers}"
+            f" workers per rank{size}",
         )
     if found.device is not None:
         yield Assumption("device", found.device.basis)
@@ -105,52 +130,74 @@ def _assumptions(recorded: Pipeline, change: Change) -> Iterator[Assumption]:
     use = recorded.storage
     reads = any(each.tasks.reads.any() for each in iterations)
     if reads and use.is_rate_bound:
-        yield Assumption("storage_rate", f"all readers share {use.bytes_per_s / 1e6:,.1f} MB/s, as they did in this run")
+        yield Assumption(
+            "storage_rate",
+            f"all readers share {use.bytes_per_s / 1e6:,.1f} MB/s, as they did in this run",
+        )
     elif reads and use.is_alone and (change.workers or 0) > 1:
         yield Assumption(
-            "storage_alone", "there was one reader at a time in this run; the waits of more readers are assumed to overlap"
+            "storage_alone",
+            "there was one reader at a time in this run; the waits of more readers are assumed to"
+            " overlap",
         )
     elif reads:
         yield Assumption("storage_latency", "waits for storage overlap, as they did in this run")
     if not any(_is_sampled(rank) for rank in recorded.ranks):
         yield Assumption(
             "cpu_not_sampled",
-            "CPU time was not sampled for long: each process is assumed to have a core whenever it needs one",
+            "CPU time was not sampled for long: each process is assumed to have a core whenever it"
+            " needs one",
         )
     elif (others := sum(recorded.others.values())) >= _LEAST_OTHERS:
         yield Assumption(
-            "others", f"{others:.1f} threads of other programs compete for the cores, as they did while the run was recorded"
+            "others",
+            f"{others:.1f} threads of other programs compete for the cores, as they did while the"
+            " run was recorded",
         )
     if recorded.asks_process and change.workers:
         yield Assumption(
             "answers",
-            "the workers of this run mostly wait for another process of the job, which is assumed to answer more of them as fast, "
-            "so with more of them this is an upper bound",
+            "the workers of this run mostly wait for another process of the job, which is assumed"
+            " to answer more of them as fast, so with more of them this is an upper bound",
         )
     if change.workers and not all(each.workers for each in iterations):
-        yield Assumption("no_start", "this run started no workers, so the time to start them is not included")
+        yield Assumption(
+            "no_start", "this run started no workers, so the time to start them is not included"
+        )
     if loses_workers(recorded, change):
         yield Assumption(
             "collate_by_loop",
-            "batches are collated in half of the time, since workers also make shared memory for them; the range goes from no time "
-            "to all of it",
+            "batches are collated in half of the time, since workers also make shared memory for"
+            " them; the range goes from no time to all of it",
         )
     if change.batch is not None:
         yield Assumption(
             "batch",
-            "computing, copying and loading take time in proportion to the batch size; exchange, the optimizer and the loop's own "
-            "Python do not; what else computing takes for a batch of any size is not known, so smaller batches may take longer",
+            "computing, copying and loading take time in proportion to the batch size; exchange,"
+            " the optimizer and the loop's own Python do not; what else computing takes for a batch"
+            " of any size is not known, so smaller batches may take longer",
         )
     if change.cache == "warm" and not recorded.has_memory_reads:
-        yield Assumption("free_memory", "reads from the page cache cost nothing: this run had too few of them to know")
+        yield Assumption(
+            "free_memory",
+            "reads from the page cache cost nothing: this run had too few of them to know",
+        )
     if change.cache == "cold":
         yield Assumption(
-            "cold_like", "batches that came from the page cache would take as long as those of this run that came from storage"
+            "cold_like",
+            "batches that came from the page cache would take as long as those of this run that"
+            " came from storage",
         )
     if change.ranks is not None and change.ranks > 1:
         if len(recorded.ranks) == 1:
             yield Assumption(
-                "no_exchange", "the exchange of gradients costs nothing: one rank does not show it, so the rate is an upper bound"
+                "no_exchange",
+                "the exchange of gradients costs nothing: one rank does not show it, so the rate is"
+                " an upper bound",
             )
         else:
-            yield Assumption("ring", "the exchange of gradients takes time in proportion to (ranks - 1) / ranks, as in a ring")
+            yield Assumption(
+                "ring",
+                "the exchange of gradients takes time in proportion to (ranks - 1) / ranks, as in a"
+                " ring",
+            )

@@ -1,9 +1,11 @@
 """What a device computes while the training loop goes on, and how far ahead of it the loop is.
 
-A loop on an accelerator launches work and waits for it later: when it reads the loss, or some steps on. Which, no record says. So
-the run is replayed with a loop that waits at once, one step later, and two. What reproduces the measured steps best is taken, if it
-does so well; else, of these and a loop whose waits are part of its own time, the best. The last always reproduces the waits of one
-rank, but not what they would be on a slower device: computation that a wait for a batch hides is not in it.
+A loop on an accelerator launches work and waits for it later: when it reads the loss, or some steps
+on. Which, no record says. So the run is replayed with a loop that waits at once, one step later,
+and two. What reproduces the measured steps best is taken, if it does so well; else, of these and a
+loop whose waits are part of its own time, the best. The last always reproduces the waits of one
+rank, but not what they would be on a slower device: computation that a wait for a batch hides is
+not in it.
 """
 
 from dataclasses import replace
@@ -37,7 +39,10 @@ def with_depth(trace: Trace, recorded: Pipeline) -> Pipeline:
     ranks = [_with_device(rank, spans[rank.rank], arrived) for rank in recorded.ranks]
     if any(int((rank.program.device_s > 0).sum()) < _LEAST_KNOWN for rank in ranks):
         return recorded
-    tried = [replace(recorded, ranks=tuple(replace(rank, depth=depth) for rank in ranks)) for depth in _DEPTHS]
+    tried = [
+        replace(recorded, ranks=tuple(replace(rank, depth=depth) for rank in ranks))
+        for depth in _DEPTHS
+    ]
     short = [shortened(each, MOST_COMPARED) for each in tried]
     step_s = measured(short[0]).step_s
     errors = [abs(replayed(each).step_s / step_s - 1) for each in short]
@@ -57,25 +62,51 @@ def _with_device(rank: Rank, spans: pl.DataFrame, arrived: pl.DataFrame) -> Rank
     )
     if of_step.is_empty():
         return rank
-    device = dict(zip(of_step["step"].to_list(), (covered(intervals(of_step), busy) / 1e9).tolist(), strict=True))
+    device = dict(
+        zip(
+            of_step["step"].to_list(),
+            (covered(intervals(of_step), busy) / 1e9).tolist(),
+            strict=True,
+        )
+    )
     ends = dict(of_step.select("step", "end_ns").rows())
-    comm = spans.filter(pl.col("kind") == "comm", pl.col("step").is_not_null()).group_by("step").agg(pl.col("end_ns").max())
-    own = arrived.filter(pl.col("rank") == rank.rank).group_by("step").agg(pl.col("complete_ns").max())
+    comm = (
+        spans.filter(pl.col("kind") == "comm", pl.col("step").is_not_null())
+        .group_by("step")
+        .agg(pl.col("end_ns").max())
+    )
+    own = (
+        arrived.filter(pl.col("rank") == rank.rank)
+        .group_by("step")
+        .agg(pl.col("complete_ns").max())
+    )
     transfers = {
         step: max(0, end - max(complete, ends.get(step, complete))) / 1e9
-        for step, end, complete in comm.join(own, on="step").select("step", "end_ns", "complete_ns").rows()
+        for step, end, complete in comm.join(own, on="step")
+        .select("step", "end_ns", "complete_ns")
+        .rows()
     }
     program = rank.program
     numbers = spans.filter(pl.col("kind") == "step")["step"].drop_nulls().unique().sort().to_list()
     trains = [
-        op is Op.TAKE and not rank.iterations[each].is_validation for op, each in zip(program.ops, program.iterations, strict=True)
+        op is Op.TAKE and not rank.iterations[each].is_validation
+        for op, each in zip(program.ops, program.iterations, strict=True)
     ]
     takes = np.flatnonzero(trains).tolist()
-    return replace(rank, program=_with_work(program, dict(zip(takes, numbers, strict=False)), device, transfers))
+    return replace(
+        rank,
+        program=_with_work(program, dict(zip(takes, numbers, strict=False)), device, transfers),
+    )
 
 
-def _with_work(program: Program, steps: dict[int, int], device: dict[int, float], transfers: dict[int, float]) -> Program:
-    device_s, transfer_s, device_step = np.zeros(len(program)), np.zeros(len(program)), np.full(len(program), -1, np.int64)
+def _with_work(
+    program: Program, steps: dict[int, int], device: dict[int, float], transfers: dict[int, float]
+) -> Program:
+    device_s, transfer_s, device_step = (
+        np.zeros(len(program)),
+        np.zeros(len(program)),
+        np.full(len(program), -1, np.int64),
+    )
     for row, step in steps.items():
         device_s[row] = device.get(step, np.nan)
         transfer_s[row] = transfers.get(step, 0.0)

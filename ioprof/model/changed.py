@@ -1,4 +1,6 @@
-"""A recorded pipeline under a change: each function returns another pipeline and leaves the first as it is."""
+"""A recorded pipeline under a change: each function returns another pipeline and leaves the first
+as it is.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,26 +11,40 @@ from numpy.typing import NDArray
 
 from ioprof.model.changes import Change
 from ioprof.model.other_costs import NONE, Grounds, with_batches_of, with_device
-from ioprof.model.pipeline import OWN, STAGES, Iteration, Op, Pipeline, Program, Rank, Seconds, Tasks
+from ioprof.model.pipeline import (
+    OWN,
+    STAGES,
+    Iteration,
+    Op,
+    Pipeline,
+    Program,
+    Rank,
+    Seconds,
+    Tasks,
+)
 
 PER_BATCH: Final = ("host", "exchange", "gc")
-"""Causes of the loop's time that a batch of another size takes as long for; all others are proportional to its size, but for the
-optimizer's part of `compute`."""
+"""Causes of the loop's time that a batch of another size takes as long for; all others are
+proportional to its size, but for the optimizer's part of `compute`."""
 COLLATE_BY_LOOP: Final = 0.5
-"""Of the time of `collate` in a worker. There it also makes shared memory for the batch (torch's `default_collate`), which may be
-nearly all of its time or nothing of it: a run with workers does not show that."""
+"""Of the time of `collate` in a worker. There it also makes shared memory for the batch (torch's
+`default_collate`), which may be nearly all of its time or nothing of it: a run with workers does
+not show that."""
 _ALWAYS_BUSY: Final = 0.9
 """Of a worker's time without storage, from which on it did not sleep for other reasons."""
 _MOST_WAKING: Final = 0.5
 """Of a worker's work: a longer time until it ran has other reasons than that it was woken."""
 _ALMOST_NOTHING: Final = 1e-9
-"""Factor of what a device computes if that costs nothing: its batches are copied to it nevertheless."""
+"""Factor of what a device computes if that costs nothing: its batches are copied to it
+nevertheless."""
 _BLOCK: Final = 8
 """Batches in a row that are drawn together, because neighbours have similar times."""
 
 
 def changed(pipeline: Pipeline, change: Change, grounds: Grounds = NONE) -> Pipeline:
-    """The pipeline under a change, with what it rests on besides the run. `Change()` changes nothing."""
+    """The pipeline under a change, with what it rests on besides the run. `Change()` changes
+    nothing.
+    """
     found = pipeline if grounds.like is None else with_batches_of(pipeline, grounds.like)
     found = found if grounds.device is None else with_device(found, grounds.device)
     found = _with_hidden_work(found) if _slows_device(change, grounds) else found
@@ -41,10 +57,17 @@ def changed(pipeline: Pipeline, change: Change, grounds: Grounds = NONE) -> Pipe
         found = _with_batch(found, change.batch / pipeline.batch_size)
         found = replace(found, batch_size=change.batch)
     if change.workers is not None or change.prefetch is not None:
-        found = _each_iteration(found, lambda each: _with_workers(each, change.workers, change.prefetch))
+        found = _each_iteration(
+            found, lambda each: _with_workers(each, change.workers, change.prefetch)
+        )
     if change.workers is not None:
         pairs = zip(found.ranks, pipeline.ranks, strict=True)
-        found = replace(found, ranks=tuple(_with_spawning(new, old, pipeline.cores.get(old.host, 1.0)) for new, old in pairs))
+        found = replace(
+            found,
+            ranks=tuple(
+                _with_spawning(new, old, pipeline.cores.get(old.host, 1.0)) for new, old in pairs
+            ),
+        )
     if change.persistent_workers:
         found = with_kept_workers(found)
     if change.ranks is not None:
@@ -55,18 +78,23 @@ def changed(pipeline: Pipeline, change: Change, grounds: Grounds = NONE) -> Pipe
 
 
 def _slows_device(change: Change, grounds: Grounds) -> bool:
-    return change.factor("compute") > 1 or (grounds.device is not None and grounds.device.compute > 1)
+    return change.factor("compute") > 1 or (
+        grounds.device is not None and grounds.device.compute > 1
+    )
 
 
 def _with_hidden_work(pipeline: Pipeline) -> Pipeline:
-    """Of ranks whose own time holds their waits for a device: one that waits a step later, so that work that is hidden counts."""
+    """Of ranks whose own time holds their waits for a device: one that waits a step later, so that
+    work that is hidden counts.
+    """
     ranks = [
-        replace(rank, depth=1) if rank.depth is None and (rank.program.device_s > 0).any() else rank for rank in pipeline.ranks
+        replace(rank, depth=1) if rank.depth is None and (rank.program.device_s > 0).any() else rank
+        for rank in pipeline.ranks
     ]
     return replace(pipeline, ranks=tuple(ranks))
 
 
-# ------------------------------------------------------------------------------------------------ costs
+# -------------------------------------------------------------------------------------------- costs
 
 
 def with_factors(pipeline: Pipeline, factors: Mapping[str, float]) -> Pipeline:
@@ -85,12 +113,16 @@ def with_factors(pipeline: Pipeline, factors: Mapping[str, float]) -> Pipeline:
             reader_bytes_per_s=use.reader_bytes_per_s / storage,
             burst_bytes=use.burst_bytes / storage,
         )
-    found = replace(found, ranks=tuple(ranks), storage=use, copy_s=pipeline.copy_s * factors.get("h2d", 1.0))
+    found = replace(
+        found, ranks=tuple(ranks), storage=use, copy_s=pipeline.copy_s * factors.get("h2d", 1.0)
+    )
     return found if storage > 0 else _without_wake_ups(found)
 
 
 def _without_wake_ups(pipeline: Pipeline) -> Pipeline:
-    """Workers that slept only while they waited for storage are not woken where they do not wait for it."""
+    """Workers that slept only while they waited for storage are not woken where they do not wait
+    for it.
+    """
 
     def awake(rank: Rank) -> Rank:
         use = rank.worker_cpu
@@ -98,14 +130,22 @@ def _without_wake_ups(pipeline: Pipeline) -> Pipeline:
             return rank
         kept, work = 1 - use.wake_ratio, np.array([stage != "storage" for stage in STAGES])
         iterations = [
-            replace(each, tasks=replace(each.tasks, stages_s=np.where(work, each.tasks.stages_s * kept, each.tasks.stages_s)))
+            replace(
+                each,
+                tasks=replace(
+                    each.tasks,
+                    stages_s=np.where(work, each.tasks.stages_s * kept, each.tasks.stages_s),
+                ),
+            )
             for each in rank.iterations
         ]
         return replace(rank, iterations=tuple(iterations), worker_cpu=replace(use, wake_ratio=0.0))
 
     ranks = tuple(awake(rank) for rank in pipeline.ranks)
     if all(rank.worker_cpu.busy_ratio >= _ALWAYS_BUSY for rank in ranks):
-        return replace(pipeline, ranks=ranks, scattered={})  # the scheduler balances threads that go on computing
+        return replace(
+            pipeline, ranks=ranks, scattered={}
+        )  # the scheduler balances threads that go on computing
     return replace(pipeline, ranks=ranks)
 
 
@@ -115,7 +155,9 @@ def _scaled(each: Iteration, factors: Mapping[str, float]) -> Iteration:
     work = float(stages.sum() / max(tasks.stages_s.sum(), 1e-12))
     delivery, loader = factors.get("delivery", 1.0), factors.get("loader", 1.0)
     has_storage = 1.0 if factors.get("storage", 1.0) > 0 else 0.0
-    whole = factors.get("validation", 1.0) if each.is_validation else 1.0  # whatever it spends the time on
+    whole = (
+        factors.get("validation", 1.0) if each.is_validation else 1.0
+    )  # whatever it spends the time on
     scaled = replace(
         tasks,
         stages_s=stages * whole,
@@ -129,18 +171,31 @@ def _scaled(each: Iteration, factors: Mapping[str, float]) -> Iteration:
         take_s=tasks.take_s * delivery * whole,
         held_s=tasks.held_s * work * whole,
     )
-    return replace(each, tasks=scaled, startup_s=each.startup_s * loader * whole, first_s=each.first_s * loader * whole)
+    return replace(
+        each,
+        tasks=scaled,
+        startup_s=each.startup_s * loader * whole,
+        first_s=each.first_s * loader * whole,
+    )
 
 
 def _scaled_rank(rank: Rank, own: Seconds, factors: Mapping[str, float]) -> Rank:
     program, compute = rank.program, OWN.index("compute")
     after, hidden = program.after_s * own, program.hidden_s * own[OWN.index("host")]
-    after[:, compute] = np.maximum(after[:, compute], np.minimum(hidden, program.after_s[:, compute]))
+    after[:, compute] = np.maximum(
+        after[:, compute], np.minimum(hidden, program.after_s[:, compute])
+    )
     ratio = after.sum(1) / np.maximum(program.after_s.sum(1), 1e-12)
     alone = np.full(len(program), -1, np.int64)
     waits = factors.get("straggler", 1.0) > 0
-    validates = np.array([rank.iterations[number].is_validation for number in program.iterations], np.bool_)
-    spent = program.spent_s * factors.get("loader", 1.0) * np.where(validates, factors.get("validation", 1.0), 1.0)
+    validates = np.array(
+        [rank.iterations[number].is_validation for number in program.iterations], np.bool_
+    )
+    spent = (
+        program.spent_s
+        * factors.get("loader", 1.0)
+        * np.where(validates, factors.get("validation", 1.0), 1.0)
+    )
     scaled = replace(
         program,
         after_s=after,
@@ -157,7 +212,9 @@ def _scaled_rank(rank: Rank, own: Seconds, factors: Mapping[str, float]) -> Rank
 
 
 def _from_memory(pipeline: Pipeline) -> Pipeline:
-    """Reads at the rate at which this run read from the page cache; at no cost where it read nothing from there."""
+    """Reads at the rate at which this run read from the page cache; at no cost where it read
+    nothing from there.
+    """
     storage, cache = STAGES.index("storage"), STAGES.index("page_cache")
     per_byte = pipeline.memory_s_per_byte
 
@@ -165,8 +222,17 @@ def _from_memory(pipeline: Pipeline) -> Pipeline:
         stages = each.tasks.stages_s.copy()
         stages[:, cache] += np.minimum(each.tasks.read_bytes * per_byte, stages[:, storage])
         none = np.zeros(len(each.tasks))
-        stages[:, storage] = np.minimum(each.tasks.open_s * pipeline.warm_open_ratio, stages[:, storage])
-        tasks = replace(each.tasks, stages_s=stages, reads=none, read_bytes=none, reads_cpu_s=none, reads_delay_s=none)
+        stages[:, storage] = np.minimum(
+            each.tasks.open_s * pipeline.warm_open_ratio, stages[:, storage]
+        )
+        tasks = replace(
+            each.tasks,
+            stages_s=stages,
+            reads=none,
+            read_bytes=none,
+            reads_cpu_s=none,
+            reads_delay_s=none,
+        )
         return replace(each, tasks=tasks)
 
     found = _without_wake_ups(_each_iteration(pipeline, served))
@@ -175,13 +241,17 @@ def _from_memory(pipeline: Pipeline) -> Pipeline:
 
 
 def _from_storage(pipeline: Pipeline) -> Pipeline:
-    """What batches cost that came from the page cache is drawn from those that came from storage."""
+    """What batches cost that came from the page cache is drawn from those that came from
+    storage.
+    """
     random = np.random.default_rng(0)
     storage, cache = STAGES.index("storage"), STAGES.index("page_cache")
     tasks = [each.tasks for rank in pipeline.ranks for each in rank.iterations]
     cold = np.concatenate([each.read_bytes > 0 for each in tasks])
     names = ("stages_s", "reads", "read_bytes", "reads_cpu_s", "reads_delay_s")
-    stages, *others = (np.concatenate([getattr(each, name) for each in tasks])[cold] for name in names)
+    stages, *others = (
+        np.concatenate([getattr(each, name) for each in tasks])[cold] for name in names
+    )
 
     def fetched(each: Iteration) -> Iteration:
         own = each.tasks
@@ -189,13 +259,16 @@ def _from_storage(pipeline: Pipeline) -> Pipeline:
         new = own.stages_s.copy()
         for stage in (storage, cache):
             new[:, stage] = np.where(is_warm, stages[like, stage], new[:, stage])
-        drawn = {name: np.where(is_warm, cold[like], getattr(own, name)) for name, cold in zip(names[1:], others, strict=True)}
+        drawn = {
+            name: np.where(is_warm, cold[like], getattr(own, name))
+            for name, cold in zip(names[1:], others, strict=True)
+        }
         return replace(each, tasks=replace(own, stages_s=new, **drawn))
 
     return _each_iteration(pipeline, fetched)
 
 
-# ------------------------------------------------------------------------------------------------ structure
+# ---------------------------------------------------------------------------------------- structure
 
 
 def _with_ranks(pipeline: Pipeline, count: int) -> Pipeline:
@@ -211,13 +284,18 @@ def _with_ranks(pipeline: Pipeline, count: int) -> Pipeline:
             step = np.arange(len(rank.program)) if count > 1 else np.full(len(rank.program), -1)
             whole = rank.program.after_s.sum(1)
             arrive = whole if count > 1 else np.full(len(whole), np.nan)
-            rank = replace(rank, program=replace(rank.program, step=step, device_step=step, arrive_s=arrive))
+            rank = replace(
+                rank, program=replace(rank.program, step=step, device_step=step, arrive_s=arrive)
+            )
         found.append(rank)
     return replace(pipeline, ranks=tuple(found))
 
 
 def _each_iteration(pipeline: Pipeline, change: Any) -> Pipeline:
-    ranks = [replace(rank, iterations=tuple(change(each) for each in rank.iterations)) for rank in pipeline.ranks]
+    ranks = [
+        replace(rank, iterations=tuple(change(each) for each in rank.iterations))
+        for rank in pipeline.ranks
+    ]
     return replace(pipeline, ranks=tuple(ranks))
 
 
@@ -241,17 +319,29 @@ def _with_workers(each: Iteration, workers: int | None, prefetch: int | None) ->
 
 
 def _by_loop(tasks: Tasks) -> Tasks:
-    """Tasks of workers as the loop does them: nothing is sent, and batches are not made in shared memory."""
+    """Tasks of workers as the loop does them: nothing is sent, and batches are not made in shared
+    memory.
+    """
     stages, none = tasks.stages_s.copy(), np.zeros(len(tasks))
     stages[:, STAGES.index("collate")] *= COLLATE_BY_LOOP
     return replace(tasks, stages_s=stages, lag_s=none, take_s=none, held_s=none)
 
 
 def _with_spawning(rank: Rank, before: Rank, cores: float) -> Rank:
-    """Workers are started one after the other, which takes as long for each as it did, and end at the same time, on `cores`."""
-    pairs = [(new.workers, old.workers) for new, old in zip(rank.iterations, before.iterations, strict=True)]
+    """Workers are started one after the other, which takes as long for each as it did, and end at
+    the same time, on `cores`.
+    """
+    pairs = [
+        (new.workers, old.workers)
+        for new, old in zip(rank.iterations, before.iterations, strict=True)
+    ]
     starts = np.array([new / old if old else 1.0 for new, old in pairs])
-    ends = np.array([max(1.0, new / cores) / max(1.0, old / cores) if new and old else float(not old) for new, old in pairs])
+    ends = np.array(
+        [
+            max(1.0, new / cores) / max(1.0, old / cores) if new and old else float(not old)
+            for new, old in pairs
+        ]
+    )
     program = rank.program
     is_end, of_iteration = np.array([op is Op.END for op in program.ops]), list(program.iterations)
     factors = np.where(is_end, ends[of_iteration], starts[of_iteration])
@@ -260,13 +350,17 @@ def _with_spawning(rank: Rank, before: Rank, cores: float) -> Rank:
 
 
 def with_kept_workers(pipeline: Pipeline, *, of_validation: bool = False) -> Pipeline:
-    """Workers stay from one iteration to the next: those that make batches to train on, or those to validate on."""
-    return replace(pipeline, ranks=tuple(_with_kept_workers(rank, of_validation) for rank in pipeline.ranks))
+    """Workers stay from one iteration to the next: those that make batches to train on, or those to
+    validate on.
+    """
+    return replace(
+        pipeline, ranks=tuple(_with_kept_workers(rank, of_validation) for rank in pipeline.ranks)
+    )
 
 
 def _with_kept_workers(rank: Rank, of_validation: bool) -> Rank:
-    """Only the first iteration of that purpose starts workers, and none stops them. One with more workers is of another loader, and
-    starts its own; one with fewer may have had no batch for some.
+    """Only the first iteration of that purpose starts workers, and none stops them. One with more
+    workers is of another loader, and starts its own; one with fewer may have had no batch for some.
     """
     iterations, keeps, kept = list(rank.iterations), set[int](), list[Iteration]()
     for number, each in enumerate(iterations):
@@ -280,7 +374,9 @@ def _with_kept_workers(rank: Rank, of_validation: bool) -> Rank:
             lag[: each.workers] = np.nan
             tasks, group = replace(each.tasks, lag_s=lag), first.group
             none = np.zeros(0)
-            iterations[number] = replace(each, tasks=tasks, group=group, starts_workers=False, startup_s=none, first_s=none)
+            iterations[number] = replace(
+                each, tasks=tasks, group=group, starts_workers=False, startup_s=none, first_s=none
+            )
             keeps.add(number)
     program = rank.program
     ends = [
@@ -298,7 +394,10 @@ def _with_batch(pipeline: Pipeline, ratio: float) -> Pipeline:
 
 
 def _rank_with_batch(rank: Rank, ratio: float) -> Rank:
-    iterations = tuple(each if each.is_validation else _regrouped_iteration(each, ratio) for each in rank.iterations)
+    iterations = tuple(
+        each if each.is_validation else _regrouped_iteration(each, ratio)
+        for each in rank.iterations
+    )
     program, proportional = rank.program, np.array([cause not in PER_BATCH for cause in OWN])
     of_optimizer = program.optimizer_s[:, None] * np.array([cause == "compute" for cause in OWN])
     rows = list[int]()  # of each new action: the recorded one that it is like
@@ -314,7 +413,9 @@ def _rank_with_batch(rank: Rank, ratio: float) -> Rank:
             optimizer.append(float(program.optimizer_s[place]))
             place = end
             continue
-        while end < len(program) and program.ops[end] is Op.TAKE and program.iterations[end] == number:
+        while (
+            end < len(program) and program.ops[end] is Op.TAKE and program.iterations[end] == number
+        ):
             end += 1
         count = max(1, round((end - place) / ratio))
         count = (
@@ -337,7 +438,9 @@ def _rank_with_batch(rank: Rank, ratio: float) -> Rank:
         iterations=tuple(program.iterations[row] for row in rows),
         spent_s=program.spent_s[rows],
         after_s=np.array(after),
-        arrive_s=program.arrive_s[rows] * np.array(after).sum(1) / np.maximum(program.after_s[rows].sum(1), 1e-12),
+        arrive_s=program.arrive_s[rows]
+        * np.array(after).sum(1)
+        / np.maximum(program.after_s[rows].sum(1), 1e-12),
         step=_numbered(program.step[rows]),
         device_s=np.array(device),
         transfer_s=program.transfer_s[rows],
@@ -361,7 +464,9 @@ def _regrouped_iteration(each: Iteration, ratio: float) -> Iteration:
     like = np.minimum(bounds[:-1].astype(np.int64), len(tasks) - 1)
     drawn = tasks.at(like)
     names = ("open_s", "reads", "read_bytes", "reads_cpu_s", "reads_delay_s")
-    sums: dict[str, Seconds] = {name: _between(getattr(tasks, name)[:, None], bounds)[:, 0] for name in names}
+    sums: dict[str, Seconds] = {
+        name: _between(getattr(tasks, name)[:, None], bounds)[:, 0] for name in names
+    }
     grown = replace(
         drawn,
         **sums,
@@ -370,7 +475,11 @@ def _regrouped_iteration(each: Iteration, ratio: float) -> Iteration:
         held_s=drawn.held_s * ratio,
         transit_most_s=np.full(count, np.inf),
     )
-    num_taken = len(grown) if each.num_taken == len(tasks) else max(1, int(np.ceil(each.num_taken / ratio - 1e-9)))
+    num_taken = (
+        len(grown)
+        if each.num_taken == len(tasks)
+        else max(1, int(np.ceil(each.num_taken / ratio - 1e-9)))
+    )
     return replace(each, tasks=grown, num_taken=min(num_taken, len(grown)))
 
 
@@ -383,11 +492,13 @@ def _between(rows: Seconds, bounds: Seconds) -> Seconds:
     return found
 
 
-# ------------------------------------------------------------------------------------------------ drawing
+# ------------------------------------------------------------------------------------------ drawing
 
 
 def filled(pipeline: Pipeline, seed: int = 0) -> Pipeline:
-    """What was not observed is drawn from what was; tasks that the loop would have had but that nobody made are drawn as well."""
+    """What was not observed is drawn from what was; tasks that the loop would have had but that
+    nobody made are drawn as well.
+    """
     random = np.random.default_rng(seed)
     ranks = []
     for rank in pipeline.ranks:
@@ -396,7 +507,13 @@ def filled(pipeline: Pipeline, seed: int = 0) -> Pipeline:
         seen = device[device > 0]
         drawn = random.choice(seen, len(device)) if len(seen) else np.zeros(len(device))
         program = replace(program, device_s=np.where(np.isnan(device), drawn, device))
-        ranks.append(replace(rank, program=program, iterations=tuple(_filled(each, known, random) for each in rank.iterations)))
+        ranks.append(
+            replace(
+                rank,
+                program=program,
+                iterations=tuple(_filled(each, known, random) for each in rank.iterations),
+            )
+        )
     return replace(pipeline, ranks=tuple(ranks))
 
 
@@ -442,11 +559,16 @@ def _shortened(rank: Rank, most: int) -> Rank:
 
 
 def resampled(pipeline: Pipeline, seed: int) -> Pipeline:
-    """The same job with its batches drawn anew, in blocks of neighbours: what another run of it could have been."""
+    """The same job with its batches drawn anew, in blocks of neighbours: what another run of it
+    could have been.
+    """
     random = np.random.default_rng([seed, 1])
     ranks = []
     for rank in pipeline.ranks:
-        iterations = tuple(replace(each, tasks=each.tasks.at(_blocks(len(each.tasks), random))) for each in rank.iterations)
+        iterations = tuple(
+            replace(each, tasks=each.tasks.at(_blocks(len(each.tasks), random)))
+            for each in rank.iterations
+        )
         program = rank.program
         takes = np.array([op is Op.TAKE for op in program.ops])
         rows = np.arange(len(program))

@@ -11,7 +11,17 @@ from ioprof.options import Option, check_options
 from ioprof.train.copies import COPIES
 
 CACHES: Final = ("warm", "cold")
-SPEEDS: Final = ("storage", "page_cache", "decode", "transform", "collate", "loader", "compute", "exchange", "h2d")
+SPEEDS: Final = (
+    "storage",
+    "page_cache",
+    "decode",
+    "transform",
+    "collate",
+    "loader",
+    "compute",
+    "exchange",
+    "h2d",
+)
 """Causes whose cost a change may divide."""
 
 
@@ -22,22 +32,44 @@ class Change:
     >>> Change(workers=4, speeds={"decode": 2.0})
     """
 
-    workers: Annotated[int | None, Option("Loader workers per rank; 0: the rank loads its batches itself.", least=0)] = None
-    prefetch: Annotated[int | None, Option("Batches per worker that are prepared ahead.", least=1)] = None
-    cores: Annotated[float | None, Option("CPU cores per host that the job may use.", least=1)] = None
-    batch: Annotated[int | None, Option("Samples per batch and rank.", least=1)] = None
-    ranks: Annotated[int | None, Option("Ranks, each with its own loader, on the hosts of the recorded ones in turn.", least=1)] = (
+    workers: Annotated[
+        int | None,
+        Option("Loader workers per rank; 0: the rank loads its batches itself.", least=0),
+    ] = None
+    prefetch: Annotated[
+        int | None, Option("Batches per worker that are prepared ahead.", least=1)
+    ] = None
+    cores: Annotated[float | None, Option("CPU cores per host that the job may use.", least=1)] = (
         None
     )
+    batch: Annotated[int | None, Option("Samples per batch and rank.", least=1)] = None
+    ranks: Annotated[
+        int | None,
+        Option(
+            "Ranks, each with its own loader, on the hosts of the recorded ones in turn.", least=1
+        ),
+    ] = None
     persistent_workers: Annotated[bool, Option("Keep workers from epoch to epoch.")] = False
     cache: Annotated[
-        str | None, Option("Page cache: warm (holds all data) or cold (every batch is read from storage).", choices=CACHES)
+        str | None,
+        Option(
+            "Page cache: warm (holds all data) or cold (every batch is read from storage).",
+            choices=CACHES,
+        ),
     ] = None
-    layout: Annotated[str | None, Option("Layout of the dataset, which the run of --like read.")] = None
-    image: Annotated[str | None, Option("Form of the images, original or rgb256, which the run of --like read.")] = None
-    like: Annotated[str | None, Option("A short run of a converted sample: batches cost what they cost there.")] = None
+    layout: Annotated[
+        str | None, Option("Layout of the dataset, which the run of --like read.")
+    ] = None
+    image: Annotated[
+        str | None, Option("Form of the images, original or rgb256, which the run of --like read.")
+    ] = None
+    like: Annotated[
+        str | None, Option("A short run of a converted sample: batches cost what they cost there.")
+    ] = None
     device: Annotated[str | None, Option("Another emulated device, e.g. emulated:h100.")] = None
-    copy: Annotated[str | None, Option(f"How batches get to the device: {', '.join(COPIES)}.", choices=COPIES)] = None
+    copy: Annotated[
+        str | None, Option(f"How batches get to the device: {', '.join(COPIES)}.", choices=COPIES)
+    ] = None
     speeds: Mapping[str, float] = field(default_factory=dict, metadata={"internal": True})
     """Cause to by how many times it becomes faster; infinite: it costs nothing."""
 
@@ -45,7 +77,9 @@ class Change:
         check_options(self)
         for cause, speed in self.speeds.items():
             if cause not in SPEEDS:
-                raise CommandError(f"{cause}: its speed cannot be changed; choose from {', '.join(SPEEDS)}")
+                raise CommandError(
+                    f"{cause}: its speed cannot be changed; choose from {', '.join(SPEEDS)}"
+                )
             if not speed > 0:
                 raise CommandError(f"--{cause} {speed}: must be greater than 0")
 
@@ -57,14 +91,22 @@ class Change:
     @property
     def text(self) -> str:
         """In words, as in `4 workers, decode 2 times as fast`."""
-        parts = [f"{value:g} {name}" for name in ("workers", "ranks", "cores") if (value := getattr(self, name)) is not None]
+        parts = [
+            f"{value:g} {name}"
+            for name in ("workers", "ranks", "cores")
+            if (value := getattr(self, name)) is not None
+        ]
         parts += [f"prefetch {self.prefetch}"] if self.prefetch is not None else []
         parts += [f"batches of {self.batch}"] if self.batch is not None else []
         parts += ["persistent workers"] if self.persistent_workers else []
         parts += [f"{self.cache} page cache"] if self.cache else []
         parts += [f"the layout {self.layout}"] if self.layout else []
         parts += [f"images as {self.image}"] if self.image else []
-        parts += [f"batches like those of {self.like}"] if self.like and not (self.layout or self.image) else []
+        parts += (
+            [f"batches like those of {self.like}"]
+            if self.like and not (self.layout or self.image)
+            else []
+        )
         parts += [f"the device {self.device}"] if self.device else []
         parts += [f"{self.copy} copies"] if self.copy else []
         parts += [
@@ -78,9 +120,13 @@ def change_of(record: JobChange) -> Change:
     """The change that summary.json describes."""
     speeds = {cause: math.inf if speed is None else speed for cause, speed in record.speeds.items()}
     return Change(
-        workers=record.workers, prefetch=record.prefetch, batch=record.batch, persistent_workers=record.persistent_workers,
-        cache=record.cache, speeds=speeds,
-    )  # fmt: skip
+        workers=record.workers,
+        prefetch=record.prefetch,
+        batch=record.batch,
+        persistent_workers=record.persistent_workers,
+        cache=record.cache,
+        speeds=speeds,
+    )
 
 
 def parse_speed(option: str, text: str) -> float:

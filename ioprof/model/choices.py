@@ -15,19 +15,23 @@ _LEAST_CHOSEN: Final = 0.1
 
 
 def chosen_s(waits: pl.DataFrame, spans: pl.DataFrame) -> Seconds:
-    """Of each wait of a loop: what its thread spent meanwhile on choosing samples, those of the epoch included."""
+    """Of each wait of a loop: what its thread spent meanwhile on choosing samples, those of the
+    epoch included.
+    """
     chosen = spans.filter(pl.col("kind") == "sampler", in_main_thread(spans))
     return covered(intervals(waits), union(intervals(chosen))) / 1e9
 
 
 def with_choices(program: Program, waits: pl.DataFrame, spans: pl.DataFrame) -> Program:
-    """The program in which the loop chooses the samples of an epoch by itself, after START: it does so for kept workers, too.
+    """The program in which the loop chooses the samples of an epoch by itself, after START: it does
+    so for kept workers, too.
 
     A DataLoader that makes workers asks its sampler for an iterator twice, and for kept ones once.
     """
     chosen = spans.filter(pl.col("kind") == "sampler")
     begins, ends, is_whole = (
-        chosen.select(each).to_series().to_numpy() for each in ("start_ns", "end_ns", pl.col("batch").is_null())
+        chosen.select(each).to_series().to_numpy()
+        for each in ("start_ns", "end_ns", pl.col("batch").is_null())
     )
     spent, after = program.spent_s.copy(), program.after_s.copy()
     for row, op in enumerate(program.ops):
@@ -35,7 +39,10 @@ def with_choices(program: Program, waits: pl.DataFrame, spans: pl.DataFrame) -> 
             continue
         begin_ns, end_ns = waits["start_ns"][row], waits["end_ns"][row]
         inside = (begins >= begin_ns) & (ends <= end_ns)
-        took_ns, wholes_ns = ends[inside] - begins[inside], ends[inside & is_whole] - begins[inside & is_whole]
+        took_ns, wholes_ns = (
+            ends[inside] - begins[inside],
+            ends[inside & is_whole] - begins[inside & is_whole],
+        )
         kept_s = (int(took_ns.sum()) - (int(wholes_ns.max()) if len(wholes_ns) > 1 else 0)) / 1e9
         if kept_s >= _LEAST_CHOSEN * spent[row] > 0:
             spent[row] -= kept_s

@@ -14,7 +14,8 @@ from ioprof.train.copies import COPIES
 
 _OVERLAPPED, _PINNED, _PAGEABLE = COPIES
 _MOST: Final = 0.5
-"""Part of the copies' time beside which the device did nothing, up to which they count as overlapped."""
+"""Part of the copies' time beside which the device did nothing, up to which they count as
+overlapped."""
 
 
 def copy_s(trace: Trace) -> float:
@@ -25,7 +26,8 @@ def copy_s(trace: Trace) -> float:
 
 
 def way(trace: Trace, exposed: Mapping[int, Intervals]) -> str:
-    """How batches are copied, one of `ioprof.train.copies.COPIES`: as the job says, or as its copies were recorded.
+    """How batches are copied, one of `ioprof.train.copies.COPIES`: as the job says, or as its
+    copies were recorded.
 
     `exposed`: the instants of each rank that are charged to `h2d`.
     """

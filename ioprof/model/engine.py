@@ -1,11 +1,13 @@
 """The discrete-event simulation: processes that work in turn, on cores and storage that all share.
 
-A process is a generator that yields what it does next: a segment of work, or a wait for a message or for other ranks. A segment
-takes time (`DELAY`), or is work on a shared resource (`CORES`, `STORAGE`), which gives each user the same part of it (processor
-sharing). A resource keeps the work that each user has received since the start as one number, so that a change of the number of
-users costs O(log n).
+A process is a generator that yields what it does next: a segment of work, or a wait for a message
+or for other ranks. A segment takes time (`DELAY`), or is work on a shared resource (`CORES`,
+`STORAGE`), which gives each user the same part of it (processor sharing). A resource keeps the work
+that each user has received since the start as one number, so that a change of the number of users
+costs O(log n).
 
-Where two things happen at one instant, that which was arranged first happens first: the same plan gives the same result.
+Where two things happen at one instant, that which was arranged first happens first: the same plan
+gives the same result.
 """
 
 import heapq
@@ -28,7 +30,9 @@ _BARRIER: Final = 5
 
 
 class Segment(NamedTuple):
-    """Work: seconds for `DELAY`, `CORES` and `BESIDE`, bytes for `STORAGE`; `weight` is the number of threads that compute."""
+    """Work: seconds for `DELAY`, `CORES` and `BESIDE`, bytes for `STORAGE`; `weight` is the number
+    of threads that compute.
+    """
 
     resource: int
     amount: float
@@ -46,7 +50,8 @@ class LoaderPlan:
     transit_s: Sequence[float]
     take: Sequence[Sequence[Segment]]
     num_tasks: int
-    """Tasks that there are; those of an iteration that the loop leaves early are more than it takes."""
+    """Tasks that there are; those of an iteration that the loop leaves early are more than it
+    takes."""
     startup_s: Sequence[float]
     """Of each worker, after the beginning of START; empty: the workers run already."""
     group: int
@@ -70,14 +75,16 @@ class RankPlan:
     after: Sequence[Sequence[Segment]]
     """From when all ranks have arrived."""
     device_s: Sequence[float] = ()
-    """After each action: what an asynchronous device computes then; empty: the loop itself waits for all computation. With it,
-    `barrier` is where the device's collective begins, and `after` is empty."""
+    """After each action: what an asynchronous device computes then; empty: the loop itself waits
+    for all computation. With it, `barrier` is where the device's collective begins, and `after` is
+    empty."""
     transfer_s: Sequence[float] = ()
     """Of that collective, from when all ranks have arrived."""
     meanwhile: Sequence[Sequence[Segment]] = ()
     """What the loop does after it has launched that, before it waits."""
     depth: int = 0
-    """Steps that the loop may be ahead of the device: before it takes another batch, all but so many must be done."""
+    """Steps that the loop may be ahead of the device: before it takes another batch, all but so
+    many must be done."""
 
 
 @dataclass(frozen=True)
@@ -89,13 +96,14 @@ class Resource:
     most_per_user: float = 1.0
     """What one user gets at most."""
     background: float = 0.0
-    """What others want of it, such as threads of other programs: each of them one core at most, in equal parts. One that wants less
-    than its fair part gets all of it, as schedulers favour threads that sleep much."""
+    """What others want of it, such as threads of other programs: each of them one core at most, in
+    equal parts. One that wants less than its fair part gets all of it, as schedulers favour threads
+    that sleep much."""
     burst: float = 0.0
     """What it gives at once after it was idle for long enough (a token bucket)."""
     scattered: float = 0.0
-    """Of cores, 0 to 1: how far threads that could run are spread over them at random, some in one queue while a core is idle. 0: a
-    core is idle only if nobody waits for one."""
+    """Of cores, 0 to 1: how far threads that could run are spread over them at random, some in one
+    queue while a core is idle. 0: a core is idle only if nobody waits for one."""
 
     def usable(self, threads: float) -> float:
         """How much so many users get together: of cores, the mean number that is not idle.
@@ -147,7 +155,11 @@ class _Shared:
 
     def __init__(self, resource: Resource) -> None:
         self._resource = resource
-        self._capacity, self._most, self._background = resource.capacity, resource.most_per_user, resource.background
+        self._capacity, self._most, self._background = (
+            resource.capacity,
+            resource.most_per_user,
+            resource.background,
+        )
         self._received = self._since_s = self._users = 0.0
         self.wanted_s = self.used_s = 0.0
         self._burst = self._credit = resource.burst
@@ -236,7 +248,9 @@ class Simulation:
         self.num_done = 0
 
     def run(self) -> list[RankTimes]:
-        """Simulate until all ranks have done what they have to do; `ReplayError` for a plan in which that never happens."""
+        """Simulate until all ranks have done what they have to do; `ReplayError` for a plan in
+        which that never happens.
+        """
         loops = [_Loop(self, rank, self._hosts[rank.host]) for rank in self._plan.ranks]
         for loop in loops:
             self.start(loop.steps(), loop.cores)
@@ -393,7 +407,9 @@ class _Loop:
         if not loader.workers:
             return
         boxes = self._boxes[loader.group]
-        for task in range(self._num_sent[number], min(self._num_sent[number] + count, loader.num_tasks)):
+        for task in range(
+            self._num_sent[number], min(self._num_sent[number] + count, loader.num_tasks)
+        ):
             worker = loader.makers[task] if task < len(loader.makers) else task % loader.workers
             self._simulation.send(boxes[worker], (number, task))
             self._num_sent[number] = task + 1
@@ -431,4 +447,6 @@ class _Loop:
             if loader.lag_s[task] > 0:
                 yield DELAY, loader.lag_s[task], 1.0
             yield from loader.tasks[task]
-            simulation.send_at(simulation.now_s + loader.transit_s[task], self._results[number], task)
+            simulation.send_at(
+                simulation.now_s + loader.transit_s[task], self._results[number], task
+            )

@@ -1,7 +1,8 @@
-"""What each cause costs a job: the recorded pipeline replayed with that cause at no cost (DESIGN 8, law 3).
+"""What each cause costs a job: the recorded pipeline replayed with that cause at no cost (DESIGN 8,
+law 3).
 
-A wait sees only the last stages of what it waits for, and a stage may cost a job nothing because another one is as slow. So what a
-cause costs is neither what was waited for nor the workers' time.
+A wait sees only the last stages of what it waits for, and a stage may cost a job nothing because
+another one is as slow. So what a cause costs is neither what was waited for nor the workers' time.
 """
 
 from dataclasses import dataclass
@@ -33,18 +34,23 @@ class Gain:
     share: float
     """Of a steady step's time, 0 to 1."""
     range: Range
-    """Of `share`, as far as the variation of the steps and the error of the replay of the run itself say."""
+    """Of `share`, as far as the variation of the steps and the error of the replay of the run
+    itself say."""
 
     def range_up_to(self, most: float) -> Range:
-        """The same, with the errors of earlier predictions: runs that were made without a cause differed as much from theirs.
+        """The same, with the errors of earlier predictions: runs that were made without a cause
+        differed as much from theirs.
 
-        `most` is the part of the time in which the cause was waited for or worked on. The gain is no larger, and nothing becomes
-        slower because a cause costs nothing.
+        `most` is the part of the time in which the cause was waited for or worked on. The gain is
+        no larger, and nothing becomes slower because a cause costs nothing.
         """
         shown = SHOWN[Kind.STORAGE if self.cause == "storage" else Kind.STAGE]
         error = shown.error if shown else MOST_ERROR
         low, high = 1 - (1 - self.share) * (1 + error), 1 - (1 - self.share) / (1 + error)
-        return Range(min(self.range.low, self.share, max(low, 0.0)), max(self.range.high, self.share, min(high, most)))
+        return Range(
+            min(self.range.low, self.share, max(low, 0.0)),
+            max(self.range.high, self.share, min(high, most)),
+        )
 
 
 @dataclass(frozen=True)
@@ -94,7 +100,14 @@ def gains_of(recorded: Pipeline) -> Gains:
         ]
         low, high = (float(value) for value in np.quantile([share, *others], QUANTILES))
         seconds = before.total_s * (1 - after.total_s / without.total_s)
-        found.append(Gain(cause, seconds, share, Range(min(low, share) - abs(error), max(high, share) + abs(error))))
+        found.append(
+            Gain(
+                cause,
+                seconds,
+                share,
+                Range(min(low, share) - abs(error), max(high, share) + abs(error)),
+            )
+        )
     return Gains(tuple(found), error)
 
 
@@ -102,10 +115,18 @@ def _causes_with_time(recorded: Pipeline) -> set[str]:
     """Causes of which something is replayed; what is free already gains nothing."""
     found = {"loader", "delivery", "straggler"}  # also lags, transits and start-up; who meets whom
     for rank in recorded.ranks:
-        found |= {cause for cause, spent in zip(OWN, rank.program.after_s.sum(0), strict=True) if spent > 0}
+        found |= {
+            cause
+            for cause, spent in zip(OWN, rank.program.after_s.sum(0), strict=True)
+            if spent > 0
+        }
         found |= {"compute"} if rank.program.device_s.any() else set()
         found |= {"exchange"} if rank.program.transfer_s.any() else set()
         for each in rank.iterations:
             found |= {"validation"} if each.is_validation else set()
-            found |= {stage for stage, spent in zip(STAGES, each.tasks.stages_s.sum(0), strict=True) if spent > 0}
+            found |= {
+                stage
+                for stage, spent in zip(STAGES, each.tasks.stages_s.sum(0), strict=True)
+                if spent > 0
+            }
     return found

@@ -1,9 +1,10 @@
 """Which iteration over which loader each wait of a training loop belongs to.
 
-A wait named `start` begins an iteration with workers, one named `end` ends it. Iterations may be nested: a validation within an
-epoch of training. The workers of an iteration are known from its first batch on: a worker that has made no batch before belongs to
-the innermost iteration that was started and whose workers did not take part in another one. Where the loop makes its batches
-itself, those to validate on are of another iteration than those to train on.
+A wait named `start` begins an iteration with workers, one named `end` ends it. Iterations may be
+nested: a validation within an epoch of training. The workers of an iteration are known from its
+first batch on: a worker that has made no batch before belongs to the innermost iteration that was
+started and whose workers did not take part in another one. Where the loop makes its batches itself,
+those to validate on are of another iteration than those to train on.
 """
 
 from dataclasses import dataclass, field
@@ -28,7 +29,8 @@ class Visit:
     """The place in `fetch_rows` of each of those."""
     begin_ns: int
     started_ns: int
-    """When START had ended, and the first tasks were sent; `begin_ns` where no START was recorded."""
+    """When START had ended, and the first tasks were sent; `begin_ns` where no START was
+    recorded."""
     is_complete: bool
     group: int
     starts_workers: bool
@@ -65,7 +67,9 @@ class _Open:
 
 
 def visits(waits: pl.DataFrame, fetches: pl.DataFrame) -> Visits:
-    """The iterations of one rank. `waits` in order of time, `fetches` in order of `batch`, with `worker` and `pid`."""
+    """The iterations of one rank. `waits` in order of time, `fetches` in order of `batch`, with
+    `worker` and `pid`.
+    """
     row_of = {batch: row for row, batch in enumerate(fetches["batch"].to_list())}
     maker, pids = fetches["worker"].to_list(), fetches["pid"].to_list()
     ops, of_visit, found, num_known = list[Op](), list[int](), list[_Open](), 0
@@ -80,7 +84,9 @@ def visits(waits: pl.DataFrame, fetches: pl.DataFrame) -> Visits:
             continue
         row = row_of.get(batch)
         if name == "end":
-            current = max(ongoing, key=lambda each: each.waits[-1] if each.waits else -1, default=None)
+            current = max(
+                ongoing, key=lambda each: each.waits[-1] if each.waits else -1, default=None
+            )
             current = current or (found[-1] if found else _begin(found, begin_ns, False))
             current.is_complete = True
             if current in ongoing:
@@ -91,7 +97,11 @@ def visits(waits: pl.DataFrame, fetches: pl.DataFrame) -> Visits:
         num_known += row is not None
         worker, by_loop = None if row is None else maker[row], row is not None and pids[row] == pid
         # A loop that makes its own batches is the worker of each of its iterations.
-        alike = [each for each in ongoing if each.is_validation == (name == "validate")] if by_loop else ongoing
+        alike = (
+            [each for each in ongoing if each.is_validation == (name == "validate")]
+            if by_loop
+            else ongoing
+        )
         current = _of_batch(found, ongoing, alike, groups, begin_ns, worker, by_loop)
         current.waits.append(wait)
         current.fetches.append(-1 if row is None else row)
@@ -105,7 +115,12 @@ def visits(waits: pl.DataFrame, fetches: pl.DataFrame) -> Visits:
         made = [starts[row] for row in each.fetches if row >= 0]
         if each.number not in started and made:
             each.begin_ns = each.started_ns = min(made)
-    return Visits(tuple(ops), tuple(of_visit), tuple(_visit(each, beyond.get(each.number, [])) for each in found), num_known)
+    return Visits(
+        tuple(ops),
+        tuple(of_visit),
+        tuple(_visit(each, beyond.get(each.number, [])) for each in found),
+        num_known,
+    )
 
 
 def _begin(found: list[_Open], begin_ns: int, by_loop: bool) -> _Open:
@@ -114,10 +129,17 @@ def _begin(found: list[_Open], begin_ns: int, by_loop: bool) -> _Open:
 
 
 def _of_batch(
-    found: list[_Open], ongoing: list[_Open], alike: list[_Open], groups: dict[int, int], begin_ns: int, worker: int | None,
+    found: list[_Open],
+    ongoing: list[_Open],
+    alike: list[_Open],
+    groups: dict[int, int],
+    begin_ns: int,
+    worker: int | None,
     by_loop: bool,
-) -> _Open:  # fmt: skip
-    """The iteration that a batch of that worker is of; `alike` are those of `ongoing` that it may be of."""
+) -> _Open:
+    """The iteration that a batch of that worker is of; `alike` are those of `ongoing` that it may
+    be of.
+    """
     if worker is None:
         return ongoing[-1] if ongoing else found[-1] if found else _begin(found, begin_ns, by_loop)
     for each in reversed(alike):
@@ -128,7 +150,11 @@ def _of_batch(
         current = ongoing[-1]
     else:
         known = groups.get(worker)
-        matching = [each for each in ongoing if not each.by_loop and (not each.workers or known is None or each.group == known)]
+        matching = [
+            each
+            for each in ongoing
+            if not each.by_loop and (not each.workers or known is None or each.group == known)
+        ]
         current = matching[-1] if matching else _begin(found, begin_ns, False)
         if current not in ongoing:
             ongoing.append(current)
@@ -141,9 +167,13 @@ def _of_batch(
 
 
 def _not_taken(found: list[_Open], maker: list[int]) -> dict[int, list[int]]:
-    """Batches that workers made and the loop never asked for, by the last iteration of that worker."""
+    """Batches that workers made and the loop never asked for, by the last iteration of that
+    worker.
+    """
     taken = {row for each in found for row in each.fetches}
-    last = {worker: each.number for each in found for worker in each.workers if not each.is_complete}
+    last = {
+        worker: each.number for each in found for worker in each.workers if not each.is_complete
+    }
     beyond: dict[int, list[int]] = {}
     for row, worker in enumerate(maker):
         if row not in taken and worker in last:

@@ -1,7 +1,9 @@
-"""Costs that a run does not show: those of batches of another layout or of images in another form, and of another device.
+"""Costs that a run does not show: those of batches of another layout or of images in another form,
+and of another device.
 
-Batches are taken from a second run, a short one that read a sample in the other form. Times of an emulated device follow from its
-rates. A change of which neither says anything is refused, with what to type.
+Batches are taken from a second run, a short one that read a sample in the other form. Times of an
+emulated device follow from its rates. A change of which neither says anything is refused, with what
+to type.
 """
 
 from dataclasses import dataclass, replace
@@ -24,7 +26,9 @@ _OVERLAPPED, _PINNED, _PAGEABLE = COPIES
 
 @dataclass(frozen=True)
 class DeviceCosts:
-    """What copies and computation take, as factors of what they took, and how batches are copied."""
+    """What copies and computation take, as factors of what they took, and how batches are
+    copied.
+    """
 
     compute: float = 1.0
     exchange: float = 1.0
@@ -47,13 +51,18 @@ class Grounds:
 NONE: Final = Grounds()
 
 
-def grounds(run: RunRecord, recorded: Pipeline, change: Change, like: tuple[RunRecord, Pipeline] | None = None) -> Grounds:
+def grounds(
+    run: RunRecord,
+    recorded: Pipeline,
+    change: Change,
+    like: tuple[RunRecord, Pipeline] | None = None,
+) -> Grounds:
     """The grounds of a change; CommandError where there are none."""
     if like is None and (change.layout or change.image):
         option = f"--layout {change.layout}" if change.layout else f"--image {change.image}"
         raise CommandError(
-            f"{option}: this run does not show what such batches cost; convert a sample, record a short run of it "
-            "(ioprof run SAMPLE --steps 50 --out LIKE), and add --like LIKE"
+            f"{option}: this run does not show what such batches cost; convert a sample, record a"
+            " short run of it (ioprof run SAMPLE --steps 50 --out LIKE), and add --like LIKE"
         )
     if like is not None:
         _check_like(run, recorded, change, like)
@@ -62,10 +71,12 @@ def grounds(run: RunRecord, recorded: Pipeline, change: Change, like: tuple[RunR
     return Grounds(None if like is None else like[1], device)
 
 
-# ------------------------------------------------------------------------------------------------ batches of another run
+# --------------------------------------------------------------------------- batches of another run
 
 
-def _check_like(run: RunRecord, recorded: Pipeline, change: Change, like: tuple[RunRecord, Pipeline]) -> None:
+def _check_like(
+    run: RunRecord, recorded: Pipeline, change: Change, like: tuple[RunRecord, Pipeline]
+) -> None:
     other, pipeline = like
     stored = other.dataset
     for option, wanted, found in (
@@ -73,29 +84,44 @@ def _check_like(run: RunRecord, recorded: Pipeline, change: Change, like: tuple[
         ("image", change.image, stored.image.transform if stored and stored.image else None),
     ):
         if wanted is not None and wanted != found:
-            raise CommandError(f"--{option} {wanted}: the run of --like read {found or 'something that is not known'}")
+            raise CommandError(
+                f"--{option} {wanted}: the run of --like read"
+                f" {found or 'something that is not known'}"
+            )
     if (recorded.batch_size is None) != (pipeline.batch_size is None):
-        raise CommandError("--like: of one of the two runs it is not known how many samples its batches have")
-    sides = [model_facts(each.config.model).sample_shape[-1] for each in (run, other) if each.config.model]
+        raise CommandError(
+            "--like: of one of the two runs it is not known how many samples its batches have"
+        )
+    sides = [
+        model_facts(each.config.model).sample_shape[-1]
+        for each in (run, other)
+        if each.config.model
+    ]
     if len(set(sides)) > 1:
         raise CommandError(
-            f"--like: its samples are {sides[1]} wide, those of this run {sides[0]}; record it with the same --model"
+            f"--like: its samples are {sides[1]} wide, those of this run {sides[0]}; record it with"
+            " the same --model"
         )
     number = min(len(_batches(rank)[1]) for rank in pipeline.ranks)
     if number < LEAST_LIKE:
         raise CommandError(
-            f"--like: a rank has {number} batches there after the first one of each worker, and {LEAST_LIKE} are needed; "
-            "record more steps"
+            f"--like: a rank has {number} batches there after the first one of each worker, and"
+            f" {LEAST_LIKE} are needed; record more steps"
         )
 
 
 def with_batches_of(pipeline: Pipeline, like: Pipeline) -> Pipeline:
-    """The pipeline with batches that cost what those of another run cost, one after the other; the batch size stays.
+    """The pipeline with batches that cost what those of another run cost, one after the other; the
+    batch size stays.
 
-    The ranks are paired, since batches of different ranks that are made at the same time are slow together.
+    The ranks are paired, since batches of different ranks that are made at the same time are slow
+    together.
     """
     ratio = (pipeline.batch_size or 1) / (like.batch_size or 1)
-    ranks = [_with_batches_of(rank, like.ranks[number % len(like.ranks)], ratio) for number, rank in enumerate(pipeline.ranks)]
+    ranks = [
+        _with_batches_of(rank, like.ranks[number % len(like.ranks)], ratio)
+        for number, rank in enumerate(pipeline.ranks)
+    ]
     reads = any(one.tasks.reads.any() for rank in like.ranks for one in rank.iterations)
     return replace(
         pipeline,
@@ -118,10 +144,16 @@ def _with_batches_of(rank: Rank, like: Rank, ratio: float) -> Rank:
         of_first = num_first + np.arange(_num_first(each))
         of_others = num_others + np.arange(len(each.tasks) - _num_first(each))
         num_first, num_others = num_first + len(of_first), num_others + len(of_others)
-        made = _joined([first.at(of_first % max(1, len(first))), others.at(of_others % len(others))])
+        made = _joined(
+            [first.at(of_first % max(1, len(first))), others.at(of_others % len(others))]
+        )
         names = ("stages_s", "reads", "read_bytes", "open_s", "reads_cpu_s", "reads_delay_s")
         costs = {name: ratio * getattr(made, name) for name in names}
-        more_s = np.resize(first_s, each.workers) if len(first_s) and each.starts_workers else np.zeros(0)
+        more_s = (
+            np.resize(first_s, each.workers)
+            if len(first_s) and each.starts_workers
+            else np.zeros(0)
+        )
         iterations.append(replace(each, tasks=replace(each.tasks, **costs), first_s=more_s))
     return replace(
         rank,
@@ -133,11 +165,17 @@ def _with_batches_of(rank: Rank, like: Rank, ratio: float) -> Rank:
 
 
 def _with_loop_of(program: Program, like: Program) -> Program:
-    """The loop's own Python takes as long as there: it competes with the workers for caches and memory, and they do other work."""
+    """The loop's own Python takes as long as there: it competes with the workers for caches and
+    memory, and they do other work.
+    """
     takes, others = (np.flatnonzero([op is Op.TAKE for op in each.ops]) for each in (program, like))
     host, after = OWN.index("host"), program.after_s.copy()
     after[takes, host] = like.after_s[others[np.arange(len(takes)) % len(others)], host]
-    return replace(program, after_s=after, arrive_s=program.arrive_s * after.sum(1) / np.maximum(program.after_s.sum(1), 1e-12))
+    return replace(
+        program,
+        after_s=after,
+        arrive_s=program.arrive_s * after.sum(1) / np.maximum(program.after_s.sum(1), 1e-12),
+    )
 
 
 def _batches(like: Rank) -> tuple[Tasks, Tasks]:
@@ -157,10 +195,12 @@ def _num_first(each: Iteration) -> int:
 
 
 def _joined(parts: list[Tasks]) -> Tasks:
-    return Tasks(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in vars(parts[0])})
+    return Tasks(
+        **{name: np.concatenate([getattr(part, name) for part in parts]) for name in vars(parts[0])}
+    )
 
 
-# ------------------------------------------------------------------------------------------------ another device
+# ----------------------------------------------------------------------------------- another device
 
 
 def _device_costs(run: RunRecord, recorded: Pipeline, change: Change) -> DeviceCosts:
@@ -168,12 +208,17 @@ def _device_costs(run: RunRecord, recorded: Pipeline, change: Change) -> DeviceC
     was = run.config.copy or recorded.copy or _OVERLAPPED
     mode = change.copy or was
     if change.copy is not None and not recorded.copy_s:
-        raise CommandError(f"--copy {change.copy}: no copy to the device was recorded, so it is not known what one takes")
+        raise CommandError(
+            f"--copy {change.copy}: no copy to the device was recorded, so it is not known what one"
+            " takes"
+        )
     if before is None or after is None:
         if _PAGEABLE in (mode, was) and mode != was:
             raise CommandError(
-                f"--copy {mode}: how fast this device copies {'from' if mode == _PAGEABLE else 'but from'} pageable memory was not "
-                f"measured; record a short run with it: ioprof run DATASET --device {run.device_name or 'cuda'} --copy {mode}"
+                f"--copy {mode}: how fast this device copies"
+                f" {'from' if mode == _PAGEABLE else 'but from'} pageable memory was not measured;"
+                " record a short run with it: ioprof run DATASET --device"
+                f" {run.device_name or 'cuda'} --copy {mode}"
             )
         return DeviceCosts(mode=mode, basis="copies take as long as they did")
     rates = [
@@ -189,8 +234,8 @@ def _device_costs(run: RunRecord, recorded: Pipeline, change: Change) -> DeviceC
         copy=rates[0] / rates[1],
         mode=mode,
         basis=(
-            f"emulated: {after.name} computes {after.samples_per_s:,.0f} samples/s ({after.rate.basis}: {after.rate.source}), "
-            f"copies {rates[1] / 1e9:,.1f} GB/s"
+            f"emulated: {after.name} computes {after.samples_per_s:,.0f} samples/s"
+            f" ({after.rate.basis}: {after.rate.source}), copies {rates[1] / 1e9:,.1f} GB/s"
         ),
     )
 
@@ -202,14 +247,18 @@ def _devices(run: RunRecord, change: Change) -> tuple[EmulatedDevice | None, Emu
         model = default_model(name)  # of a run from before there was a choice
     if change.device is not None and (not name.startswith("emulated:") or model is None):
         raise CommandError(
-            f"--device {change.device}: the rates of emulated devices are known, and this run computed on "
-            f"{run.device_name or 'a device that is not known'}; give --compute 2x for one that is twice as fast"
+            f"--device {change.device}: the rates of emulated devices are known, and this run"
+            f" computed on {run.device_name or 'a device that is not known'}; give --compute 2x for"
+            " one that is twice as fast"
         )
     if not name.startswith("emulated:") or model is None:
         return None, None
     other = emulated_device(change.device or name, model_facts(model))
     if other is None:
-        raise CommandError(f"--device {change.device}: only emulated devices have rates; give --compute 2x for one twice as fast")
+        raise CommandError(
+            f"--device {change.device}: only emulated devices have rates; give --compute 2x for one"
+            " twice as fast"
+        )
     return emulated_device(name, model_facts(model)), other
 
 
@@ -224,14 +273,24 @@ def with_device(pipeline: Pipeline, costs: DeviceCosts) -> Pipeline:
         computes = after[:, compute] > 0
         after[:, compute] *= costs.compute
         after[:, exchange] *= costs.exchange
-        exposed = np.maximum(copy_s - after[:, compute], 0.0) if costs.mode == _OVERLAPPED else copy_s
+        exposed = (
+            np.maximum(copy_s - after[:, compute], 0.0) if costs.mode == _OVERLAPPED else copy_s
+        )
         after[:, h2d] = np.where(computes, exposed, 0.0)
         ratio = after.sum(1) / np.maximum(program.after_s.sum(1), 1e-12)
         changed = replace(
-            program, device_s=program.device_s * costs.compute, after_s=after, arrive_s=program.arrive_s * ratio,
-            transfer_s=program.transfer_s * costs.exchange, optimizer_s=program.optimizer_s * costs.compute,
-        )  # fmt: skip
+            program,
+            device_s=program.device_s * costs.compute,
+            after_s=after,
+            arrive_s=program.arrive_s * ratio,
+            transfer_s=program.transfer_s * costs.exchange,
+            optimizer_s=program.optimizer_s * costs.compute,
+        )
         waits_for_copy = rank.depth is not None and costs.mode == _PAGEABLE
-        return replace(rank, program=changed, depth=min(rank.depth or 0, 1) if waits_for_copy else rank.depth)
+        return replace(
+            rank, program=changed, depth=min(rank.depth or 0, 1) if waits_for_copy else rank.depth
+        )
 
-    return replace(pipeline, ranks=tuple(map(of_rank, pipeline.ranks)), copy_s=copy_s, copy=costs.mode)
+    return replace(
+        pipeline, ranks=tuple(map(of_rank, pipeline.ranks)), copy_s=copy_s, copy=costs.mode
+    )

@@ -25,10 +25,16 @@ class Pace:
 def measured(recorded: Pipeline) -> Pace:
     """What was recorded."""
     times = [
-        RankTimes(((rank.taken_ns - rank.begin_ns) / 1e9).tolist(), (rank.end_ns - rank.begin_ns) / 1e9) for rank in recorded.ranks
+        RankTimes(
+            ((rank.taken_ns - rank.begin_ns) / 1e9).tolist(), (rank.end_ns - rank.begin_ns) / 1e9
+        )
+        for rank in recorded.ranks
     ]
     begin_ns = min(rank.begin_ns for rank in recorded.ranks)
-    return Pace(_steady_step_s(recorded, times), max(rank.end_ns - begin_ns for rank in recorded.ranks) / 1e9)
+    return Pace(
+        _steady_step_s(recorded, times),
+        max(rank.end_ns - begin_ns for rank in recorded.ranks) / 1e9,
+    )
 
 
 def replayed(recorded: Pipeline, seed: int = 0) -> Pace:
@@ -38,13 +44,17 @@ def replayed(recorded: Pipeline, seed: int = 0) -> Pace:
 
 
 def _steady_step_s(recorded: Pipeline, times: list[RankTimes]) -> float:
-    return float(np.mean([_of_rank(rank, each) for rank, each in zip(recorded.ranks, times, strict=True)]))
+    return float(
+        np.mean([_of_rank(rank, each) for rank, each in zip(recorded.ranks, times, strict=True)])
+    )
 
 
 def _of_rank(rank: Rank, times: RankTimes) -> float:
     takes = [
         ended
-        for op, number, ended in zip(rank.program.ops, rank.program.iterations, times.ended_s, strict=True)
+        for op, number, ended in zip(
+            rank.program.ops, rank.program.iterations, times.ended_s, strict=True
+        )
         if op is Op.TAKE and not rank.iterations[number].is_validation
     ]
     if not takes:  # of the beginning of a job: as many batches to validate on may come first

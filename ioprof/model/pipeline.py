@@ -1,11 +1,13 @@
-"""A recorded pipeline: tasks of workers, and the program of the training loop that takes their results in order.
+"""A recorded pipeline: tasks of workers, and the program of the training loop that takes their
+results in order.
 
     worker 0    [start-up] [task 0        ] [task 2     ] [task 4 ...
     worker 1    [start-up] [task 1     ] [task 3           ] ...
     loop        [START   ].....[TAKE 0][after][TAKE 1][after]..[TAKE 2][after] ...
 
-A task is one batch of one iteration over a loader. The loop sends `workers` × `prefetch` tasks when an iteration starts, and one
-more for each batch that it takes. It takes batches in the order of their tasks, whichever is ready first.
+A task is one batch of one iteration over a loader. The loop sends `workers` × `prefetch` tasks when
+an iteration starts, and one more for each batch that it takes. It takes batches in the order of
+their tasks, whichever is ready first.
 """
 
 from dataclasses import dataclass, field
@@ -20,11 +22,13 @@ from ioprof.format.schema import CAUSES
 Seconds = NDArray[np.float64]
 
 STAGES: Final = ("storage", "page_cache", "decode", "transform", "collate", "loader")
-"""What a worker's time for a task goes to. `loader`: nothing that was recorded, such as the dataset's own code."""
+"""What a worker's time for a task goes to. `loader`: nothing that was recorded, such as the
+dataset's own code."""
 OWN: Final = CAUSES
 """What the training loop's time after a batch goes to."""
 WITHOUT_CORES: Final = ("exchange", "straggler", "storage", "h2d", "checkpoint")
-"""Causes of the loop's time in which it does not compute; `compute` is one too if another device does it."""
+"""Causes of the loop's time in which it does not compute; `compute` is one too if another device
+does it."""
 
 
 class Op(IntEnum):
@@ -40,7 +44,9 @@ class Op(IntEnum):
 
 @dataclass(frozen=True)
 class Tasks:
-    """The batches of an iteration, in order: one row each. NaN: not observed, to be drawn from those that were."""
+    """The batches of an iteration, in order: one row each. NaN: not observed, to be drawn from
+    those that were.
+    """
 
     stages_s: Seconds
     """Shape (tasks, stages): wall time as measured."""
@@ -51,27 +57,33 @@ class Tasks:
     open_s: Seconds
     """Part of `storage`: opening files."""
     reads_cpu_s: Seconds
-    """Computation during the waits for storage, which `storage` does not hold: system calls, and the thread that sends batches."""
+    """Computation during the waits for storage, which `storage` does not hold: system calls, and
+    the thread that sends batches."""
     reads_delay_s: Seconds
-    """From when a read was done until its thread had a core, as far as competition explains it. Not in `storage` either: the replay
-    has a delay of its own."""
+    """From when a read was done until its thread had a core, as far as competition explains it. Not
+    in `storage` either: the replay has a delay of its own."""
     lag_s: Seconds
     """From when the worker was free and had the task, until it began."""
     transit_s: Seconds
-    """From the end of the worker's fetch until the loop could take the batch; other tasks go on meanwhile."""
+    """From the end of the worker's fetch until the loop could take the batch; other tasks go on
+    meanwhile."""
     transit_most_s: Seconds
-    """The same at most: the batch was there when it was asked for. Infinite where the loop waited for it."""
+    """The same at most: the batch was there when it was asked for. Infinite where the loop waited
+    for it."""
     take_s: Seconds
     """What the loop itself spends on taking a batch that has arrived."""
     held_s: Seconds
-    """Part of the way to the loop, not in `transit_s`, in which the worker's next task kept the batch from being sent, see
-    `analysis.blocked_sends`."""
+    """Part of the way to the loop, not in `transit_s`, in which the worker's next task kept the
+    batch from being sent, see `analysis.blocked_sends`."""
 
     @classmethod
     def without_cost(cls, count: int) -> "Tasks":
         """So many tasks of which nothing is to be done."""
         none = np.zeros(count)
-        return cls(np.zeros((count, len(STAGES))), **dict.fromkeys(tuple(cls.__dataclass_fields__)[1:], none))
+        return cls(
+            np.zeros((count, len(STAGES))),
+            **dict.fromkeys(tuple(cls.__dataclass_fields__)[1:], none),
+        )
 
     def __len__(self) -> int:
         return len(self.lag_s)
@@ -93,19 +105,24 @@ class Iteration:
     num_taken: int
     """The first so many tasks were taken by the loop."""
     is_complete: bool
-    """Whether the loop learned that there are no more; else it left the loader, and there would have been more tasks."""
+    """Whether the loop learned that there are no more; else it left the loader, and there would
+    have been more tasks."""
     group: int
     """Worker processes that it shares with other iterations, if they are kept."""
     starts_workers: bool
     startup_s: Seconds
-    """Of each worker that it starts: from the beginning of START until it can begin its first task."""
+    """Of each worker that it starts: from the beginning of START until it can begin its first
+    task."""
     is_validation: bool = False
     first_s: Seconds = field(default_factory=lambda: np.zeros(0))
-    """Of each worker that it starts: what its first task took beyond a usual one, such as imports. Not in that task's stages."""
+    """Of each worker that it starts: what its first task took beyond a usual one, such as imports.
+    Not in that task's stages."""
     makers: tuple[int, ...] = ()
-    """Which worker makes each task, if they are not given to them in turn, as where one has nothing more to read."""
+    """Which worker makes each task, if they are not given to them in turn, as where one has nothing
+    more to read."""
     has_loader: bool = True
-    """False: no loader gave batches to the loop. Each task is a step, which costs nothing: all time is the loop's own."""
+    """False: no loader gave batches to the loop. Each task is a step, which costs nothing: all time
+    is the loop's own."""
 
 
 @dataclass(frozen=True)
@@ -118,22 +135,25 @@ class Program:
     spent_s: Seconds
     """Of START and END: how long they took; 0 for TAKE, which `Tasks` describes."""
     after_s: Seconds
-    """Shape (actions, causes): what the loop did until its next action, without waiting for other ranks."""
+    """Shape (actions, causes): what the loop did until its next action, without waiting for other
+    ranks."""
     arrive_s: Seconds
     """How far into that time the rank arrived at the last collective of it. NaN: no collective."""
     step: NDArray[np.int64]
     """Number of that collective's step, the same on all ranks; -1: none."""
     device_s: Seconds
-    """What an asynchronous device computes for the action's batch. 0: nothing; NaN: it did, and was not recorded then."""
+    """What an asynchronous device computes for the action's batch. 0: nothing; NaN: it did, and was
+    not recorded then."""
     transfer_s: Seconds
     """Of the device's exchange after that: from when all ranks had arrived to its end."""
     device_step: NDArray[np.int64]
     """Number of the step of that exchange, the same on all ranks; -1: none."""
     optimizer_s: Seconds
-    """Part of `compute` in `after_s` that is the optimizer's, as long for a batch of any size; 0 where it has no spans."""
+    """Part of `compute` in `after_s` that is the optimizer's, as long for a batch of any size; 0
+    where it has no spans."""
     hidden_s: Seconds
-    """Part of `compute` in `after_s` in which the loop itself did not wait for the device, but ran on: it launched work, or ran
-    Python. 0 where no waits for the device were recorded."""
+    """Part of `compute` in `after_s` in which the loop itself did not wait for the device, but ran
+    on: it launched work, or ran Python. 0 where no waits for the device were recorded."""
 
     def __len__(self) -> int:
         return len(self.ops)
@@ -146,13 +166,16 @@ class CpuUse:
     busy_ratio: float = 1.0
     """Share of that time in which they ran or could have run; the rest they slept. At most 1."""
     dilation: float = 1.0
-    """Time in which they ran or could have run, over the time in which they ran. 1: they never waited for a core."""
+    """Time in which they ran or could have run, over the time in which they ran. 1: they never
+    waited for a core."""
     threads: float = 1.0
     """Threads that ran or could have run at the same time, on average, while there was any."""
     cpu_s: float = 0.0
-    """CPU time on which this rests. 0: not measured, and the job had a core whenever it wanted one."""
+    """CPU time on which this rests. 0: not measured, and the job had a core whenever it wanted
+    one."""
     wake_ratio: float = 0.0
-    """Share of the busy time from when a thread was woken until it ran, which no competition explains."""
+    """Share of the busy time from when a thread was woken until it ran, which no competition
+    explains."""
     reads_s: float = 0.0
     """Time in which they waited for storage meanwhile."""
     reads_cpu_ratio: float = 0.0
@@ -163,7 +186,11 @@ class CpuUse:
     @property
     def whole_dilation(self) -> float:
         """As `dilation`, also for what they did while they waited for storage."""
-        return self.dilation + self.reads_delay_ratio * self.reads_s / self.cpu_s if self.cpu_s > 0 else 1.0
+        return (
+            self.dilation + self.reads_delay_ratio * self.reads_s / self.cpu_s
+            if self.cpu_s > 0
+            else 1.0
+        )
 
     @property
     def cores_ratio(self) -> float:
@@ -193,9 +220,11 @@ class Rank:
     end_ns: int
     """When the last action's `after_s` had ended."""
     starts_early: bool = False
-    """Whether its workers began before the recorded loop did; the first START is that time, and no cost of starting them."""
+    """Whether its workers began before the recorded loop did; the first START is that time, and no
+    cost of starting them."""
     depth: int | None = None
-    """Steps that the loop is ahead of an asynchronous device. None: the loop waits for what it computes, within `after_s`."""
+    """Steps that the loop is ahead of an asynchronous device. None: the loop waits for what it
+    computes, within `after_s`."""
 
 
 @dataclass(frozen=True)
@@ -211,9 +240,11 @@ class StorageUse:
     is_rate_bound: bool
     """Whether readers held each other up, by concurrency, latency and rate (Little's law)."""
     is_alone: bool
-    """Whether there was never more than one reader at a time: how much all together could get is not known then."""
+    """Whether there was never more than one reader at a time: how much all together could get is
+    not known then."""
     burst_bytes: float = 0.0
-    """What it delivers at once after it was idle, as storage whose rate is limited by a quota does."""
+    """What it delivers at once after it was idle, as storage whose rate is limited by a quota
+    does."""
     is_sure: bool = True
     """Whether there were enough reads to tell a rate from a latency."""
     served_s_per_read: float = 0.0
@@ -230,9 +261,11 @@ class Pipeline:
     storage: StorageUse
     batch_size: int | None
     others: dict[str, float]
-    """By host: threads of other programs that could run meanwhile, on average, as far as they slowed the job down."""
+    """By host: threads of other programs that could run meanwhile, on average, as far as they
+    slowed the job down."""
     scattered: dict[str, float] = field(default_factory=dict)
-    """By host: how far threads that could run shared a core while another one was idle, 0 to 1 (`engine.Resource.scattered`)."""
+    """By host: how far threads that could run shared a core while another one was idle, 0 to 1
+    (`engine.Resource.scattered`)."""
     memory_s_per_byte: float = 0.0
     """Time per byte of reads from the page cache in this run; 0: it had none."""
     has_memory_reads: bool = False
@@ -241,18 +274,20 @@ class Pipeline:
     on_device: bool = False
     """Whether the model runs on another device than the CPU."""
     shares_cores: bool = True
-    """Whether the replay shares the cores among all that compute. Else work takes as long as it was measured, since that reproduces
-    the run better."""
+    """Whether the replay shares the cores among all that compute. Else work takes as long as it was
+    measured, since that reproduces the run better."""
     asks_process: bool = False
-    """Whether its workers mostly wait for answers of another process of the job, so that nothing is known of more workers."""
+    """Whether its workers mostly wait for answers of another process of the job, so that nothing is
+    known of more workers."""
     takes_turns: bool = False
-    """Whether a loop takes batches of several loaders in turn. Their workers are replayed as those of one, with the batches that
-    each of them made, so that nothing is known of other numbers of them."""
+    """Whether a loop takes batches of several loaders in turn. Their workers are replayed as those
+    of one, with the batches that each of them made, so that nothing is known of other numbers of
+    them."""
     copy_s: float = 0.0
     """Median time of copying a batch to the device; 0: no copy was recorded."""
     copy: str = "overlapped"
-    """How: `overlapped` with the computation of the batch before; `pinned`, between two computations; `pageable`: between two
-    computations, and the loop waits for it."""
+    """How: `overlapped` with the computation of the batch before; `pinned`, between two
+    computations; `pageable`: between two computations, and the loop waits for it."""
 
     @property
     def has_loader(self) -> bool:

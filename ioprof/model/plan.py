@@ -1,8 +1,9 @@
 """A pipeline as segments of work for the simulation.
 
-Measured time becomes work as follows. Time on storage is a wait of its own length or, where readers held each other up, bytes
-through a rate that all share. Of all other time of a worker or loop, the part in which it could run is work on cores, shortened by
-the time in which it waited for one (`CpuUse`); the rest it slept.
+Measured time becomes work as follows. Time on storage is a wait of its own length or, where readers
+held each other up, bytes through a rate that all share. Of all other time of a worker or loop, the
+part in which it could run is work on cores, shortened by the time in which it waited for one
+(`CpuUse`); the rest it slept.
 """
 
 import math
@@ -11,13 +12,35 @@ from typing import Final
 
 import numpy as np
 
-from ioprof.model.engine import BESIDE, CORES, DELAY, STORAGE, LoaderPlan, Plan, RankPlan, Resource, Segment
-from ioprof.model.pipeline import OWN, STAGES, WITHOUT_CORES, CpuUse, Iteration, Pipeline, Rank, Seconds, StorageUse, Tasks
+from ioprof.model.engine import (
+    BESIDE,
+    CORES,
+    DELAY,
+    STORAGE,
+    LoaderPlan,
+    Plan,
+    RankPlan,
+    Resource,
+    Segment,
+)
+from ioprof.model.pipeline import (
+    OWN,
+    STAGES,
+    WITHOUT_CORES,
+    CpuUse,
+    Iteration,
+    Pipeline,
+    Rank,
+    Seconds,
+    StorageUse,
+    Tasks,
+)
 
 _SLICES: Final = 4
 """Parts of a task whose reads and computation alternate, as they do for each sample."""
 _GOLDEN: Final = 0.6180339887498949
-"""Multiples of it are spread evenly between whole numbers (Knuth, The Art of Computer Programming 3, 6.4)."""
+"""Multiples of it are spread evenly between whole numbers (Knuth, The Art of Computer Programming
+3, 6.4)."""
 _STORAGE: Final = STAGES.index("storage")
 _NOTHING: Final[tuple[Segment, ...]] = ()
 
@@ -26,15 +49,32 @@ def plan(pipeline: Pipeline) -> Plan:
     """What to simulate; of a pipeline whose unobserved values are drawn (`changed.filled`)."""
     hosts = list(dict.fromkeys(rank.host for rank in pipeline.ranks))
     resources = [
-        Resource(pipeline.cores.get(host, 1.0), 1.0, pipeline.others.get(host, 0.0), scattered=pipeline.scattered.get(host, 0.0))
+        Resource(
+            pipeline.cores.get(host, 1.0),
+            1.0,
+            pipeline.others.get(host, 0.0),
+            scattered=pipeline.scattered.get(host, 0.0),
+        )
         for host in hosts
     ]
     use = pipeline.storage
     if not pipeline.shares_cores:
-        pipeline = replace(pipeline, ranks=tuple(replace(each, loop_cpu=CpuUse(), worker_cpu=CpuUse()) for each in pipeline.ranks))
-    shares = {host: _may_compete(pipeline, host, resource) for host, resource in zip(hosts, resources, strict=True)}
-    ranks = [_rank(rank, hosts.index(rank.host), pipeline, shares[rank.host]) for rank in pipeline.ranks]
-    return Plan(ranks, resources, Resource(use.bytes_per_s, use.reader_bytes_per_s, burst=use.burst_bytes))
+        pipeline = replace(
+            pipeline,
+            ranks=tuple(
+                replace(each, loop_cpu=CpuUse(), worker_cpu=CpuUse()) for each in pipeline.ranks
+            ),
+        )
+    shares = {
+        host: _may_compete(pipeline, host, resource)
+        for host, resource in zip(hosts, resources, strict=True)
+    }
+    ranks = [
+        _rank(rank, hosts.index(rank.host), pipeline, shares[rank.host]) for rank in pipeline.ranks
+    ]
+    return Plan(
+        ranks, resources, Resource(use.bytes_per_s, use.reader_bytes_per_s, burst=use.burst_bytes)
+    )
 
 
 def _may_compete(pipeline: Pipeline, host: str, cores: Resource) -> bool:
@@ -64,7 +104,8 @@ def _rank(rank: Rank, host: int, pipeline: Pipeline, shares: bool) -> RankPlan:
         part = min(1.0, arrived[row] / whole_s) if whole_s > 0 and program.step[row] >= 0 else 1.0
         cores_s, waits_s = program.after_s[row][works].sum(), program.after_s[row][~works].sum()
         first, second = part * whole_s, (1 - part) * whole_s
-        # Waits such as the exchange come after the arrival at the collective, as far as there is time after it.
+        # Waits such as the exchange come after the arrival at the collective, as far as there is
+        # time after it.
         late = min(waits_s, second)
         before.append(_loop_segments(first - (waits_s - late), waits_s - late, cpu, shares))
         after.append(_loop_segments(second - late, late, cpu, shares))
@@ -89,34 +130,58 @@ def _rank_with_device(rank: Rank, host: int, pipeline: Pipeline, shares: bool) -
     none: list[tuple[Segment, ...]] = [_NOTHING] * len(program)
     return RankPlan(
         host=host,
-        loaders=[_loader(each, rank, rank.loop_cpu, pipeline.storage, shares) for each in rank.iterations],
+        loaders=[
+            _loader(each, rank, rank.loop_cpu, pipeline.storage, shares) for each in rank.iterations
+        ],
         ops=[int(op) for op in program.ops],
         loader_of=program.iterations,
         spent=[_delay(seconds) for seconds in program.spent_s.tolist()],
-        before=[_loop_segments(float(row[works].sum()), float(row[waits].sum()), rank.loop_cpu, shares) for row in program.after_s],
+        before=[
+            _loop_segments(float(row[works].sum()), float(row[waits].sum()), rank.loop_cpu, shares)
+            for row in program.after_s
+        ],
         barrier=[int(step) for step in program.device_step],
         after=none,
         device_s=_with_copies(program.device_s, pipeline).tolist(),
         transfer_s=program.transfer_s.tolist(),
-        meanwhile=[_loop_segments(seconds, 0.0, rank.loop_cpu, shares) for seconds in program.hidden_s.tolist()],
+        meanwhile=[
+            _loop_segments(seconds, 0.0, rank.loop_cpu, shares)
+            for seconds in program.hidden_s.tolist()
+        ],
         depth=rank.depth or 0,
     )
 
 
 def _with_copies(device_s: Seconds, pipeline: Pipeline) -> Seconds:
-    """What the device does for each batch: a copy on a stream of its own holds it up only if that is the longer of the two."""
-    found: Seconds = np.maximum(device_s, pipeline.copy_s) if pipeline.copy == "overlapped" else device_s + pipeline.copy_s
+    """What the device does for each batch: a copy on a stream of its own holds it up only if that
+    is the longer of the two.
+    """
+    found: Seconds = (
+        np.maximum(device_s, pipeline.copy_s)
+        if pipeline.copy == "overlapped"
+        else device_s + pipeline.copy_s
+    )
     return np.where(device_s > 0, found, device_s)
 
 
 def _loop_cpu(rank: Rank, pipeline: Pipeline) -> CpuUse:
-    """That of the loop. Where it was not sampled for long enough, a model on the CPU is taken to compute on one core."""
+    """That of the loop. Where it was not sampled for long enough, a model on the CPU is taken to
+    compute on one core.
+    """
     if rank.loop_cpu.is_measured or pipeline.on_device or not pipeline.shares_cores:
         return rank.loop_cpu
     spent_s = rank.program.after_s.sum(0)
-    works_s = sum(spent for cause, spent in zip(OWN, spent_s.tolist(), strict=True) if cause not in WITHOUT_CORES)
+    works_s = sum(
+        spent
+        for cause, spent in zip(OWN, spent_s.tolist(), strict=True)
+        if cause not in WITHOUT_CORES
+    )
     computes_s = float(spent_s[OWN.index("compute")])
-    return CpuUse(busy_ratio=computes_s / works_s, cpu_s=computes_s) if computes_s > 0 else rank.loop_cpu
+    return (
+        CpuUse(busy_ratio=computes_s / works_s, cpu_s=computes_s)
+        if computes_s > 0
+        else rank.loop_cpu
+    )
 
 
 def _loop_segments(work_s: float, wait_s: float, cpu: CpuUse, shares: bool) -> tuple[Segment, ...]:
@@ -126,7 +191,9 @@ def _loop_segments(work_s: float, wait_s: float, cpu: CpuUse, shares: bool) -> t
 
 
 def _waiting_ratio(cpu: CpuUse) -> float:
-    """Share of the time that was neither computation nor competition: sleep, and the time until a woken thread ran."""
+    """Share of the time that was neither computation nor competition: sleep, and the time until a
+    woken thread ran.
+    """
     return 1 - cpu.busy_ratio + cpu.busy_ratio * cpu.wake_ratio
 
 
@@ -138,14 +205,20 @@ def _cores(seconds: float, cpu: CpuUse) -> tuple[Segment, ...]:
     return (Segment(CORES, float(seconds), cpu.threads),) if seconds > 0 else _NOTHING
 
 
-def _loader(each: Iteration, rank: Rank, loop_cpu: CpuUse, storage: StorageUse, shares: bool) -> LoaderPlan:
+def _loader(
+    each: Iteration, rank: Rank, loop_cpu: CpuUse, storage: StorageUse, shares: bool
+) -> LoaderPlan:
     tasks = each.tasks
-    # What was measured in workers is shortened by their delay, also where the loop does it in the changed job.
+    # What was measured in workers is shortened by their delay, also where the loop does it in the
+    # changed job.
     cpu = rank.worker_cpu if rank.worker_cpu.is_measured or each.workers else rank.loop_cpu
     segments = _task_segments(tasks, cpu, storage, shares)
     lag_s = tasks.lag_s
     if shares and cpu.is_measured:  # taking a task is work as making its batch is
-        segments = [(*_cores(each_s * cpu.cores_ratio, cpu), *work) for each_s, work in zip(lag_s.tolist(), segments, strict=True)]
+        segments = [
+            (*_cores(each_s * cpu.cores_ratio, cpu), *work)
+            for each_s, work in zip(lag_s.tolist(), segments, strict=True)
+        ]
         lag_s = lag_s * _waiting_ratio(cpu)
     if each.starts_workers:
         for number, more_s in enumerate(each.first_s[: len(segments)].tolist()):
@@ -165,7 +238,9 @@ def _loader(each: Iteration, rank: Rank, loop_cpu: CpuUse, storage: StorageUse, 
     )
 
 
-def _task_segments(tasks: Tasks, cpu: CpuUse, storage: StorageUse, shares: bool) -> list[tuple[Segment, ...]]:
+def _task_segments(
+    tasks: Tasks, cpu: CpuUse, storage: StorageUse, shares: bool
+) -> list[tuple[Segment, ...]]:
     """What a worker does for each task."""
     stages_s = tasks.stages_s
     others_s = stages_s.sum(1) - stages_s[:, _STORAGE]
@@ -193,7 +268,8 @@ def _task_segments(tasks: Tasks, cpu: CpuUse, storage: StorageUse, shares: bool)
             one.append(Segment(BESIDE, served / slices))
         segments = one * slices
         if wait > 0 and work > 0:
-            # The last part of the first wait comes at the end, another part in each task: workers do not compute in step.
+            # The last part of the first wait comes at the end, another part in each task: workers
+            # do not compute in step.
             early = wait / slices * (number * _GOLDEN % 1)
             segments = [Segment(DELAY, early), *segments[1:], Segment(DELAY, wait / slices - early)]
         found.append(tuple(segments))

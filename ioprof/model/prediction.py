@@ -1,4 +1,6 @@
-"""`whatif`: what a change of a recorded run would bring, with the error of the replay and a range."""
+"""`whatif`: what a change of a recorded run would bring, with the error of the replay and a
+range.
+"""
 
 import json
 from dataclasses import asdict, dataclass, replace
@@ -25,7 +27,9 @@ QUANTILES: Final = (0.025, 0.975)
 
 @dataclass(frozen=True)
 class Range:
-    """Where a value lies with 95 % probability, as far as the variation of the run's own steps and the baseline's error say."""
+    """Where a value lies with 95 % probability, as far as the variation of the run's own steps and
+    the baseline's error say.
+    """
 
     low: float
     high: float
@@ -59,8 +63,8 @@ class Prediction:
     speedup_range: Range
     """Also as wide as `kind_error`, where that is known."""
     kind_error: float | None
-    """How far predictions of this kind were from runs that were made with the change (`accuracy.SHOWN`). Null: too far, or not
-    compared."""
+    """How far predictions of this kind were from runs that were made with the change
+    (`accuracy.SHOWN`). Null: too far, or not compared."""
     samples_per_s: float | None
     """With the change, steady, of all ranks. Null: the batch size is not known."""
     measured_samples_per_s: float | None
@@ -73,20 +77,26 @@ class Prediction:
         found = asdict(self)
         found["change"] = {
             **found["change"],
-            "speeds": {cause: speed if np.isfinite(speed) else None for cause, speed in self.change.speeds.items()},
+            "speeds": {
+                cause: speed if np.isfinite(speed) else None
+                for cause, speed in self.change.speeds.items()
+            },
         }
         found["assumptions"] = [{"code": each.code, "text": each.text} for each in self.assumptions]
         return json.dumps(found, indent=1, allow_nan=False)
 
 
 def whatif(trace: Trace, change: Change, like: Trace | None = None) -> Prediction:
-    """What a recorded run would be like with a change, with batches as in the run `like` if that is given.
+    """What a recorded run would be like with a change, with batches as in the run `like` if that is
+    given.
 
     `ReplayError` says why a run cannot be replayed.
     """
     recorded = pipeline(trace)
     check_change(recorded, change)
-    found = grounds(trace.run, recorded, change, None if like is None else (like.run, pipeline(like)))
+    found = grounds(
+        trace.run, recorded, change, None if like is None else (like.run, pipeline(like))
+    )
     return predict(recorded, change, found)
 
 
@@ -96,8 +106,13 @@ def predict(recorded: Pipeline, change: Change, found: Grounds = NONE) -> Predic
     before, without, new = measured(recorded), replayed(recorded), changed(recorded, change, found)
     after = replayed(new)
     error = without.step_s / before.step_s - 1
-    predicted = Pace(before.step_s * after.step_s / without.step_s, before.total_s * after.total_s / without.total_s)
-    larger = (new.batch_size or 1) / (recorded.batch_size or 1) * len(new.ranks) / len(recorded.ranks)
+    predicted = Pace(
+        before.step_s * after.step_s / without.step_s,
+        before.total_s * after.total_s / without.total_s,
+    )
+    larger = (
+        (new.batch_size or 1) / (recorded.batch_size or 1) * len(new.ranks) / len(recorded.ranks)
+    )
     speedup = larger * without.step_s / after.step_s
     ratios = [speedup, *_ratios(recorded, change, found, larger)]
     low, high = (float(each) for each in np.quantile(ratios, QUANTILES))
@@ -107,7 +122,9 @@ def predict(recorded: Pipeline, change: Change, found: Grounds = NONE) -> Predic
         low, high = min(low, *ends), max(high, *ends)
     kind_error = error_of(kinds(change, recorded))
     wide = (1 + abs(error)) * (1 + (kind_error or 0.0))
-    samples = recorded.batch_size * len(recorded.ranks) / before.step_s if recorded.batch_size else None
+    samples = (
+        recorded.batch_size * len(recorded.ranks) / before.step_s if recorded.batch_size else None
+    )
     return Prediction(
         change=change,
         measured=before,
@@ -124,7 +141,9 @@ def predict(recorded: Pipeline, change: Change, found: Grounds = NONE) -> Predic
 
 
 def as_replayed(recorded: Pipeline, change: Change) -> Pipeline:
-    """The run as it is replayed for a change: where who gets a core changes, times as measured say nothing of that."""
+    """The run as it is replayed for a change: where who gets a core changes, times as measured say
+    nothing of that.
+    """
     return replace(recorded, shares_cores=recorded.shares_cores or changes_competition(change))
 
 

@@ -1,4 +1,6 @@
-"""What a change brought in runs that were made with it and without it, beside what was predicted."""
+"""What a change brought in runs that were made with it and without it, beside what was
+predicted.
+"""
 
 import json
 import math
@@ -40,7 +42,9 @@ class Proof:
     @property
     def error(self) -> float | None:
         """Of the prediction: 0.05 is 5 % too high. Null also where it is a bound."""
-        return None if self.predicted is None or self.is_bound else self.predicted / self.measured - 1
+        return (
+            None if self.predicted is None or self.is_bound else self.predicted / self.measured - 1
+        )
 
     @property
     def agrees(self) -> bool | None:
@@ -48,18 +52,27 @@ class Proof:
         if self.predicted_range is None:
             return None
         if self.is_bound:
-            return (self.measured_range.low if self.measured_range else self.measured) <= self.predicted_range.high
+            return (
+                self.measured_range.low if self.measured_range else self.measured
+            ) <= self.predicted_range.high
         if self.measured_range is None:
             return self.predicted_range.low <= self.measured <= self.predicted_range.high
-        return self.predicted_range.low <= self.measured_range.high and self.measured_range.low <= self.predicted_range.high
+        return (
+            self.predicted_range.low <= self.measured_range.high
+            and self.measured_range.low <= self.predicted_range.high
+        )
 
     def to_json(self) -> str:
         """All of it, with `error` and `agrees`."""
-        return json.dumps({**asdict(self), "error": self.error, "agrees": self.agrees}, indent=1, allow_nan=False)
+        return json.dumps(
+            {**asdict(self), "error": self.error, "agrees": self.agrees}, indent=1, allow_nan=False
+        )
 
 
 def mean_ratio(ratios: tuple[float, ...]) -> tuple[float, Range | None]:
-    """The geometric mean of ratios, and where the true one is with 95 % probability (Student's t on logarithms)."""
+    """The geometric mean of ratios, and where the true one is with 95 % probability (Student's t on
+    logarithms).
+    """
     logs = np.log(np.array(ratios))
     mean = float(logs.mean())
     if len(logs) < 2:

@@ -12,11 +12,30 @@ from numpy.typing import NDArray
 from ioprof.analysis.charge.blame import exposed
 from ioprof.analysis.charge.served import are_served
 from ioprof.analysis.charge.training_process import in_main_thread, threads_work
-from ioprof.analysis.intervals import Intervals, charge, covered, intersect, overlaps, pack, subtract, total, union, union_all
+from ioprof.analysis.intervals import (
+    Intervals,
+    charge,
+    covered,
+    intersect,
+    overlaps,
+    pack,
+    subtract,
+    total,
+    union,
+    union_all,
+)
 from ioprof.analysis.loaders import batches, take_turns
 from ioprof.analysis.ranks.stragglers import arrivals
 from ioprof.analysis.reads.lineage import COLUMNS, KINDS, Axis, kept_back
-from ioprof.analysis.selection import COMPUTE, WORK, by_rank, intervals, kind_in, on_stream, with_worker
+from ioprof.analysis.selection import (
+    COMPUTE,
+    WORK,
+    by_rank,
+    intervals,
+    kind_in,
+    on_stream,
+    with_worker,
+)
 from ioprof.analysis.study import OPTIMIZER
 from ioprof.format.trace import Trace
 from ioprof.model.asynchronous import with_depth
@@ -26,7 +45,19 @@ from ioprof.model.cores.cpu_use import Counted, Worked, counted, cpu_use, usable
 from ioprof.model.cores.others import Others, others
 from ioprof.model.device_copies import copy_s, way
 from ioprof.model.iterations import Visit, visits
-from ioprof.model.pipeline import OWN, STAGES, WITHOUT_CORES, CpuUse, Iteration, Op, Pipeline, Program, Rank, Seconds, Tasks
+from ioprof.model.pipeline import (
+    OWN,
+    STAGES,
+    WITHOUT_CORES,
+    CpuUse,
+    Iteration,
+    Op,
+    Pipeline,
+    Program,
+    Rank,
+    Seconds,
+    Tasks,
+)
 from ioprof.model.refusals import Refusal, ReplayError
 from ioprof.model.storage_use import reads_of_batches, storage_use, warm_open_ratio
 from ioprof.model.windows import without_windows
@@ -40,7 +71,8 @@ _LEAST_KNOWN_RATIO: Final = 0.9
 _AROUND_BATCHES: Final = ("start", "end")
 """Names of waits for no batch that the model knows."""
 _OWN_PART: Final = 0.6
-"""Of the time from when a worker had made a batch until the loop had it: what the loop itself spends on receiving it."""
+"""Of the time from when a worker had made a batch until the loop had it: what the loop itself
+spends on receiving it."""
 _LEAST_FIRST: Final = 8
 """First tasks of workers from which on it is known what such a task takes beyond a usual one."""
 _ALWAYS_LONGER: Final = 0.9
@@ -57,14 +89,26 @@ def pipeline(trace: Trace) -> Pipeline:
     counts, arrived, reads = counted(trace), arrivals(trace), reads_of_batches(trace)
     own = exposed(trace, OWN, everywhere=True)
     ranks, alone = [], list[tuple[int, pl.DataFrame]]()
-    for rank, spans in by_rank(trace, (*KINDS, "sampler", "compute"), ("host", *COLUMNS, "step", "bytes")):
+    for rank, spans in by_rank(
+        trace, (*KINDS, "sampler", "compute"), ("host", *COLUMNS, "step", "bytes")
+    ):
         if rank in own:
             of_rank = reads.filter(pl.col("rank") == rank)
-            found = _rank(trace, rank, spans, own[rank], arrived.filter(pl.col("rank") == rank), counts, of_rank)
+            found = _rank(
+                trace,
+                rank,
+                spans,
+                own[rank],
+                arrived.filter(pl.col("rank") == rank),
+                counts,
+                of_rank,
+            )
             ranks += [found] if found is not None else []
             alone += [(rank, spans)] if found is None else []
     if not ranks:
-        ranks = [_without_loader(trace, rank, spans, own[rank], arrived, counts) for rank, spans in alone]
+        ranks = [
+            _without_loader(trace, rank, spans, own[rank], arrived, counts) for rank, spans in alone
+        ]
     if not ranks:
         raise ReplayError(Refusal.NO_TIMES)
     per_byte, has_memory_reads = _memory_reads(trace)
@@ -73,7 +117,9 @@ def pipeline(trace: Trace) -> Pipeline:
     whole = Pipeline(
         ranks=_with_common_collectives(ranks),
         cores=cores,
-        storage=replace(storage_use(reads), served_s_per_read=_served_s_per_read(trace, reads, beside)),
+        storage=replace(
+            storage_use(reads), served_s_per_read=_served_s_per_read(trace, reads, beside)
+        ),
         batch_size=trace.run.config.batch_size,
         others={},
         memory_s_per_byte=per_byte,
@@ -86,20 +132,31 @@ def pipeline(trace: Trace) -> Pipeline:
         copy=way(trace, {rank: causes["h2d"] for rank, causes in own.items()}),
     )
     # Others first use the cores that the job may not use.
-    spare = {host.name or "": (host.online_cpus or 0) - cores[host.name or ""] for host in trace.run.hosts}
-    used = {host: max(0.0, each.cores - max(0.0, spare.get(host, 0.0))) for host, each in beside.items()}
+    spare = {
+        host.name or "": (host.online_cpus or 0) - cores[host.name or ""]
+        for host in trace.run.hosts
+    }
+    used = {
+        host: max(0.0, each.cores - max(0.0, spare.get(host, 0.0))) for host, each in beside.items()
+    }
     return with_depth(trace, with_others(without_windows(trace, whole, own), used))
 
 
 def _with_common_collectives(ranks: list[Rank]) -> tuple[Rank, ...]:
     """Only those collectives at which every rank arrived once hold ranks together in a replay."""
     counts = [Counter(rank.program.step.tolist()) for rank in ranks]
-    common = [step for step in counts[0] if step >= 0 and all(each[step] == 1 for each in counts)] if len(ranks) > 1 else []
+    common = (
+        [step for step in counts[0] if step >= 0 and all(each[step] == 1 for each in counts)]
+        if len(ranks) > 1
+        else []
+    )
     found = []
     for rank in ranks:
         keeps = np.isin(rank.program.step, common)
         program = replace(
-            rank.program, step=np.where(keeps, rank.program.step, -1), arrive_s=np.where(keeps, rank.program.arrive_s, np.nan)
+            rank.program,
+            step=np.where(keeps, rank.program.step, -1),
+            arrive_s=np.where(keeps, rank.program.arrive_s, np.nan),
         )
         found.append(replace(rank, program=program))
     return tuple(found)
@@ -107,10 +164,15 @@ def _with_common_collectives(ranks: list[Rank]) -> tuple[Rank, ...]:
 
 def _memory_reads(trace: Trace) -> tuple[float, bool]:
     """Seconds per byte of reads from the page cache, and whether there were enough of them."""
-    reads = trace.spans.filter(WORK["page_cache"], pl.col("batch").is_not_null(), pl.col("bytes") > 0)
+    reads = trace.spans.filter(
+        WORK["page_cache"], pl.col("batch").is_not_null(), pl.col("bytes") > 0
+    )
     if len(reads) < _LEAST_MEMORY_READS:
         return 0.0, False
-    return float((reads["end_ns"] - reads["start_ns"]).sum()) / 1e9 / float(reads["bytes"].sum()), True
+    return (
+        float((reads["end_ns"] - reads["start_ns"]).sum()) / 1e9 / float(reads["bytes"].sum()),
+        True,
+    )
 
 
 def _served_s_per_read(trace: Trace, reads: pl.DataFrame, beside: Mapping[str, Others]) -> float:
@@ -122,7 +184,9 @@ def _served_s_per_read(trace: Trace, reads: pl.DataFrame, beside: Mapping[str, O
     count = len(reads.filter(pl.col("end_ns") >= first, pl.col("end_ns") <= last))
     if not count:
         return 0.0
-    took_s = float((reads["end_ns"] - reads["start_ns"]).to_numpy().mean()) / 1e9  # a read waits for what one thread does for it
+    took_s = (
+        float((reads["end_ns"] - reads["start_ns"]).to_numpy().mean()) / 1e9
+    )  # a read waits for what one thread does for it
     return min(took_s, sum(each.serving for each in beside.values()) * (last - first) / 1e9 / count)
 
 
@@ -139,22 +203,32 @@ def _check_run(trace: Trace) -> None:
         raise ReplayError(Refusal.NO_STEP)
     if trace.run.config.loading_rank is not None:
         raise ReplayError(Refusal.ONE_RANK_LOADS)
-    if trace.run.config.parallel == "pipeline" or not trace.rows(pl.col("offset").is_not_null(), kinds=["comm"]).is_empty():
+    if (
+        trace.run.config.parallel == "pipeline"
+        or not trace.rows(pl.col("offset").is_not_null(), kinds=["comm"]).is_empty()
+    ):
         raise ReplayError(Refusal.STAGES)
 
 
 def _check_makers(spans: pl.DataFrame, waits: pl.DataFrame) -> None:
     """A batch is made by a worker process, or by the thread that waits for it."""
-    of_rank = pl.col("pid").is_in(waits["pid"].unique().implode()) & ~pl.col("tid").is_in(waits["tid"].unique().implode())
+    of_rank = pl.col("pid").is_in(waits["pid"].unique().implode()) & ~pl.col("tid").is_in(
+        waits["tid"].unique().implode()
+    )
     by_threads = spans.filter(pl.col("kind") == "fetch", of_rank)["batch"].drop_nulls().n_unique()
     if by_threads:
         raise ReplayError(Refusal.THREADS, str(by_threads))
 
 
 def _rank(
-    trace: Trace, rank: int, spans: pl.DataFrame, causes: Mapping[str, Intervals], arrived: pl.DataFrame,
-    counts: dict[int, Counted], reads: pl.DataFrame,
-) -> Rank | None:  # fmt: skip
+    trace: Trace,
+    rank: int,
+    spans: pl.DataFrame,
+    causes: Mapping[str, Intervals],
+    arrived: pl.DataFrame,
+    counts: dict[int, Counted],
+    reads: pl.DataFrame,
+) -> Rank | None:
     waits = spans.filter(pl.col("kind") == "wait", in_main_thread(spans)).sort("start_ns", "end_ns")
     if waits.is_empty():
         return None
@@ -167,42 +241,79 @@ def _rank(
         raise ReplayError(Refusal.FEW_BATCHES, str(num_takes))
     if seen.num_known < _LEAST_KNOWN_RATIO * num_takes:
         raise ReplayError(Refusal.UNKNOWN_BATCHES, f"{num_takes - seen.num_known} of {num_takes}")
-    if seen.num_known < num_takes:  # such as a wait for a compilation in another thread: time of the loop
+    if (
+        seen.num_known < num_takes
+    ):  # such as a wait for a compilation in another thread: time of the loop
         is_around = pl.col("name").cast(pl.String).is_in(_AROUND_BATCHES).fill_null(value=False)
-        waits = waits.filter(pl.col("batch").is_in(fetches["batch"].implode()).fill_null(value=False) | is_around)
+        waits = waits.filter(
+            pl.col("batch").is_in(fetches["batch"].implode()).fill_null(value=False) | is_around
+        )
         seen = visits(waits, fetches)
     fetches = _with_stages(spans, fetches, reads)
     prefetch = trace.run.config.prefetch or _DEFAULT_PREFETCH
     sent, held_s, chose_s = _sent(spans), _held_s(spans, waits), chosen_s(waits, spans)
-    iterations = _first_apart(tuple(_iteration(visit, waits, fetches, sent, held_s, chose_s, prefetch) for visit in seen.visits))
+    iterations = _first_apart(
+        tuple(
+            _iteration(visit, waits, fetches, sent, held_s, chose_s, prefetch)
+            for visit in seen.visits
+        )
+    )
     steps = spans.filter(pl.col("kind") == "step")
-    program, end_ns = _program(seen.ops, seen.of_visit, waits, steps, causes, arrived, _optimizer(spans))
+    program, end_ns = _program(
+        seen.ops, seen.of_visit, waits, steps, causes, arrived, _optimizer(spans)
+    )
     program = with_choices(program, waits, spans)
     begin_ns, taken_ns = int(waits["start_ns"][0]), waits["end_ns"].to_numpy().astype(np.int64)
     starts_early = seen.ops[0] is Op.TAKE and seen.visits[0].num_workers > 0
     if starts_early:
         early_ns = min(begin_ns, seen.visits[0].begin_ns)
-        program, taken_ns = _with_start(program, (begin_ns - early_ns) / 1e9), np.concatenate(([begin_ns], taken_ns))
+        program, taken_ns = (
+            _with_start(program, (begin_ns - early_ns) / 1e9),
+            np.concatenate(([begin_ns], taken_ns)),
+        )
         begin_ns = early_ns
-    waiting = [intervals(waits), *(causes[cause] for cause in WITHOUT_CORES), *([causes["compute"]] if _on_device(trace) else [])]
-    busy_loop = subtract(pack(waits["start_ns"].to_numpy()[:1], np.array([end_ns])), union_all(waiting))
+    waiting = [
+        intervals(waits),
+        *(causes[cause] for cause in WITHOUT_CORES),
+        *([causes["compute"]] if _on_device(trace) else []),
+    ]
+    busy_loop = subtract(
+        pack(waits["start_ns"].to_numpy()[:1], np.array([end_ns])), union_all(waiting)
+    )
     busy_loop = union_all([busy_loop, _receiving(seen.visits, iterations, waits)])
     consumer = int(waits["pid"][0] or 0)
-    since_ns = next((each.first_ns for each in trace.run.processes if each.pid == consumer and each.first_ns is not None), 0)
-    made = fetches.with_columns(began_ns=_begun_ns(seen.visits, iterations, fetches)).filter(pl.col("pid") != consumer)
+    since_ns = next(
+        (
+            each.first_ns
+            for each in trace.run.processes
+            if each.pid == consumer and each.first_ns is not None
+        ),
+        0,
+    )
+    made = fetches.with_columns(began_ns=_begun_ns(seen.visits, iterations, fetches)).filter(
+        pl.col("pid") != consumer
+    )
     pids = fetches["pid"].to_list()
     once_s = {
         pids[row]: more_s
         for visit, each in zip(seen.visits, iterations, strict=True)
         for row, more_s in zip(visit.fetch_rows.tolist(), each.first_s.tolist(), strict=False)
     }
-    workers = cpu_use(_workers(trace, spans, made, counts, once_s), _pool(trace, made["pid"].unique().to_list()))
+    workers = cpu_use(
+        _workers(trace, spans, made, counts, once_s), _pool(trace, made["pid"].unique().to_list())
+    )
     return Rank(
         rank=rank,
         host=str(steps["host"][0]),
-        iterations=tuple(_without_cpu_of_reads(each, workers) for each in iterations) if workers.is_measured else iterations,
+        iterations=(
+            tuple(_without_cpu_of_reads(each, workers) for each in iterations)
+            if workers.is_measured
+            else iterations
+        ),
         program=program,
-        loop_cpu=cpu_use([Worked(counts.get(consumer), busy_loop, since_ns)], _pool(trace, [consumer])),
+        loop_cpu=cpu_use(
+            [Worked(counts.get(consumer), busy_loop, since_ns)], _pool(trace, [consumer])
+        ),
         worker_cpu=workers,
         begin_ns=begin_ns,
         taken_ns=taken_ns,
@@ -212,7 +323,12 @@ def _rank(
 
 
 def _without_loader(
-    trace: Trace, rank: int, spans: pl.DataFrame, causes: Mapping[str, Intervals], arrived: pl.DataFrame, counts: dict[int, Counted]
+    trace: Trace,
+    rank: int,
+    spans: pl.DataFrame,
+    causes: Mapping[str, Intervals],
+    arrived: pl.DataFrame,
+    counts: dict[int, Counted],
 ) -> Rank:
     """A rank whose loop does all by itself: each step takes a batch that costs nothing."""
     steps = spans.filter(pl.col("kind") == "step").sort("start_ns")
@@ -225,15 +341,34 @@ def _without_loader(
         raise ReplayError(Refusal.BESIDE_LOOP)
     ops, none = (Op.TAKE,) * len(begins), np.zeros(0)
     arrived = arrived.filter(pl.col("rank") == rank)
-    program, end_ns = _program(ops, (0,) * len(begins), begins, steps, causes, arrived, _optimizer(spans))
-    waiting = [*(causes[cause] for cause in WITHOUT_CORES), *([causes["compute"]] if _on_device(trace) else [])]
+    program, end_ns = _program(
+        ops, (0,) * len(begins), begins, steps, causes, arrived, _optimizer(spans)
+    )
+    waiting = [
+        *(causes[cause] for cause in WITHOUT_CORES),
+        *([causes["compute"]] if _on_device(trace) else []),
+    ]
     busy = subtract(inside, union_all(waiting))
     loop = int(steps["pid"][0] or 0)
-    since_ns = next((each.first_ns for each in trace.run.processes if each.pid == loop and each.first_ns is not None), 0)
+    since_ns = next(
+        (
+            each.first_ns
+            for each in trace.run.processes
+            if each.pid == loop and each.first_ns is not None
+        ),
+        0,
+    )
     every_step = Iteration(
-        workers=0, prefetch=_DEFAULT_PREFETCH, tasks=Tasks.without_cost(len(begins)), num_taken=len(begins), is_complete=True,
-        group=0, starts_workers=False, startup_s=none, has_loader=False,
-    )  # fmt: skip
+        workers=0,
+        prefetch=_DEFAULT_PREFETCH,
+        tasks=Tasks.without_cost(len(begins)),
+        num_taken=len(begins),
+        is_complete=True,
+        group=0,
+        starts_workers=False,
+        startup_s=none,
+        has_loader=False,
+    )
     return Rank(
         rank=rank,
         host=str(steps["host"][0]),
@@ -267,7 +402,12 @@ def _with_start(program: Program, spent_s: float) -> Program:
 
 def _pool(trace: Trace, pids: list[int]) -> int | None:
     """Threads of the largest pool of these processes. None: not recorded."""
-    pools = [size for each in trace.run.processes if each.pid in pids for size in each.thread_pools.values()]
+    pools = [
+        size
+        for each in trace.run.processes
+        if each.pid in pids
+        for size in each.thread_pools.values()
+    ]
     return max(pools, default=None)
 
 
@@ -275,15 +415,24 @@ def _without_cpu_of_reads(each: Iteration, cpu: CpuUse) -> Iteration:
     """The iteration with what workers did during reads apart from the waits for storage."""
     storage, tasks = STAGES.index("storage"), each.tasks
     stages = tasks.stages_s.copy()
-    ran, waited = (stages[:, storage] * ratio for ratio in (cpu.reads_cpu_ratio, cpu.reads_delay_ratio))
+    ran, waited = (
+        stages[:, storage] * ratio for ratio in (cpu.reads_cpu_ratio, cpu.reads_delay_ratio)
+    )
     stages[:, storage] -= ran + waited
-    return replace(each, tasks=replace(tasks, stages_s=stages, reads_cpu_s=ran, reads_delay_s=waited))
+    return replace(
+        each, tasks=replace(tasks, stages_s=stages, reads_cpu_s=ran, reads_delay_s=waited)
+    )
 
 
 def _workers(
-    trace: Trace, spans: pl.DataFrame, fetches: pl.DataFrame, counts: Mapping[int, Counted], once_s: Mapping[int, float]
+    trace: Trace,
+    spans: pl.DataFrame,
+    fetches: pl.DataFrame,
+    counts: Mapping[int, Counted],
+    once_s: Mapping[int, float],
 ) -> list[Worked]:
-    """For `cpu_use`: the worker processes, and when they made batches without waiting for storage. `fetches`: with `began_ns`.
+    """For `cpu_use`: the worker processes, and when they made batches without waiting for storage.
+    `fetches`: with `began_ns`.
 
     `once_s`: by process, what its first batch took beyond a usual one.
     """
@@ -296,21 +445,35 @@ def _workers(
         since_ns = min(first_ns, began.get(int(str(pid)), first_ns))
         reading = subtract(making, subtract(making, reading))
         worked = subtract(making, reading)
-        found.append(Worked(counts.get(int(str(pid))), worked, since_ns, reading, once_s.get(int(str(pid)), 0.0)))
+        found.append(
+            Worked(
+                counts.get(int(str(pid))), worked, since_ns, reading, once_s.get(int(str(pid)), 0.0)
+            )
+        )
     return found
 
 
-def _begun_ns(visits: tuple[Visit, ...], iterations: tuple[Iteration, ...], fetches: pl.DataFrame) -> pl.Series:
-    """Of each batch that was made: when its worker had the task and began to take it, if it was not busy or new."""
+def _begun_ns(
+    visits: tuple[Visit, ...], iterations: tuple[Iteration, ...], fetches: pl.DataFrame
+) -> pl.Series:
+    """Of each batch that was made: when its worker had the task and began to take it, if it was not
+    busy or new.
+    """
     begun = fetches["start_ns"].to_numpy().astype(np.int64).copy()
     for visit, each in zip(visits, iterations, strict=True):
         begun[visit.fetch_rows] -= (np.nan_to_num(each.tasks.lag_s) * 1e9).astype(np.int64)
     return pl.Series(begun)
 
 
-def _receiving(visits: tuple[Visit, ...], iterations: tuple[Iteration, ...], waits: pl.DataFrame) -> Intervals:
+def _receiving(
+    visits: tuple[Visit, ...], iterations: tuple[Iteration, ...], waits: pl.DataFrame
+) -> Intervals:
     """When the loop received batches of workers, which ends its waits for them."""
-    begins, ends, found = waits["start_ns"].to_numpy(), waits["end_ns"].to_numpy(), [np.empty((0, 2), np.int64)]
+    begins, ends, found = (
+        waits["start_ns"].to_numpy(),
+        waits["end_ns"].to_numpy(),
+        [np.empty((0, 2), np.int64)],
+    )
     for visit, each in zip(visits, iterations, strict=True):
         if visit.num_workers:
             took_ns = (np.nan_to_num(each.tasks.take_s[visit.taken_rows]) * 1e9).astype(np.int64)
@@ -320,12 +483,15 @@ def _receiving(visits: tuple[Visit, ...], iterations: tuple[Iteration, ...], wai
 
 
 def _fetches(spans: pl.DataFrame) -> pl.DataFrame:
-    """One row per batch that was made, in the order of their numbers: `batch`, `worker`, `pid`, `start_ns`, `end_ns`.
+    """One row per batch that was made, in the order of their numbers: `batch`, `worker`, `pid`,
+    `start_ns`, `end_ns`.
 
     Where two workers claim one batch, the one that was ready first delivered it.
     """
     made = spans.filter(pl.col("kind") == "fetch", pl.col("batch").is_not_null())
-    each = made.group_by("batch", "worker", "pid").agg(pl.col("start_ns").min(), pl.col("end_ns").max())
+    each = made.group_by("batch", "worker", "pid").agg(
+        pl.col("start_ns").min(), pl.col("end_ns").max()
+    )
     return each.sort("end_ns", "worker").unique("batch", keep="first").sort("batch")
 
 
@@ -333,20 +499,31 @@ def _with_stages(spans: pl.DataFrame, fetches: pl.DataFrame, reads: pl.DataFrame
     """The fetches with a column per stage (seconds), and `reads` and `read_bytes` of storage."""
     axis = Axis.of(fetches["worker"].to_numpy(), intervals(fetches))
     there = spans.filter(pl.col("worker").is_in(pl.Series(axis.workers).implode()))
-    spent = charge(axis.place(fetches), [axis.place(there.filter(of_cause)) for of_cause in WORK.values()])
+    spent = charge(
+        axis.place(fetches), [axis.place(there.filter(of_cause)) for of_cause in WORK.values()]
+    )
     is_open = pl.col("kind") == "open"
     opened = charge(axis.place(fetches), [axis.place(there.filter(is_open))])[:, 0] / 1e9
     amounts = reads.group_by("batch").agg(
-        reads=pl.len().cast(pl.Float64), read_bytes=pl.col("bytes").fill_null(0).sum().cast(pl.Float64)
+        reads=pl.len().cast(pl.Float64),
+        read_bytes=pl.col("bytes").fill_null(0).sum().cast(pl.Float64),
     )
-    found = fetches.with_columns(pl.Series(stage, spent[:, place] / 1e9) for place, stage in enumerate((*WORK, "loader")))
+    found = fetches.with_columns(
+        pl.Series(stage, spent[:, place] / 1e9) for place, stage in enumerate((*WORK, "loader"))
+    )
     found = found.with_columns(open_s=pl.Series(opened))
-    return found.join(amounts, on="batch", how="left").with_columns(pl.col("reads", "read_bytes").fill_null(0.0)).sort("batch")
+    return (
+        found.join(amounts, on="batch", how="left")
+        .with_columns(pl.col("reads", "read_bytes").fill_null(0.0))
+        .sort("batch")
+    )
 
 
 def _held_s(spans: pl.DataFrame, waits: pl.DataFrame) -> Seconds:
     """Of each wait: how long its worker's next batch kept the batch from being sent."""
-    held_up = dict(kept_back(spans).select("end_ns", held_ns=pl.col("end_ns") - pl.col("start_ns")).rows())
+    held_up = dict(
+        kept_back(spans).select("end_ns", held_ns=pl.col("end_ns") - pl.col("start_ns")).rows()
+    )
     return np.array([held_up.get(end_ns, 0) for end_ns in waits["end_ns"].to_list()]) / 1e9
 
 
@@ -357,13 +534,28 @@ def _sent(spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def _iteration(
-    visit: Visit, waits: pl.DataFrame, fetches: pl.DataFrame, sent: pl.DataFrame, held_s: Seconds, chose_s: Seconds, prefetch: int
+    visit: Visit,
+    waits: pl.DataFrame,
+    fetches: pl.DataFrame,
+    sent: pl.DataFrame,
+    held_s: Seconds,
+    chose_s: Seconds,
+    prefetch: int,
 ) -> Iteration:
-    """An iteration from the rows of its waits and fetches. Of each wait: `held_s`, `Tasks.held_s`, and `chose_s`, `chosen_s`."""
+    """An iteration from the rows of its waits and fetches. Of each wait: `held_s`, `Tasks.held_s`,
+    and `chose_s`, `chosen_s`.
+    """
     rows, is_own = fetches[visit.fetch_rows], visit.num_workers == 0
     starts, ends = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
-    known = rows.join(sent, on="batch", how="left", maintain_order="left")["sent_ns"].to_numpy().astype(np.float64)
-    asked, got = _padded(waits["start_ns"].to_numpy(), visit, len(rows)), _padded(waits["end_ns"].to_numpy(), visit, len(rows))
+    known = (
+        rows.join(sent, on="batch", how="left", maintain_order="left")["sent_ns"]
+        .to_numpy()
+        .astype(np.float64)
+    )
+    asked, got = (
+        _padded(waits["start_ns"].to_numpy(), visit, len(rows)),
+        _padded(waits["end_ns"].to_numpy(), visit, len(rows)),
+    )
     ahead = visit.num_workers * prefetch
     fallback = np.full(len(rows), np.nan)
     fallback[:ahead] = visit.started_ns
@@ -385,27 +577,47 @@ def _iteration(
     return Iteration(
         workers=visit.num_workers,
         prefetch=prefetch,
-        tasks=_tasks(rows, lag, asked, got, _padded(chose_s if is_own else held_s, visit, len(rows)), ends, is_own),
+        tasks=_tasks(
+            rows,
+            lag,
+            asked,
+            got,
+            _padded(chose_s if is_own else held_s, visit, len(rows)),
+            ends,
+            is_own,
+        ),
         num_taken=len(visit.wait_rows),
         is_complete=visit.is_complete,
         group=visit.group,
         starts_workers=visit.starts_workers,
         startup_s=np.maximum(0.0, startup),
         is_validation=visit.is_validation,
-        makers=() if makers == tuple(place % max(1, len(first)) for place in range(len(makers))) else makers,
+        makers=(
+            ()
+            if makers == tuple(place % max(1, len(first)) for place in range(len(makers)))
+            else makers
+        ),
     )
 
 
 def _first_apart(iterations: tuple[Iteration, ...]) -> tuple[Iteration, ...]:
-    """The iterations without what the first task of each worker took beyond a usual one; and that, as `first_s`.
+    """The iterations without what the first task of each worker took beyond a usual one; and that,
+    as `first_s`.
 
-    They stay as they are where few workers were started, or where their first tasks do not always take longer.
+    They stay as they are where few workers were started, or where their first tasks do not always
+    take longer.
     """
     work = np.array([stage not in ("storage", "page_cache") for stage in STAGES])
-    starting = [each for each in iterations if each.starts_workers and len(each.tasks) > each.workers]
+    starting = [
+        each for each in iterations if each.starts_workers and len(each.tasks) > each.workers
+    ]
     took = [each.tasks.stages_s[:, work].sum(1) for each in starting]
-    first = np.concatenate([np.zeros(0), *(part[: each.workers] for each, part in zip(starting, took, strict=True))])
-    others = np.concatenate([np.zeros(0), *(part[each.workers :] for each, part in zip(starting, took, strict=True))])
+    first = np.concatenate(
+        [np.zeros(0), *(part[: each.workers] for each, part in zip(starting, took, strict=True))]
+    )
+    others = np.concatenate(
+        [np.zeros(0), *(part[each.workers :] for each, part in zip(starting, took, strict=True))]
+    )
     if len(first) < _LEAST_FIRST or np.quantile(first, 1 - _ALWAYS_LONGER) <= np.median(others):
         return iterations
     usual = float(np.median(others))
@@ -430,9 +642,17 @@ def _padded(times: NDArray[np.int64] | Seconds, visit: Visit, length: int) -> Se
 
 
 def _tasks(
-    rows: pl.DataFrame, lag: Seconds, asked: Seconds, got: Seconds, held: Seconds, ready: NDArray[np.int64], is_own: bool
+    rows: pl.DataFrame,
+    lag: Seconds,
+    asked: Seconds,
+    got: Seconds,
+    held: Seconds,
+    ready: NDArray[np.int64],
+    is_own: bool,
 ) -> Tasks:
-    """`held`: see `Tasks.held_s`; where the loop makes its batches itself, what choosing their samples took."""
+    """`held`: see `Tasks.held_s`; where the loop makes its batches itself, what choosing their
+    samples took.
+    """
     took = (got - asked) / 1e9
     stages, none = rows.select(STAGES).to_numpy(writable=True), np.zeros(len(rows))
     chosen, held = (np.nan_to_num(held), none) if is_own else (none, held)
@@ -445,8 +665,11 @@ def _tasks(
         transit, most, take = none, none, own - chosen
         stages[:, STAGES.index("loader")] += chosen
     else:
-        # A batch that was ready before one that comes earlier may have been received while the loop waited for that one.
-        in_turn = ready > np.maximum.accumulate(np.concatenate(([np.iinfo(np.int64).min], ready[:-1])))
+        # A batch that was ready before one that comes earlier may have been received while the loop
+        # waited for that one.
+        in_turn = ready > np.maximum.accumulate(
+            np.concatenate(([np.iinfo(np.int64).min], ready[:-1]))
+        )
         was_ready = (asked - ready > 0) & ~np.isnan(took) & ~waited
         typical = _receiving_s(took[was_ready & in_turn], late[waited & ~np.isnan(late)])
         take = np.where(waited | np.isnan(took), np.nan, took)
@@ -454,15 +677,29 @@ def _tasks(
         transit = np.where(waited, np.maximum(0.0, late - typical), np.nan)
         most = np.where(waited | np.isnan(asked), np.inf, (asked - ready) / 1e9)
         take = np.where(np.isnan(take) & waited, np.minimum(np.maximum(late, 0.0), typical), take)
-    reads, read_bytes, open_s = (rows[name].to_numpy() for name in ("reads", "read_bytes", "open_s"))
-    return Tasks(stages, reads, read_bytes, open_s, none, none, lag, transit, most, take, none if is_own else held)
+    reads, read_bytes, open_s = (
+        rows[name].to_numpy() for name in ("reads", "read_bytes", "open_s")
+    )
+    return Tasks(
+        stages,
+        reads,
+        read_bytes,
+        open_s,
+        none,
+        none,
+        lag,
+        transit,
+        most,
+        take,
+        none if is_own else held,
+    )
 
 
 def _receiving_s(took: Seconds, late: Seconds) -> float:
     """What the loop itself spends on receiving a batch.
 
-    `took`: its takes of batches that were ready, and had not been received before. `late`: from the end of the worker's fetch until
-    the loop had a batch for which it waited.
+    `took`: its takes of batches that were ready, and had not been received before. `late`: from the
+    end of the worker's fetch until the loop had a batch for which it waited.
     """
     whole = float(np.median(late)) if len(late) else np.inf
     if len(took) < _LEAST_TAKES:
@@ -490,10 +727,17 @@ def _program(
     arrive, step = np.full(len(ops), np.nan), np.full(len(ops), -1, np.int64)
     own = arrived.sort("own_ns")
     place = np.searchsorted(windows[:, 0], own["own_ns"].to_numpy(), side="right") - 1
-    for row, at, number in zip(place, own["own_ns"].to_numpy(), own["step"].to_numpy(), strict=True):
+    for row, at, number in zip(
+        place, own["own_ns"].to_numpy(), own["step"].to_numpy(), strict=True
+    ):
         if row >= 0 and at < windows[row, 1]:  # the last collective of the window holds
             arrive[row], step[row] = (at - windows[row, 0]) / 1e9, number
     after[:, OWN.index("straggler")] = 0.0
     none, alone = np.zeros(len(ops)), np.full(len(ops), -1, np.int64)
     of_optimizer = covered(windows, intersect(causes["compute"], optimizer)) / 1e9
-    return Program(ops, of_visit, spent, after / 1e9, arrive, step, none, none, alone, of_optimizer, none), last
+    return (
+        Program(
+            ops, of_visit, spent, after / 1e9, arrive, step, none, none, alone, of_optimizer, none
+        ),
+        last,
+    )

@@ -1,5 +1,5 @@
-"""Latency and rate of the storage that a run read from, for a replay. Whether it is bound by the one or the other:
-`ioprof/analysis/reads/storage_bound.py`.
+"""Latency and rate of the storage that a run read from, for a replay. Whether it is bound by the
+one or the other: `ioprof/analysis/reads/storage_bound.py`.
 """
 
 from typing import Any, Final
@@ -9,7 +9,15 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ioprof.analysis.intervals import total, union
-from ioprof.analysis.reads.storage_bound import LEAST_WINDOWS, WAITED_NS, WINDOW_NS, Quartiles, by_window, spread, storage_bound
+from ioprof.analysis.reads.storage_bound import (
+    LEAST_WINDOWS,
+    WAITED_NS,
+    WINDOW_NS,
+    Quartiles,
+    by_window,
+    spread,
+    storage_bound,
+)
 from ioprof.analysis.selection import WORK, intervals
 from ioprof.format.trace import Trace
 from ioprof.model.pipeline import StorageUse
@@ -20,8 +28,9 @@ _MOST_TICKS: Final = 50
 _LEAST_TAIL: Final = 5.0
 """Mean of the times of reads over their median, from which on a few hold up all others."""
 _STEADY: Final = 0.15
-"""Variation of the bytes in windows of time over what batches of their sizes would have, up to which a rate holds them: 0.04 to
-0.10 in 19 runs on a throttled disk, 0.2 to 2.4 in 64 behind a latency (measured apart)."""
+"""Variation of the bytes in windows of time over what batches of their sizes would have, up to
+which a rate holds them: 0.04 to 0.10 in 19 runs on a throttled disk, 0.2 to 2.4 in 64 behind a
+latency (measured apart)."""
 _ALWAYS: Final = 0.85
 """Share of the time in which some reader waited, from which on storage was always at work."""
 
@@ -35,19 +44,37 @@ def storage_use(reads: pl.DataFrame) -> StorageUse:
     is_alone = reads.select(pl.struct("pid", "tid").n_unique()).item() == 1
     is_rate_bound, is_sure = _rate_bound(reads, waits)
     if not is_rate_bound:
-        return StorageUse(latency_s, np.inf, np.inf, is_rate_bound=False, is_alone=is_alone, is_sure=is_sure)
-    busy_ns, whole_ns = total(intervals(reads)), int(reads["end_ns"].to_numpy().max()) - int(reads["start_ns"].to_numpy().min())
-    # Where somebody nearly always waits, or the rate is steady, the storage works in gaps too: readahead, or a quota that saves up.
+        return StorageUse(
+            latency_s, np.inf, np.inf, is_rate_bound=False, is_alone=is_alone, is_sure=is_sure
+        )
+    busy_ns, whole_ns = (
+        total(intervals(reads)),
+        int(reads["end_ns"].to_numpy().max()) - int(reads["start_ns"].to_numpy().min()),
+    )
+    # Where somebody nearly always waits, or the rate is steady, the storage works in gaps too:
+    # readahead, or a quota that saves up.
     if busy_ns >= _ALWAYS * whole_ns or _is_steady(reads):
         rate = _usual_rate(reads) or float(reads["bytes"].sum()) / (whole_ns / 1e9)
     else:
         rate = float(reads["bytes"].sum()) / (busy_ns / 1e9)
-    return StorageUse(0.0, rate, rate, is_rate_bound=True, is_alone=is_alone, burst_bytes=_burst(reads, rate), is_sure=is_sure)
+    return StorageUse(
+        0.0,
+        rate,
+        rate,
+        is_rate_bound=True,
+        is_alone=is_alone,
+        burst_bytes=_burst(reads, rate),
+        is_sure=is_sure,
+    )
 
 
 def warm_open_ratio(trace: Trace) -> float:
-    """Time of a fast open over the mean: an open is as fast where what it needs of the file system is in memory."""
-    opens = trace.spans.filter(pl.col("kind") == "open", pl.col("name").is_null(), pl.col("batch").is_not_null())
+    """Time of a fast open over the mean: an open is as fast where what it needs of the file system
+    is in memory.
+    """
+    opens = trace.spans.filter(
+        pl.col("kind") == "open", pl.col("name").is_null(), pl.col("batch").is_not_null()
+    )
     took = np.sort((opens["end_ns"] - opens["start_ns"]).to_numpy())
     return float(took[len(took) // 10] / took.mean()) if len(took) and took.mean() > 0 else 0.0
 
@@ -55,12 +82,17 @@ def warm_open_ratio(trace: Trace) -> float:
 def reads_of_batches(trace: Trace) -> pl.DataFrame:
     """Reads and faults from storage that made batches, on the device on which they waited longest.
 
-    Others, such as faults in libraries that a worker uses for the first time, come from elsewhere and say nothing of that device.
+    Others, such as faults in libraries that a worker uses for the first time, come from elsewhere
+    and say nothing of that device.
     """
     is_peer = pl.col("source").is_in(["socket", "pipe"]).fill_null(False)
-    reads = trace.spans.filter(WORK["storage"], pl.col("batch").is_not_null(), pl.col("kind") != "open", ~is_peer)
+    reads = trace.spans.filter(
+        WORK["storage"], pl.col("batch").is_not_null(), pl.col("kind") != "open", ~is_peer
+    )
     devices = trace.files.select("file", device=pl.col("device").cast(pl.String))
-    reads = reads.select("start_ns", "end_ns", "rank", "pid", "tid", "batch", "file", pl.col("bytes").fill_null(0))
+    reads = reads.select(
+        "start_ns", "end_ns", "rank", "pid", "tid", "batch", "file", pl.col("bytes").fill_null(0)
+    )
     reads = reads.join(devices, on="file", how="left", maintain_order="left")
     waited = reads.group_by("device").agg(ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
     if len(waited) < 2:
@@ -70,12 +102,17 @@ def reads_of_batches(trace: Trace) -> pl.DataFrame:
 
 
 def _is_steady(reads: pl.DataFrame) -> bool:
-    """Whether the storage sets the bytes per second, not the readers: they vary less than the sizes of the batches would make them,
-    and less than the bytes per second in which somebody waited. Batches of one size do not show it.
+    """Whether the storage sets the bytes per second, not the readers: they vary less than the sizes
+    of the batches would make them, and less than the bytes per second in which somebody waited.
+    Batches of one size do not show it.
 
-    Bytes are counted when a read ended, or evenly over its time, whichever varies less: long reads blur the one, lumps the other.
+    Bytes are counted when a read ended, or evenly over its time, whichever varies less: long reads
+    blur the one, lumps the other.
     """
-    first_ns, last_ns = int(reads["start_ns"].to_numpy().min()), int(reads["end_ns"].to_numpy().max())
+    first_ns, last_ns = (
+        int(reads["start_ns"].to_numpy().min()),
+        int(reads["end_ns"].to_numpy().max()),
+    )
     edges, waits = np.arange(first_ns + WINDOW_NS, last_ns, WINDOW_NS), union(intervals(reads))
     if len(edges) <= LEAST_WINDOWS:
         return False
@@ -85,10 +122,20 @@ def _is_steady(reads: pl.DataFrame) -> bool:
     (waited_ns,) = spread(edges, waits[:, 0], waits[:, 1], waits[:, 1] - waits[:, 0])
     if (waited_ns <= 0).any() or _variation(num_bytes) >= _variation(num_bytes / waited_ns):
         return False
-    in_windows = pl.col("end_ns").is_between(int(edges[0]), int(edges[-1]))  # the first batches may read much more, as indexes
-    sizes = reads.filter(in_windows).group_by("rank", "batch").agg(pl.col("bytes").sum())["bytes"].to_numpy()
+    in_windows = pl.col("end_ns").is_between(
+        int(edges[0]), int(edges[-1])
+    )  # the first batches may read much more, as indexes
+    sizes = (
+        reads.filter(in_windows)
+        .group_by("rank", "batch")
+        .agg(pl.col("bytes").sum())["bytes"]
+        .to_numpy()
+    )
     per_window = num_bytes.mean() / sizes.mean() if sizes.any() else 0.0
-    return bool(per_window > 0 and _variation(num_bytes) <= _STEADY * _variation(sizes) / np.sqrt(per_window))
+    return bool(
+        per_window > 0
+        and _variation(num_bytes) <= _STEADY * _variation(sizes) / np.sqrt(per_window)
+    )
 
 
 def _variation(values: NDArray[Any]) -> float:
@@ -97,18 +144,31 @@ def _variation(values: NDArray[Any]) -> float:
 
 
 def _usual_rate(reads: pl.DataFrame) -> float | None:
-    """Bytes per second in the median window: in a few, something else held all readers up. None: too few windows."""
+    """Bytes per second in the median window: in a few, something else held all readers up. None:
+    too few windows.
+    """
     num_bytes = _bytes_by_time(reads, WINDOW_NS)[1:-1]
-    return float(np.median(num_bytes)) / (WINDOW_NS / 1e9) if len(num_bytes) >= LEAST_WINDOWS else None
+    return (
+        float(np.median(num_bytes)) / (WINDOW_NS / 1e9) if len(num_bytes) >= LEAST_WINDOWS else None
+    )
 
 
 def _burst(reads: pl.DataFrame, rate: float) -> float:
-    """The most bytes by which the reads of at most a second were ahead of a constant rate (the size of a token bucket)."""
-    started = WINDOW_NS // _TICK_NS  # before that, workers start, and what they find has been fetched for others
+    """The most bytes by which the reads of at most a second were ahead of a constant rate (the size
+    of a token bucket).
+    """
+    started = (
+        WINDOW_NS // _TICK_NS
+    )  # before that, workers start, and what they find has been fetched for others
     ticks = _bytes_by_time(reads, _TICK_NS)
-    done = np.concatenate(([0.0], np.cumsum(ticks[started:] if len(ticks) > 2 * started else ticks)))
+    done = np.concatenate(
+        ([0.0], np.cumsum(ticks[started:] if len(ticks) > 2 * started else ticks))
+    )
     lengths = range(1, min(_MOST_TICKS, len(done) - 1) + 1)
-    ahead = [float((done[length:] - done[:-length]).max()) - rate * length * _TICK_NS / 1e9 for length in lengths]
+    ahead = [
+        float((done[length:] - done[:-length]).max()) - rate * length * _TICK_NS / 1e9
+        for length in lengths
+    ]
     return max([0.0, *ahead])
 
 
@@ -123,10 +183,15 @@ def _bytes_by_time(reads: pl.DataFrame, step_ns: int) -> NDArray[np.float64]:
 def _rate_bound(reads: pl.DataFrame, waits: pl.DataFrame) -> tuple[bool, bool]:
     """Whether the storage is bound by a rate, and whether that is sure."""
     took = (waits["end_ns"] - waits["start_ns"]).to_numpy()
-    of_time, of_size = (Quartiles(*np.quantile(each, (0.25, 0.5, 0.75)).tolist()) for each in (took, waits["bytes"].to_numpy()))
+    of_time, of_size = (
+        Quartiles(*np.quantile(each, (0.25, 0.5, 0.75)).tolist())
+        for each in (took, waits["bytes"].to_numpy())
+    )
     first, last = int(reads["start_ns"].to_numpy().min()), int(reads["end_ns"].to_numpy().max())
     edges = np.arange(first, last, WINDOW_NS)
-    bound = storage_bound(of_time, of_size, by_window(edges, reads), by_window(edges, reads, "bytes"))
+    bound = storage_bound(
+        of_time, of_size, by_window(edges, reads), by_window(edges, reads, "bytes")
+    )
     if bound.kind is not None:
         return bound.kind == "throughput", True
     # A quota lets most reads pass at once, and holds one for as long as it takes to allow more.

@@ -1,4 +1,6 @@
-"""The summary of a run with the three columns of each cause: what was waited for, the workers' time, and the gain."""
+"""The summary of a run with the three columns of each cause: what was waited for, the workers'
+time, and the gain.
+"""
 
 from dataclasses import replace
 from typing import Final
@@ -16,23 +18,38 @@ from ioprof.model.pipeline import Pipeline
 from ioprof.model.recorded import pipeline
 from ioprof.model.refusals import Refusal, ReplayError
 
-_FAILURES: Final = (ArithmeticError, AssertionError, LookupError, TypeError, ValueError, PolarsError)
+_FAILURES: Final = (
+    ArithmeticError,
+    AssertionError,
+    LookupError,
+    TypeError,
+    ValueError,
+    PolarsError,
+)
 
 
 def with_gains(run: Run, is_asked: bool = True) -> Run:
-    """The same run; its summary says what each cause costs and what each advice would bring, or why that is not known.
+    """The same run; its summary says what each cause costs and what each advice would bring, or why
+    that is not known.
 
-    Of a run with very many spans only where it `is_asked` for: all others take less than two seconds.
+    Of a run with very many spans only where it `is_asked` for: all others take less than two
+    seconds.
     """
     found = _replayed(run, is_asked)
     verdict = found.summary.verdict
-    advice = tuple(each.replace(can_be_proved=can_be_proved(run.trace.run, each)) for each in verdict.advice)
+    advice = tuple(
+        each.replace(can_be_proved=can_be_proved(run.trace.run, each)) for each in verdict.advice
+    )
     return replace(found, summary=found.summary.replace(verdict=verdict.replace(advice=advice)))
 
 
 def _replayed(run: Run, is_asked: bool) -> Run:
     if run.trace.is_stored and not is_asked:
-        return _without(run, NoGain.RUN_TOO_LARGE, "a replay of so many spans takes long; ask for it: ioprof report RUN --gains")
+        return _without(
+            run,
+            NoGain.RUN_TOO_LARGE,
+            "a replay of so many spans takes long; ask for it: ioprof report RUN --gains",
+        )
     if not run.summary.steps.count:
         return _without(run, NoGain.NOT_REPLAYED, Refusal.NO_STEP.text())
     run = _asked_again(run)
@@ -42,18 +59,35 @@ def _replayed(run: Run, is_asked: bool) -> Run:
         found = gains_of(recorded) if refused is None else None
         error = found.baseline_error if found else baseline_error(recorded)
         if abs(error) > MOST_BASELINE_ERROR:
-            why = f"the replay of the run itself is wrong: its steps are {abs(error):.0%} too {'long' if error > 0 else 'short'}"
+            why = (
+                f"the replay of the run itself is wrong: its steps are {abs(error):.0%} too"
+                f" {'long' if error > 0 else 'short'}"
+            )
             return _without(run, NoGain.BASELINE_ERROR, why, error)
         verdict, job = run.summary.verdict, run.trace.run.job_kind
         proposes = verdict.first_epoch is None  # else it would be of that epoch
         shards = run.trace.run.config.shards
-        advice = ranked(verdict.advice, recorded, error, job, options_of(job), proposes=proposes, most_workers=shards)
+        advice = ranked(
+            verdict.advice,
+            recorded,
+            error,
+            job,
+            options_of(job),
+            proposes=proposes,
+            most_workers=shards,
+        )
     except ReplayError as failure:
         return _without(run, NoGain.NOT_REPLAYED, failure.refusal.text(failure.found))
     except _FAILURES as failure:  # of a damaged run; what was recorded must not be lost for it
-        return _without(run, NoGain.NOT_REPLAYED, Refusal.FAILED.text(f"{type(failure).__name__}: {failure}"[:200]))
+        return _without(
+            run,
+            NoGain.NOT_REPLAYED,
+            Refusal.FAILED.text(f"{type(failure).__name__}: {failure}"[:200]),
+        )
     advice = tuple(_bounded(each, run, recorded) for each in advice)
-    run = replace(run, summary=run.summary.replace(verdict=run.summary.verdict.replace(advice=advice)))
+    run = replace(
+        run, summary=run.summary.replace(verdict=run.summary.verdict.replace(advice=advice))
+    )
     if refused is not None:
         return _without(run, *refused, error)
     assert found is not None, "it is not refused"
@@ -65,7 +99,8 @@ def _asked_again(run: Run) -> Run:
     """The run, whose advice was without gains because nobody had asked for them."""
     verdict = run.summary.verdict
     advice = tuple(
-        each.replace(no_gain=None, reason=None) if each.no_gain is NoGain.RUN_TOO_LARGE else each for each in verdict.advice
+        each.replace(no_gain=None, reason=None) if each.no_gain is NoGain.RUN_TOO_LARGE else each
+        for each in verdict.advice
     )
     return replace(run, summary=run.summary.replace(verdict=verdict.replace(advice=advice)))
 
@@ -74,7 +109,12 @@ def _without(run: Run, code: NoGain, reason: str, baseline_error: float | None =
     """The run with the reason why there are no gains, for its causes and for its advice."""
     verdict = run.summary.verdict
     advice = tuple(
-        each if each.predicted_speedup is not None else with_reason(without_gain(each, code, reason)) for each in verdict.advice
+        (
+            each
+            if each.predicted_speedup is not None
+            else with_reason(without_gain(each, code, reason))
+        )
+        for each in verdict.advice
     )
     run = replace(run, summary=run.summary.replace(verdict=verdict.replace(advice=advice)))
     return _with_replay(run, ReplayRecord(baseline_error, reason, code), run.summary.steps.causes)
@@ -82,7 +122,9 @@ def _without(run: Run, code: NoGain, reason: str, baseline_error: float | None =
 
 def _with_replay(run: Run, record: ReplayRecord, causes: tuple[CauseShare, ...]) -> Run:
     summary = run.summary
-    return replace(run, summary=summary.replace(replay=record, steps=summary.steps.replace(causes=causes)))
+    return replace(
+        run, summary=summary.replace(replay=record, steps=summary.steps.replace(causes=causes))
+    )
 
 
 def _with_gain(entry: CauseShare, found: Gains, recorded: Pipeline) -> CauseShare:
@@ -95,8 +137,15 @@ def _with_gain(entry: CauseShare, found: Gains, recorded: Pipeline) -> CauseShar
 
 
 def _bounded(advice: Advice, run: Run, recorded: Pipeline) -> Advice:
-    """The advice, if it is of what a cause costs, with a range of what a cause may cost: see `Gain.range_up_to`."""
-    if not advice.is_bound or advice.low is None or advice.high is None or advice.predicted_speedup is None:
+    """The advice, if it is of what a cause costs, with a range of what a cause may cost: see
+    `Gain.range_up_to`.
+    """
+    if (
+        not advice.is_bound
+        or advice.low is None
+        or advice.high is None
+        or advice.predicted_speedup is None
+    ):
         return advice
     entry = next((each for each in run.summary.steps.causes if each.cause == advice.cause), None)
     part = 1.0 if advice.part is None else min(1.0, advice.part + (advice.part_error or 0.0))
@@ -107,8 +156,12 @@ def _bounded(advice: Advice, run: Run, recorded: Pipeline) -> Advice:
 
 
 def _most_gain(entry: CauseShare, recorded: Pipeline) -> float:
-    """The part of the time in which the cause was waited for or worked on, and that of the shared cores that it may have used."""
-    workers = sum(max((each.workers for each in rank.iterations), default=0) for rank in recorded.ranks)
+    """The part of the time in which the cause was waited for or worked on, and that of the shared
+    cores that it may have used.
+    """
+    workers = sum(
+        max((each.workers for each in rank.iterations), default=0) for rank in recorded.ranks
+    )
     waited, worked = entry.share or 0.0, (entry.workers_share or 0.0) if workers else 0.0
     used = 0.0
     if recorded.shares_cores and recorded.cores:

@@ -1,4 +1,5 @@
-"""Writes what is derived from descriptions in Python: three C headers, and the tables of FORMAT.md and COLLECTIVES.md.
+"""Writes what is derived from descriptions in Python: three C headers, and the tables of FORMAT.md
+and COLLECTIVES.md.
 
     python -m ioprof.native.generate
 
@@ -50,22 +51,37 @@ def wire_format_header() -> str:
     records = """\
     struct ioprof_record slots[IOPROF_SLOTS];
     unsigned char rest[IOPROF_CHUNK_BYTES - IOPROF_CHUNK_HEADER_BYTES - IOPROF_SLOTS * IOPROF_RECORD_BYTES];
-"""
+"""  # noqa: E501
     parts = [
-        f"/* The bytes of a capture file; FORMAT.md explains them.\n * {_NOTE} The source is ioprof/format/wire_format.py. */",
+        (
+            f"/* The bytes of a capture file; FORMAT.md explains them.\n * {_NOTE} The source is"
+            " ioprof/format/wire_format.py. */"
+        ),
         "#ifndef IOPROF_WIRE_FORMAT_H\n#define IOPROF_WIRE_FORMAT_H\n",
-        '#include "gnu_source.h"\n\n#include <stdatomic.h>\n#include <stddef.h>\n#include <stdint.h>\n',
+        (
+            '#include "gnu_source.h"\n\n#include <stdatomic.h>\n#include <stddef.h>\n#include'
+            " <stdint.h>\n"
+        ),
         *_constants(),
         "\ntypedef _Atomic uint64_t ioprof_counter;\n",
         _struct("file_header", wire_format.FILE_HEADER),
         _struct("record", wire_format.RECORD),
         _struct("chunk", wire_format.CHUNK_HEADER, records),
         '_Static_assert(sizeof(struct ioprof_chunk) == IOPROF_CHUNK_BYTES, "size of a chunk");',
-        '_Static_assert(offsetof(struct ioprof_chunk, slots) == IOPROF_CHUNK_HEADER_BYTES, "slots follow the chunk header");',
+        (
+            "_Static_assert(offsetof(struct ioprof_chunk, slots) == IOPROF_CHUNK_HEADER_BYTES,"
+            ' "slots follow the chunk header");'
+        ),
         '_Static_assert(sizeof(struct ioprof_record) == IOPROF_RECORD_BYTES, "size of a record");',
-        f'_Static_assert(sizeof(struct ioprof_file_header) == {size_of(wire_format.FILE_HEADER)}, "size of the file header");',
+        (
+            "_Static_assert(sizeof(struct ioprof_file_header) =="
+            f' {size_of(wire_format.FILE_HEADER)}, "size of the file header");'
+        ),
         '_Static_assert(sizeof(ioprof_counter) == 8, "atomic counters are plain words");',
-        '_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "capture files are little-endian");\n',
+        (
+            '_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "capture files are'
+            ' little-endian");\n'
+        ),
         _empty_record(),
         *_enumerations(),
         "#endif\n",
@@ -77,16 +93,23 @@ def _constants() -> Iterator[str]:
     letters = ", ".join(f"'{letter}'" for letter in wire_format.MAGIC.decode())
     yield f"#define IOPROF_MAGIC_BYTES {{{letters}}}"
     for name in (
-        "FORMAT_VERSION", "HEADER_BYTES", "CHUNK_BYTES", "CHUNK_HEADER_BYTES", "RECORD_BYTES", "SLOTS", "STRING_BYTES",
+        "FORMAT_VERSION",
+        "HEADER_BYTES",
+        "CHUNK_BYTES",
+        "CHUNK_HEADER_BYTES",
+        "RECORD_BYTES",
+        "SLOTS",
+        "STRING_BYTES",
         "WINDOW_CHUNKS",
-    ):  # fmt: skip
+    ):
         yield f"#define IOPROF_{name} {getattr(wire_format, name)}"
 
 
 def _struct(name: str, fields: Structure, more: str = "") -> str:
     members = "".join(f"    {_declaration(field, type_)};\n" for field, type_, _ in fields)
     checks = "".join(
-        f'_Static_assert(offsetof(struct ioprof_{name}, {field}) == {offset_of(fields, field)}, "offset of {field}");\n'
+        f"_Static_assert(offsetof(struct ioprof_{name}, {field}) == {offset_of(fields, field)},"
+        f' "offset of {field}");\n'
         for field, _, _ in fields
     )
     return f"struct ioprof_{name} {{\n{members}{more}}};\n{checks}"
@@ -100,8 +123,14 @@ def _declaration(name: str, type_: str) -> str:
 
 
 def _empty_record() -> str:
-    """All fields that a string or owner record leaves unset are -1; times, kind and source are 0."""
-    names = [name for name, type_, _ in wire_format.RECORD if type_.startswith("int") and not name.endswith("_ns")]
+    """All fields that a string or owner record leaves unset are -1; times, kind and source are
+    0.
+    """
+    names = [
+        name
+        for name, type_, _ in wire_format.RECORD
+        if type_.startswith("int") and not name.endswith("_ns")
+    ]
     values = ", ".join(f".{name} = -1" for name in names)
     return f"#define IOPROF_EMPTY_RECORD \\\n    ((struct ioprof_record){{{values}}})\n"
 
@@ -115,7 +144,9 @@ def _enumerations() -> Iterator[str]:
     yield _enumeration("noted", schema.NOTED, [1 << bit for bit in range(len(schema.NOTED))])
 
 
-def _enumeration(name: str, words: Sequence[str], values: Sequence[int] | None = None, tag: str = "") -> str:
+def _enumeration(
+    name: str, words: Sequence[str], values: Sequence[int] | None = None, tag: str = ""
+) -> str:
     members = ", ".join(
         f"{name.upper()}_{re.sub(r'[^A-Z0-9]+', '_', word.upper())} = {value}"
         for word, value in zip(words, values or range(len(words)), strict=True)
@@ -134,16 +165,25 @@ def collective_format_header() -> str:
     """The constants and structures of a collective file in C, with assertions of every offset."""
     letters = ", ".join(f"'{letter}'" for letter in collective_format.MAGIC.decode())
     numbers = (
-        "COLLECTIVE_VERSION", "NUM_COMMUNICATORS", "WINDOW_RECORDS", "FIRST_RECORD", "HAS_GPU_TIME", "GRAPH_FLAG",
-        "COPY_ENGINE_FLAG", "NO_PEER",
-    )  # fmt: skip
+        "COLLECTIVE_VERSION",
+        "NUM_COMMUNICATORS",
+        "WINDOW_RECORDS",
+        "FIRST_RECORD",
+        "HAS_GPU_TIME",
+        "GRAPH_FLAG",
+        "COPY_ENGINE_FLAG",
+        "NO_PEER",
+    )
     structures = {
         "collective_header": collective_format.HEADER,
         "communicator": collective_format.COMMUNICATOR,
         "collective_record": collective_format.RECORD,
     }
     parts = [
-        f"/* The bytes of a collective file; see COLLECTIVES.md.\n * {_NOTE} The source is ioprof/format/collective_format.py. */",
+        (
+            f"/* The bytes of a collective file; see COLLECTIVES.md.\n * {_NOTE} The source is"
+            " ioprof/format/collective_format.py. */"
+        ),
         "#ifndef IOPROF_COLLECTIVE_FORMAT_H\n#define IOPROF_COLLECTIVE_FORMAT_H\n",
         '#include "wire_format.h"\n',
         f"#define COLLECTIVE_MAGIC_BYTES {{{letters}}}",
@@ -158,7 +198,9 @@ def collective_format_header() -> str:
         _enumeration("record", collective_format.RECORD_KINDS, tag="collective_record_kind"),
         _enumeration("function", collective_format.FUNCTIONS),
         "#define FUNCTION_NAMES \\\n"
-        + " \\\n".join(f'    [FUNCTION_{name.upper()}] = "{name}",' for name in collective_format.FUNCTIONS[1:]),
+        + " \\\n".join(
+            f'    [FUNCTION_{name.upper()}] = "{name}",' for name in collective_format.FUNCTIONS[1:]
+        ),
         "",
         "#endif\n",
     ]
@@ -166,10 +208,12 @@ def collective_format_header() -> str:
 
 
 def file_system_header() -> str:
-    """Per statfs magic number, what the block counters say of a read and whether RWF_NOWAIT is tried, as a list for C.
+    """Per statfs magic number, what the block counters say of a read and whether RWF_NOWAIT is
+    tried, as a list for C.
 
-    A magic number that several types share is tried where any of them is known to answer. Types of unknown accounting are left out:
-    unknown is the answer for a magic number that is not in the list.
+    A magic number that several types share is tried where any of them is known to answer. Types of
+    unknown accounting are left out: unknown is the answer for a magic number that is not in the
+    list.
     """
     rows: dict[int, list[str]] = {}
     for name, known in {"fuse": file_systems.type_of("fuse"), **file_systems.TYPES}.items():
@@ -180,7 +224,10 @@ def file_system_header() -> str:
         types = [known for name in names if (known := file_systems.type_of(name)) is not None]
         (accounting,) = {known.accounting for known in types}
         nowait = "true" if any(known.answers_nowait for known in types) else "false"
-        lines.append(f"    FILE_SYSTEM({magic:#010x}, ACCOUNTING_{accounting.upper()}, {nowait}) /* {', '.join(names)} */")
+        lines.append(
+            f"    FILE_SYSTEM({magic:#010x}, ACCOUNTING_{accounting.upper()}, {nowait}) /*"
+            f" {', '.join(names)} */"
+        )
     table = " \\\n".join(["#define FILE_SYSTEM_TABLE(FILE_SYSTEM)", *lines])
     return f"""\
 /* File systems by the magic number of statfs(2): FILE_SYSTEM(magic, accounting, whether RWF_NOWAIT is tried).
@@ -191,16 +238,24 @@ def file_system_header() -> str:
 {table}
 
 #endif
-"""
+"""  # noqa: E501
 
 
-# ------------------------------------------------------------------------------------------------ FORMAT.md
+# ---------------------------------------------------------------------------------------- FORMAT.md
 
 
 def format_page(text: str) -> str:
-    """FORMAT.md with its constants and tables as they are in `wire_format`; the rest stays as it is written."""
+    """FORMAT.md with its constants and tables as they are in `wire_format`; the rest stays as it is
+    written.
+    """
     for name, fields in _STRUCTURES.items():
-        table = "\n".join(["| offset | size | field | type | meaning |", "|---:|---:|---|---|---|", *_rows(fields)])
+        table = "\n".join(
+            [
+                "| offset | size | field | type | meaning |",
+                "|---:|---:|---|---|---|",
+                *_rows(fields),
+            ]
+        )
         text = re.sub(
             rf"(<!-- {name} -->\n).*?(<!-- end -->)",
             lambda found, table=table: f"{found[1]}\n{table}\n\n{found[2]}",  # type: ignore[misc]
@@ -214,7 +269,10 @@ def format_page(text: str) -> str:
 def _rows(fields: Structure) -> Iterator[str]:
     for name, type_, meaning in fields:
         kind, _ = array_type(type_)
-        yield f"| {offset_of(fields, name)} | {type_size(type_)} | `{name}` | {kind.replace('atomic64', 'uint64')} | {meaning} |"
+        yield (
+            f"| {offset_of(fields, name)} | {type_size(type_)} | `{name}` |"
+            f" {kind.replace('atomic64', 'uint64')} | {meaning} |"
+        )
 
 
 if __name__ == "__main__":

@@ -26,7 +26,12 @@ from ioprof.recording.lifecycle import Recording, initial_record
 from ioprof.recording.parts import is_launched, name_of_job
 from ioprof.recording.run_folder import begin_job_log, check_output
 from ioprof.recording.signal_forwarding import SignalForwarder, forwarded_signals
-from ioprof.recording.signals_given import children_waited_for, signals_as_given, signals_blocked, signals_ignored_by_caller
+from ioprof.recording.signals_given import (
+    children_waited_for,
+    signals_as_given,
+    signals_blocked,
+    signals_ignored_by_caller,
+)
 from ioprof.recording.unrecorded import as_script, begun
 from ioprof.reporter import SILENT, Reporter
 
@@ -37,7 +42,9 @@ _SIGNALLED: Final = 128
 
 
 def default_run_folder(environment: Mapping[str, str]) -> Path:
-    """`runs/JOB` where a launcher started several tasks, so that all have the same, else `runs/TIME`."""
+    """`runs/JOB` where a launcher started several tasks, so that all have the same, else
+    `runs/TIME`.
+    """
     return Path("runs") / (name_of_job(environment) or time.strftime("%Y%m%d-%H%M%S"))
 
 
@@ -72,22 +79,32 @@ def record_command(
     in_series: bool = False,
     reporter: Reporter = SILENT,
 ) -> "Run":
-    """Run `command` with `environment`, forward signals to it, and make the run folder `out`, also if the command failed.
+    """Run `command` with `environment`, forward signals to it, and make the run folder `out`, also
+    if the command failed.
 
-    Under a launcher or scheduler an `out` that exists is no reason not to start: the run goes to the next name (`attempts`).
+    Under a launcher or scheduler an `out` that exists is no reason not to start: the run goes to
+    the next name (`attempts`).
 
-    `in_series`: for a caller that goes on with further runs. What the command writes goes to the run folder's job.log, it has no
-    input, and an interrupt that it ignored is raised as KeyboardInterrupt once the run folder is whole.
+    `in_series`: for a caller that goes on with further runs. What the command writes goes to the
+    run folder's job.log, it has no input, and an interrupt that it ignored is raised as
+    KeyboardInterrupt once the run folder is whole.
 
-    The command's exit code is in run.json; 128 + N where signal N ended it. Raises `CommandError`, before the command starts, for a
-    program that is not there (exit code 127), a bad `gpu_window` or `keep`, and an `out` that cannot be made or would be
-    overwritten.
+    The command's exit code is in run.json; 128 + N where signal N ended it. Raises `CommandError`,
+    before the command starts, for a program that is not there (exit code 127), a bad `gpu_window`
+    or `keep`, and an `out` that cannot be made or would be overwritten.
     """
     with recorded_command(
-        command, out, environment,
-        force=force, gpu_window=gpu_window, stacks=stacks, keep=keep, keep_arguments=keep_arguments, is_first=not in_series,
+        command,
+        out,
+        environment,
+        force=force,
+        gpu_window=gpu_window,
+        stacks=stacks,
+        keep=keep,
+        keep_arguments=keep_arguments,
+        is_first=not in_series,
         reporter=reporter,
-    ) as ended:  # fmt: skip
+    ) as ended:
         ended.restore_signals()
         run = ended.make_run()
     if in_series and ended.forwarder.interrupted and run.trace.run.status == "complete":
@@ -109,11 +126,13 @@ def recorded_command(
     keep_arguments: bool = False,
     reporter: Reporter = SILENT,
 ) -> Iterator[EndedCommand]:
-    """Run and record a command to its end, for the block, which makes the run folder; see `record_command`.
+    """Run and record a command to its end, for the block, which makes the run folder; see
+    `record_command`.
 
     `is_first`: it is no further run of a series, as `record_command` makes them.
 
-    Whatever fails once the command has been started is raised by `EndedCommand.make_run`, so that the command's exit code is known.
+    Whatever fails once the command has been started is raised by `EndedCommand.make_run`, so that
+    the command's exit code is known.
     """
     _check_program(command, environment)
     gpu.plan(gpu_window)
@@ -128,7 +147,9 @@ def recorded_command(
         check_keeping()
     run = initial_record(command, out, environment, keep_arguments=keep_arguments)
     ignored = signals_ignored_by_caller()
-    recording = Recording(out, force, run, environment, stacks=stacks, keep_ns=keep_ns, reporter=reporter)
+    recording = Recording(
+        out, force, run, environment, stacks=stacks, keep_ns=keep_ns, reporter=reporter
+    )
     with children_waited_for(), ExitStack() as at_end, ExitStack() as signals:
         with _no_reason_for_jobs(environment):
             at_end.enter_context(recording)
@@ -136,8 +157,11 @@ def recorded_command(
         forwarder = signals.enter_context(forwarded_signals())
         try:
             with ExitStack() as samplers, _streams(None if is_first else recording.out) as streams:
-                forwarder.start()  # a program that is not the job's: before page faults are recorded
-                with signals_blocked():  # in their threads: Python handles a signal when the main thread does not wait
+                # a program that is not the job's: before page faults are recorded
+                forwarder.start()
+                with (
+                    signals_blocked()
+                ):  # in their threads: Python handles a signal when the main thread does not wait
                     samplers.enter_context(recording.external_samplers())
                 job_environment = {**recording.environment, preload.GPU_WINDOW_VARIABLE: gpu_window}
                 process = _start(command, job_environment, ignored, streams)
@@ -157,12 +181,16 @@ def recorded_command(
                 recorded = recording.finish()
             return gather_tasks(recorded, out, recording.part, force, reporter)
 
-        yield EndedCommand(process.returncode, recording.spool, recording.out, forwarder, signals.close, make_run)
+        yield EndedCommand(
+            process.returncode, recording.spool, recording.out, forwarder, signals.close, make_run
+        )
 
 
 @contextmanager
 def _no_reason_for_jobs(environment: Mapping[str, str]) -> Iterator[None]:
-    """A run folder that cannot be used ends the command of a user, who can name another; a job of a scheduler runs all the same."""
+    """A run folder that cannot be used ends the command of a user, who can name another; a job of a
+    scheduler runs all the same.
+    """
     try:
         yield
     except CommandError as error:
@@ -180,20 +208,35 @@ def _check_program(command: Sequence[str], environment: Mapping[str, str]) -> No
 
 
 def _start(
-    command: Sequence[str], environment: Mapping[str, str], ignored: frozenset[int], streams: Mapping[str, Any]
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    ignored: frozenset[int],
+    streams: Mapping[str, Any],
 ) -> "subprocess.Popen[bytes]":
-    """Start the command with what this process was given: descriptors, and signals that are ignored.
+    """Start the command with what this process was given: descriptors, and signals that are
+    ignored.
 
     A script that does not name its interpreter is run by the shell, as execvp(3) and shells do.
     """
-    ignore_children = partial(signal.signal, signal.SIGCHLD, signal.SIG_IGN) if signal.SIGCHLD in ignored else None
-    how: dict[str, Any] = {"env": environment, "close_fds": False, "preexec_fn": ignore_children, **streams}
+    ignore_children = (
+        partial(signal.signal, signal.SIGCHLD, signal.SIG_IGN)
+        if signal.SIGCHLD in ignored
+        else None
+    )
+    how: dict[str, Any] = {
+        "env": environment,
+        "close_fds": False,
+        "preexec_fn": ignore_children,
+        **streams,
+    }
     with signals_as_given(ignored) as is_done:
         how["restore_signals"] = not is_done
         try:
             return begun(subprocess.Popen(command, **how))
         except FileNotFoundError:
-            raise CommandError(f"{command[0]}: the interpreter that its first line names is not there", NOT_FOUND) from None
+            raise CommandError(
+                f"{command[0]}: the interpreter that its first line names is not there", NOT_FOUND
+            ) from None
         except PermissionError as error:
             raise CommandError(f"{command[0]}: {error.strerror}", NOT_EXECUTABLE) from None
         except OSError as error:
@@ -205,12 +248,16 @@ def _start(
 def _note_end(recording: Recording, program: str, code: int, forwarder: SignalForwarder) -> None:
     status = "interrupted" if forwarder.interrupted and code else "failed" if code else "complete"
     failures = [_failure(program, code)] if status == "failed" else []
-    recording.end(status=status, failures=failures, exit_code=code if code >= 0 else _SIGNALLED - code)
+    recording.end(
+        status=status, failures=failures, exit_code=code if code >= 0 else _SIGNALLED - code
+    )
 
 
 @contextmanager
 def _streams(out: Path | None) -> Iterator[dict[str, Any]]:
-    """Standard streams of the command, as `Popen` takes them: those of this process, or the job.log of a run folder."""
+    """Standard streams of the command, as `Popen` takes them: those of this process, or the job.log
+    of a run folder.
+    """
     if out is None:
         yield {}
         return
@@ -222,5 +269,7 @@ def _failure(program: str, code: int) -> Failure:
     name = shlex.quote(program)
     if code < 0:
         killed_by = signal_name(-code)
-        return Failure(what=f"{name} was killed by {killed_by}", code=FailureCode.KILLED, signal=killed_by)
+        return Failure(
+            what=f"{name} was killed by {killed_by}", code=FailureCode.KILLED, signal=killed_by
+        )
     return Failure(what=f"{name} exited with {code}", code=FailureCode.ERROR)

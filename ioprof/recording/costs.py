@@ -1,7 +1,7 @@
 """What recording costs on this machine: of one span and of one call, and of both after other work.
 
-It is measured when the first run of this machine ends, which takes half a second, and kept in the user's cache folder until the
-machine boots anew, or another ioprof or Python records.
+It is measured when the first run of this machine ends, which takes half a second, and kept in the
+user's cache folder until the machine boots anew, or another ioprof or Python records.
 """
 
 import hashlib
@@ -22,15 +22,18 @@ from ioprof.instrument.kernel_clocks import boot_id
 
 _COLD_TRIALS: Final = 30
 _BURST: Final = 5
-"""Spans that follow each other after other work: an image is decoded and transformed in a few steps."""
+"""Spans that follow each other after other work: an image is decoded and transformed in a few
+steps."""
 _DISPLACED_BYTES: Final = 8 << 20
-"""Copied before a trial of the cost where caches are cold: more than a core's share of all caches."""
+"""Copied before a trial of the cost where caches are cold: more than a core's share of all
+caches."""
 _MEASUREMENTS: Final = 2
 """Of which the lower counts: other programs can only add to a cost."""
 _NAMES: Final = ("ns_per_span", "ns_per_cold_span", "ns_per_call", "ns_per_cold_call")
 
 Costs = dict[str, float | None]
-"""Nanoseconds by the names of fields of `CaptureRecord`; None: other programs interrupted too many of the trials."""
+"""Nanoseconds by the names of fields of `CaptureRecord`; None: other programs interrupted too many
+of the trials."""
 
 
 def with_costs(capture: CaptureRecord, environment: Mapping[str, str]) -> CaptureRecord:
@@ -51,26 +54,39 @@ def measured_costs(environment: Mapping[str, str]) -> Costs:
     """The costs, measured now; `environment` is that of a job."""
     hot = {
         "ns_per_span": [_or_none(recorder.cost_per_span_ns) for _ in range(_MEASUREMENTS)],
-        "ns_per_call": [_or_none(lambda: cost_per_call_ns(environment)) for _ in range(_MEASUREMENTS)],
+        "ns_per_call": [
+            _or_none(lambda: cost_per_call_ns(environment)) for _ in range(_MEASUREMENTS)
+        ],
     }
-    costs: Costs = {name: min((each for each in found if each is not None), default=None) for name, found in hot.items()}
-    costs["ns_per_cold_span"] = _or_none(lambda: recorder.cost_per_span_ns(_BURST, _COLD_TRIALS, _DISPLACED_BYTES))
+    costs: Costs = {
+        name: min((each for each in found if each is not None), default=None)
+        for name, found in hot.items()
+    }
+    costs["ns_per_cold_span"] = _or_none(
+        lambda: recorder.cost_per_span_ns(_BURST, _COLD_TRIALS, _DISPLACED_BYTES)
+    )
     costs["ns_per_cold_call"] = None
     if costs["ns_per_call"] is not None:
-        costs["ns_per_cold_call"] = _or_none(lambda: cost_per_call_ns(environment, _COLD_TRIALS, 1, _DISPLACED_BYTES))
+        costs["ns_per_cold_call"] = _or_none(
+            lambda: cost_per_call_ns(environment, _COLD_TRIALS, 1, _DISPLACED_BYTES)
+        )
     return costs
 
 
 def _with(capture: CaptureRecord, costs: Mapping[str, float | None]) -> CaptureRecord:
     """Without the costs of calls where the library was not loaded."""
     has_library = capture.library is not False
-    known = {name: costs.get(name) if has_library or "call" not in name else None for name in _NAMES}
+    known = {
+        name: costs.get(name) if has_library or "call" not in name else None for name in _NAMES
+    }
     is_known = known["ns_per_span"] and (known["ns_per_call"] or not has_library)
     return capture.replace(**known, cost_reason=None if is_known else Reason.COST_UNRESOLVED)
 
 
 def _or_none(measure: Callable[[], float | None]) -> float | None:
-    """What `measure` returns; None where its files cannot be written, such as on a full disk, which costs no run."""
+    """What `measure` returns; None where its files cannot be written, such as on a full disk, which
+    costs no run.
+    """
     try:
         return measure()
     except OSError:
@@ -79,9 +95,17 @@ def _or_none(measure: Callable[[], float | None]) -> float | None:
 
 def _file(environment: Mapping[str, str]) -> Path:
     """Where the costs of this machine are, by all that they depend on."""
-    libraries = [Path(found) for found in (recorder.native_file(), preload.library()) if found is not None]
+    libraries = [
+        Path(found) for found in (recorder.native_file(), preload.library()) if found is not None
+    ]
     depends_on = [
-        *(os.uname()[:3], boot_id(), sys.version, environment.get("LD_PRELOAD"), recorder.uses_native()),
+        *(
+            os.uname()[:3],
+            boot_id(),
+            sys.version,
+            environment.get("LD_PRELOAD"),
+            recorder.uses_native(),
+        ),
         *((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in libraries),
     ]
     key = hashlib.sha256(repr(depends_on).encode()).hexdigest()[:16]
@@ -92,13 +116,21 @@ def _kept(environment: Mapping[str, str]) -> Costs | None:
     try:
         found = json.loads(read_regular_file(_file(environment)))
         costs = {name: float(found[name]) for name in _NAMES}
-    except (OSError, RuntimeError, ValueError, TypeError, KeyError):  # none, damaged, or no home folder
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+        TypeError,
+        KeyError,
+    ):  # none, damaged, or no home folder
         return None
     return dict(costs) if all(math.isfinite(cost) and cost > 0 for cost in costs.values()) else None
 
 
 def _keep(costs: Costs, environment: Mapping[str, str]) -> None:
-    """For further runs, if all are known; a folder that cannot be written costs them half a second each."""
+    """For further runs, if all are known; a folder that cannot be written costs them half a second
+    each.
+    """
     if None not in costs.values():
         with suppress(OSError, RuntimeError):
             path = _file(environment)

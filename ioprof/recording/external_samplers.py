@@ -1,4 +1,6 @@
-"""What is recorded of a job from outside, in the process that starts it: page faults, samples of host counters and of stacks."""
+"""What is recorded of a job from outside, in the process that starts it: page faults, samples of
+host counters and of stacks.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -6,7 +8,14 @@ from pathlib import Path
 from typing import Final
 
 from ioprof.errors import CaptureError
-from ioprof.format.run_record import CaptureRecord, Damage, FaultRecording, Reason, Sampling, StackSampling
+from ioprof.format.run_record import (
+    CaptureRecord,
+    Damage,
+    FaultRecording,
+    Reason,
+    Sampling,
+    StackSampling,
+)
 from ioprof.instrument import preload, recorder
 from ioprof.instrument.faults import FaultRecorder
 from ioprof.instrument.host import host
@@ -17,9 +26,13 @@ from ioprof.stacks import StackSampler
 
 
 class ExternalSamplers:
-    """Records page faults and samples of a job; `add_to` is complete after the block of `recording`."""
+    """Records page faults and samples of a job; `add_to` is complete after the block of
+    `recording`.
+    """
 
-    def __init__(self, start_faults: Callable[[Path], FaultRecorder] = FaultRecorder, *, stacks: bool = True) -> None:
+    def __init__(
+        self, start_faults: Callable[[Path], FaultRecorder] = FaultRecorder, *, stacks: bool = True
+    ) -> None:
         self._start_faults = start_faults
         self._with_stacks = stacks
         self._stacks: StackSampling | None = None
@@ -28,9 +41,13 @@ class ExternalSamplers:
         self._damaged: tuple[Damage, ...] = ()
 
     def add_to(self, capture: CaptureRecord) -> CaptureRecord:
-        """The record with what was recorded by what, at what cost, and why what was not, or not all of it."""
+        """The record with what was recorded by what, at what cost, and why what was not, or not all
+        of it.
+        """
         damaged = (*capture.damaged, *self._damaged)
-        return capture.replace(faults=self._faults, samplers=self._sampling, damaged=damaged, stacks=self._stacks)
+        return capture.replace(
+            faults=self._faults, samplers=self._sampling, damaged=damaged, stacks=self._stacks
+        )
 
     @contextmanager
     def recording(self, spool: Path) -> Iterator[None]:
@@ -60,7 +77,9 @@ class ExternalSamplers:
         try:
             sampler = Sampler(str(spool)).start()
         except OSError as error:
-            self._sampling = Sampling(reason=f"{error.filename or spool}: {error.strerror or error}")
+            self._sampling = Sampling(
+                reason=f"{error.filename or spool}: {error.strerror or error}"
+            )
             return
 
         def stop() -> None:
@@ -90,8 +109,16 @@ _NOT_BUILT: Final = "the capture library is not built: install a C compiler and 
 
 
 def capture_record(environment: Mapping[str, str], program: str | None = None) -> CaptureRecord:
-    """What is known before a job starts of how it will be recorded; `program` is the one that it starts."""
-    why_not = _NOT_BUILT if preload.library() is None else None if program is None else why_not_loaded(program, environment)
+    """What is known before a job starts of how it will be recorded; `program` is the one that it
+    starts.
+    """
+    why_not = (
+        _NOT_BUILT
+        if preload.library() is None
+        else None
+        if program is None
+        else why_not_loaded(program, environment)
+    )
     recorded = CaptureRecord(
         native=recorder.uses_native(),
         library=why_not is None,
@@ -104,7 +131,9 @@ def capture_record(environment: Mapping[str, str], program: str | None = None) -
 
 
 def _collectives_reason(environment: Mapping[str, str]) -> Reason | None:
-    """Why the job's NCCL does not load the plugin of ioprof; None: it does, if the job uses NCCL."""
+    """Why the job's NCCL does not load the plugin of ioprof; None: it does, if the job uses
+    NCCL.
+    """
     plugin, named = preload.nccl_plugin(), environment.get(preload.NCCL_PLUGIN_VARIABLE)
     if plugin is not None and named == str(plugin):
         return None

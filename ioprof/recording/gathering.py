@@ -1,4 +1,6 @@
-"""One run folder of the parts that several hosts recorded, or of a recording whose ioprof was killed."""
+"""One run folder of the parts that several hosts recorded, or of a recording whose ioprof was
+killed.
+"""
 
 import os
 import re
@@ -12,7 +14,13 @@ from ioprof.errors import CommandError, IoprofError
 from ioprof.format.run_record import Failure, FailureCode
 from ioprof.recording.keeping import may_repeat_drops, repeat_drops
 from ioprof.recording.parts import Part, parts_folder, parts_in, whole_of
-from ioprof.recording.pending_run import InterruptedRecording, interrupted_recording, is_abandoned, is_pending, remove_marker
+from ioprof.recording.pending_run import (
+    InterruptedRecording,
+    interrupted_recording,
+    is_abandoned,
+    is_pending,
+    remove_marker,
+)
 from ioprof.recording.run_folder import MARKER, RUN_FILES, check_output, create_output
 from ioprof.recording.spool import left_text, remove_spool
 from ioprof.reporter import SILENT, Reporter
@@ -22,67 +30,110 @@ if TYPE_CHECKING:
     from ioprof.format.trace import Trace
 
 GATHER_TIMEOUT_S: Final = 30.0
-"""How long the first task waits for the parts of the others after its own. Tasks of one training end within seconds."""
+"""How long the first task waits for the parts of the others after its own. Tasks of one training
+end within seconds."""
 _BEGUN_TIMEOUT_S: Final = 5.0
-"""How long it waits for a task that has not begun to record; tasks of one training begin before the first ends."""
+"""How long it waits for a task that has not begun to record; tasks of one training begin before the
+first ends."""
 _POLL_S: Final = 0.2
 _UNKNOWN_END: Final = Failure(
-    what="ioprof was killed before the job ended; how the job ended is not known", code=FailureCode.RECORDER_KILLED
+    what="ioprof was killed before the job ended; how the job ended is not known",
+    code=FailureCode.RECORDER_KILLED,
 )
 
 
-def gather(folders: Sequence[Path], out: Path | None = None, force: bool = False, reporter: Reporter = SILENT) -> "Run":
-    """Make one run folder of a run that was recorded in parts, of single parts, or of one recording that was not finished.
+def gather(
+    folders: Sequence[Path],
+    out: Path | None = None,
+    force: bool = False,
+    reporter: Reporter = SILENT,
+) -> "Run":
+    """Make one run folder of a run that was recorded in parts, of single parts, or of one recording
+    that was not finished.
 
-    `out` is the run folder to make; by default it follows from the name of the parts' folder. Raises `CommandError` where there is
-    nothing to gather, where a part is missing, and where `out` would be overwritten without `force`.
+    `out` is the run folder to make; by default it follows from the name of the parts' folder.
+    Raises `CommandError` where there is nothing to gather, where a part is missing, and where `out`
+    would be overwritten without `force`.
     """
     if len(folders) == 1 and is_pending(folders[0]):
         parts = []
     else:
-        parts = list(folders) if len(folders) > 1 else parts_in(folders[0]) or parts_in(parts_folder(folders[0]))
-    recorded = _merge(folders, parts, out, force, reporter) if parts else _complete(folders[0], out, force, reporter)
+        parts = (
+            list(folders)
+            if len(folders) > 1
+            else parts_in(folders[0]) or parts_in(parts_folder(folders[0]))
+        )
+    recorded = (
+        _merge(folders, parts, out, force, reporter)
+        if parts
+        else _complete(folders[0], out, force, reporter)
+    )
     reporter.say(f"run folder: {recorded.folder}")
     return recorded
 
 
-def gather_tasks(recorded: "Run", out: Path, part: Part | None, force: bool, reporter: Reporter = SILENT) -> "Run":
-    """Of the first task of a launcher the run `out` of all tasks, once they have ended; of others their own part, `recorded`.
+def gather_tasks(
+    recorded: "Run", out: Path, part: Part | None, force: bool, reporter: Reporter = SILENT
+) -> "Run":
+    """Of the first task of a launcher the run `out` of all tasks, once they have ended; of others
+    their own part, `recorded`.
 
-    A task whose part does not appear in time, because its host or its ioprof is gone, costs the others nothing: their parts stay.
+    A task whose part does not appear in time, because its host or its ioprof is gone, costs the
+    others nothing: their parts stay.
     """
     if part is None or part.number != 0:
         return recorded
     begin_s = time.monotonic()
     while missing := set(range(part.of)) - _part_numbers(parts_folder(out), ended=True):
         has_begun = missing <= _part_numbers(parts_folder(out), ended=False)
-        if (waited_s := time.monotonic() - begin_s) > (GATHER_TIMEOUT_S if has_begun else _BEGUN_TIMEOUT_S):
+        if (waited_s := time.monotonic() - begin_s) > (
+            GATHER_TIMEOUT_S if has_begun else _BEGUN_TIMEOUT_S
+        ):
             numbers = ", ".join(map(str, sorted(missing)))
-            reporter.say(f"part {numbers} of {part.of} is not there {waited_s:.0f} s after this one; its task may be lost")
+            reporter.say(
+                f"part {numbers} of {part.of} is not there {waited_s:.0f} s after this one; its"
+                " task may be lost"
+            )
             return recorded
         time.sleep(_POLL_S)
     try:
         return gather([out], force=force, reporter=reporter)
-    except IoprofError as error:  # the parts are whole, and the job's result is not to be lost with the merged run
+    except (
+        IoprofError
+    ) as error:  # the parts are whole, and the job's result is not to be lost with the merged run
         reporter.say(f"the parts were not gathered: {error}")
         return recorded
 
 
 def _part_numbers(folder: Path, *, ended: bool) -> set[int]:
-    """The numbers of the parts in the folder; with `ended` of those that are complete, or whose ioprof on this host is gone."""
-    names = [name for name in (os.listdir(folder) if folder.is_dir() else []) if re.match(r"\d{1,7}-", name, re.ASCII)]
+    """The numbers of the parts in the folder; with `ended` of those that are complete, or whose
+    ioprof on this host is gone.
+    """
+    names = [
+        name
+        for name in (os.listdir(folder) if folder.is_dir() else [])
+        if re.match(r"\d{1,7}-", name, re.ASCII)
+    ]
     parts = {int(name.partition("-")[0]): folder / name for name in names}
-    return {number for number, part in parts.items() if not ended or (part / "run.json").is_file() or is_abandoned(part)}
+    return {
+        number
+        for number, part in parts.items()
+        if not ended or (part / "run.json").is_file() or is_abandoned(part)
+    }
 
 
 def _complete(folder: Path, out: Path | None, force: bool, reporter: Reporter = SILENT) -> "Run":
-    """The run folder of a recording that was not finished, from the capture files of its processes."""
+    """The run folder of a recording that was not finished, from the capture files of its
+    processes.
+    """
     found = interrupted_recording(folder)
     from ioprof.recording.run_writer import make_run_folder
 
     whole = out or found.pending
     if whole is None:
-        raise CommandError(f"{folder}: its run folder is not known; name one: {_gather_to_other(folder)}")
+        raise CommandError(
+            f"{folder}: its run folder is not known; name one: {_gather_to_other(folder)}"
+        )
     if found.spool.resolve() in (whole.resolve(), *whole.resolve().parents):
         raise CommandError(f"{whole}: is in the folder of the capture files; choose another --out")
     if out is not None:
@@ -93,11 +144,16 @@ def _complete(folder: Path, out: Path | None, force: bool, reporter: Reporter = 
         repeat_drops(found.spool)
     elif may_repeat_drops(found.spool):
         raise CommandError(
-            f"{found.doubt}: of its spans some were to be dropped (--keep); gather it with the ioprof that recorded it"
+            f"{found.doubt}: of its spans some were to be dropped (--keep); gather it with the"
+            " ioprof that recorded it"
         )
     if out is not None:
         create_output(out, force)
-    run = found.run if found.run.status != "running" else found.run.replace(status="failed", failures=(_UNKNOWN_END,))
+    run = (
+        found.run
+        if found.run.status != "running"
+        else found.run.replace(status="failed", failures=(_UNKNOWN_END,))
+    )
     made = make_run_folder(found.spool, whole, run)
     for line in _remove_recording(found, whole):
         reporter.say(line)
@@ -112,21 +168,29 @@ def _check_nothing_there(whole: Path, doubt: str, folder: Path) -> None:
     """CommandError if a run file is there already, which may be anybody's."""
     there = next((name for name in RUN_FILES if os.path.lexists(whole / name)), None)
     if there is not None:
-        raise CommandError(f"{whole}: has {there}, which is not replaced, since {doubt}; {_gather_to_other(folder)}")
+        raise CommandError(
+            f"{whole}: has {there}, which is not replaced, since {doubt};"
+            f" {_gather_to_other(folder)}"
+        )
 
 
 def _remove_recording(found: InterruptedRecording, whole: Path) -> Iterator[str]:
     """Remove what is not needed once the run folder is there; yields a line for what stays."""
     if found.origin is None:
         marker = f" {shlex.quote(str(whole / MARKER))}" if found.pending == whole else ""
-        yield f"not removed, since {found.doubt}; if you do not need it: rm -r {shlex.quote(str(found.spool))}{marker}"
+        yield (
+            f"not removed, since {found.doubt}; if you do not need it: rm -r"
+            f" {shlex.quote(str(found.spool))}{marker}"
+        )
         return
     remove_marker(whole, found.origin)
     if left := remove_spool(found.spool, found.origin):
         yield left_text(found.spool, left)
 
 
-def _merge(folders: Sequence[Path], parts: list[Path], out: Path | None, force: bool, reporter: Reporter) -> "Run":
+def _merge(
+    folders: Sequence[Path], parts: list[Path], out: Path | None, force: bool, reporter: Reporter
+) -> "Run":
     """One run folder of all parts, which stay as they are."""
     from ioprof.analysis.run import Run
     from ioprof.ingest.merging import merge_parts, missing_parts
@@ -136,7 +200,8 @@ def _merge(folders: Sequence[Path], parts: list[Path], out: Path | None, force: 
     whole = out or (whole_of(parts[0].parent) if len(folders) == 1 else None)
     if whole is None:
         raise CommandError(
-            f"{folders[0]}: where does the run go? name a folder: ioprof gather {shlex.join(map(str, folders))} --out RUN"
+            f"{folders[0]}: where does the run go? name a folder: ioprof gather"
+            f" {shlex.join(map(str, folders))} --out RUN"
         )
     check_output(whole, force)
     traces = [_load_part(folder, reporter) for folder in parts]
@@ -144,20 +209,27 @@ def _merge(folders: Sequence[Path], parts: list[Path], out: Path | None, force: 
         numbers = ", ".join(map(str, missing))
         these = f"ioprof gather {shlex.join(map(str, parts))} --out {shlex.quote(str(whole))}"
         raise CommandError(
-            f"{parts[0].parent}: part {numbers} of the job is not there (yet); wait for it, or go on without: {these}"
+            f"{parts[0].parent}: part {numbers} of the job is not there (yet); wait for it, or go"
+            f" on without: {these}"
         )
     recorded = with_gains(Run.of(merge_parts(traces, whole.resolve().name), whole), is_asked=False)
     create_output(whole, force)
     write_run_folder(recorded, whole)
     if len(folders) == 1:
-        reporter.say(f"the parts are not needed any more: rm -r {shlex.quote(str(parts[0].parent))}")
+        reporter.say(
+            f"the parts are not needed any more: rm -r {shlex.quote(str(parts[0].parent))}"
+        )
     return recorded
 
 
 def _load_part(folder: Path, reporter: Reporter) -> "Trace":
-    """A part; one of which not all that was recorded is there is completed first, if its spool is on this host."""
+    """A part; one of which not all that was recorded is there is completed first, if its spool is
+    on this host.
+    """
     from ioprof.format.trace import Trace
 
-    if is_pending(folder) and not (folder / "run.json").is_file():  # with that it has all that was recorded
+    if (
+        is_pending(folder) and not (folder / "run.json").is_file()
+    ):  # with that it has all that was recorded
         return _complete(folder, None, force=False, reporter=reporter).trace
     return Trace.load(folder)

@@ -42,26 +42,39 @@ class CpuMeter:
         self._begin = _cpu_seconds()
 
     def others_ratio(self, not_waited_for_s: float = 0.0) -> float:
-        """Share, 0 to 1, of all CPU time since the meter was made that was neither idle nor used by this process and its children.
+        """Share, 0 to 1, of all CPU time since the meter was made that was neither idle nor used by
+        this process and its children.
 
-        Time that the hypervisor took away ("steal") counts as used by others. High: the run's rates depend on other programs.
-        Children count once they were waited for: those of a process that was killed never are, and would count as others.
-        `not_waited_for_s` is what own children used that still run.
+        Time that the hypervisor took away ("steal") counts as used by others. High: the run's rates
+        depend on other programs. Children count once they were waited for: those of a process that
+        was killed never are, and would count as others. `not_waited_for_s` is what own children
+        used that still run.
         """
-        busy_s, own_s, all_s = (now - then for now, then in zip(_cpu_seconds(), self._begin, strict=True))
+        busy_s, own_s, all_s = (
+            now - then for now, then in zip(_cpu_seconds(), self._begin, strict=True)
+        )
         return max(0.0, busy_s - own_s - not_waited_for_s) / all_s if all_s > 0 else 0.0
 
 
 def _cpu_seconds() -> tuple[float, float, float]:
     """CPU seconds so far: busy (whole host), own, and all."""
     times = psutil.cpu_times()
-    all_s = sum(getattr(times, name) for name in ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal"))
+    all_s = sum(
+        getattr(times, name)
+        for name in ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
+    )
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return all_s - times.idle - times.iowait, sum(usage.ru_utime + usage.ru_stime for usage in usages), all_s
+    return (
+        all_s - times.idle - times.iowait,
+        sum(usage.ru_utime + usage.ru_stime for usage in usages),
+        all_s,
+    )
 
 
 def gpus() -> list[str]:
-    """Names of this host's NVIDIA GPUs; empty where there is no driver, or where it does not answer."""
+    """Names of this host's NVIDIA GPUs; empty where there is no driver, or where it does not
+    answer.
+    """
     try:
         pynvml.nvmlInit()
         handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
@@ -73,8 +86,14 @@ def gpus() -> list[str]:
 
 
 def versions() -> dict[str, str | None]:
-    """Versions of ioprof, Python and the libraries that a run depends on; null for one that is not installed."""
-    return {"ioprof": __version__, "python": sys.version.split()[0], **{name: _version(name) for name in _PACKAGES}}
+    """Versions of ioprof, Python and the libraries that a run depends on; null for one that is not
+    installed.
+    """
+    return {
+        "ioprof": __version__,
+        "python": sys.version.split()[0],
+        **{name: _version(name) for name in _PACKAGES},
+    }
 
 
 def recorded_variables(environment: Mapping[str, str]) -> dict[str, str]:

@@ -1,4 +1,6 @@
-"""Ctrl-C, SIGTERM and SIGHUP while a job is recorded: counted, and acted upon where nothing is lost by it."""
+"""Ctrl-C, SIGTERM and SIGHUP while a job is recorded: counted, and acted upon where nothing is lost
+by it.
+"""
 
 import signal
 import sys
@@ -22,7 +24,9 @@ class Interrupts:
     def note(self, number: int, _frame: FrameType | None) -> None:
         """The handler of the signals."""
         if number == signal.SIGHUP and self.count:
-            return  # a terminal that closes sends it twice: the kernel to the job, and the shell to its jobs
+            # a terminal that closes sends it twice: the kernel to the job, and the shell to its
+            # jobs
+            return
         self.count += 1
         if self._raising and self.count > 1:
             self._raised = True
@@ -32,12 +36,15 @@ class Interrupts:
     def raising(self) -> Iterator[None]:
         """The second signal raises KeyboardInterrupt in this block; the first never does.
 
-        So do other errors from then on: native code that called back into Python may replace the KeyboardInterrupt by an error of
-        its own, or drop it. If it was dropped the block goes on, nothing is printed about it, and the next signal raises again.
+        So do other errors from then on: native code that called back into Python may replace the
+        KeyboardInterrupt by an error of its own, or drop it. If it was dropped the block goes on,
+        nothing is printed about it, and the next signal raises again.
         """
         self._raising = True
         print_lost = sys.unraisablehook
-        sys.unraisablehook = lambda lost: None if issubclass(lost.exc_type, KeyboardInterrupt) else print_lost(lost)
+        sys.unraisablehook = lambda lost: (
+            None if issubclass(lost.exc_type, KeyboardInterrupt) else print_lost(lost)
+        )
         try:
             yield
         except Exception:
@@ -59,7 +66,9 @@ def count_interrupts() -> Iterator[Interrupts]:
 
 @contextmanager
 def interrupted_by_any() -> Iterator[None]:
-    """Have SIGTERM and SIGHUP raise KeyboardInterrupt in this block, as Ctrl-C does, so that what it has to remove is removed."""
+    """Have SIGTERM and SIGHUP raise KeyboardInterrupt in this block, as Ctrl-C does, so that what
+    it has to remove is removed.
+    """
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -69,8 +78,11 @@ def interrupted_by_any() -> Iterator[None]:
 
 
 @contextmanager
-def handle_signals(numbers: Iterable[int], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Give these signals to `handler` in this block; those that were ignored before (`nohup`, a shell's `&`) stay ignored.
+def handle_signals(
+    numbers: Iterable[int], handler: Callable[[int, FrameType | None], None]
+) -> Iterator[None]:
+    """Give these signals to `handler` in this block; those that were ignored before (`nohup`, a
+    shell's `&`) stay ignored.
 
     Does nothing outside of the main thread, where Python permits no handlers.
     """

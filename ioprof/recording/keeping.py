@@ -1,7 +1,9 @@
-"""Keeps the last minutes of a recording and the sums of all of it (`ioprof record --keep`), while the job goes on.
+"""Keeps the last minutes of a recording and the sums of all of it (`ioprof record --keep`), while
+the job goes on.
 
-A thread of the process that records looks at the capture files from time to time, adds up what is older than the window, and makes
-holes where it was (`ingest/dropping.py`). The job's processes do nothing for it.
+A thread of the process that records looks at the capture files from time to time, adds up what is
+older than the window, and makes holes where it was (`ingest/dropping.py`). The job's processes do
+nothing for it.
 """
 
 import os
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
     from ioprof.ingest.kept_state import KeptState
 
 SHORTEST_S: Final = 5.0
-"""A window must have some steps, and `ioprof watch`, which looks every 5 s, must see spans before they are dropped."""
+"""A window must have some steps, and `ioprof watch`, which looks every 5 s, must see spans before
+they are dropped."""
 LONGEST_S: Final = 30 * 86400.0
 _UNITS: Final = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 _EXAMPLE: Final = "type it as --keep 10m (s, m, h or d)"
@@ -35,15 +38,22 @@ _SLOWEST_S: Final = 5.0
 
 
 def parse_keep(text: str) -> int:
-    """Nanoseconds of a text such as `30s`, `10m`, `1.5h`. Raises `CommandError` for others, and if it is too short or long."""
+    """Nanoseconds of a text such as `30s`, `10m`, `1.5h`. Raises `CommandError` for others, and if
+    it is too short or long.
+    """
     match = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*([a-z]+)\s*", text, re.ASCII)
     if match is None or match[2] not in _UNITS:
         raise CommandError(f"--keep {_shown(text)}: not a length of time; {_EXAMPLE}")
     seconds = float(match[1]) * _UNITS[match[2]]
     if seconds < SHORTEST_S:
-        raise CommandError(f"--keep {_shown(text)}: too short to see steps in; give {SHORTEST_S:.0f}s or more, such as 10m")
+        raise CommandError(
+            f"--keep {_shown(text)}: too short to see steps in; give {SHORTEST_S:.0f}s or more,"
+            " such as 10m"
+        )
     if seconds > LONGEST_S:
-        raise CommandError(f"--keep {_shown(text)}: more than 30 days; leave --keep out to keep all")
+        raise CommandError(
+            f"--keep {_shown(text)}: more than 30 days; leave --keep out to keep all"
+        )
     return round(seconds * 1e9)
 
 
@@ -61,8 +71,13 @@ def check_keeping() -> None:
             file.flush()
             punch_hole(file.fileno(), 0, 4096)
         except OSError as error:
-            what = f"the file system of {tempfile.gettempdir()} cannot free parts of a file ({error.strerror})"
-            raise CommandError(f"--keep: {what}; set TMPDIR to a folder on ext4, xfs, btrfs or tmpfs") from None
+            what = (
+                f"the file system of {tempfile.gettempdir()} cannot free parts of a file"
+                f" ({error.strerror})"
+            )
+            raise CommandError(
+                f"--keep: {what}; set TMPDIR to a folder on ext4, xfs, btrfs or tmpfs"
+            ) from None
 
 
 class Keeper:
@@ -72,7 +87,9 @@ class Keeper:
         from ioprof.ingest.kept_state import KeptState
 
         self._spool = spool
-        self._state = KeptState(host=host(), wall_offset_ns=clock.anchor().offset_ns, keep_ns=keep_ns)
+        self._state = KeptState(
+            host=host(), wall_offset_ns=clock.anchor().offset_ns, keep_ns=keep_ns
+        )
         self._droppers: dict[str, FileDropper] = {}
         self._appended: dict[str, AppendedFile] = {}
         self._every_s = min(_SLOWEST_S, keep_ns / 1e9 / 10)
@@ -170,7 +187,11 @@ class Keeper:
         from ioprof.ingest.job_sums import JobSums
 
         header = file_header(path)
-        if header is None or dropper.num_pending or not (header["closed"] or _has_ended(header, self._state.host)):
+        if (
+            header is None
+            or dropper.num_pending
+            or not (header["closed"] or _has_ended(header, self._state.host))
+        ):
             return False
         sums = JobSums()
         last_ns = dropper.sum_all(sums)
@@ -178,7 +199,10 @@ class Keeper:
         if max(last_ns or 0, changed_ns if last_ns is None else 0) >= before_ns:
             return False
         process = path.stem.rpartition("-")[0]
-        others = {each.name for each in self._spool.glob(f"{process}-*.ring")} - {path.name, *self._state.removing}
+        others = {each.name for each in self._spool.glob(f"{process}-*.ring")} - {
+            path.name,
+            *self._state.removing,
+        }
         own = [] if others else _own_files(self._spool, process)
         if any(_changed_ns(each) >= before_ns for each in own):
             return False
@@ -198,12 +222,16 @@ def _changed_ns(path: Path) -> int:
 
 
 def _own_files(spool: Path, process: str) -> list[Path]:
-    """The other files of a process that has ended, unless they say something of all of the job; `process` is host and id."""
+    """The other files of a process that has ended, unless they say something of all of the job;
+    `process` is host and id.
+    """
     from ioprof.ingest.appended_files import KEPT_SUFFIX
     from ioprof.ingest.process_cpus import THREAD_POOLS
 
     series, facts = spool / f"counters-{process}.jsonl", spool / f"facts-{process}.jsonl"
-    found = [each for each in (series, series.with_name(series.name + KEPT_SUFFIX)) if each.exists()]
+    found = [
+        each for each in (series, series.with_name(series.name + KEPT_SUFFIX)) if each.exists()
+    ]
     with suppress(OSError):
         if all(THREAD_POOLS.encode() in line for line in read_regular_file(facts).splitlines()):
             found.append(facts)
@@ -215,14 +243,18 @@ def _shift_ns(path: Path, state: "KeptState") -> int | None:
     from ioprof.ingest.untrusted_values import anchor_of, text
 
     header = file_header(path)
-    return None if header is None else state.shift_ns(text(bytes(header["host"])), anchor_of(header))
+    return (
+        None if header is None else state.shift_ns(text(bytes(header["host"])), anchor_of(header))
+    )
 
 
 def _has_ended(header: "np.void", own_host: str) -> bool:
     """Whether the process of a capture file's header ran on this host and is gone."""
     from ioprof.ingest.untrusted_values import text
 
-    return text(bytes(header["host"])) == own_host and not Path(f"/proc/{int(header['pid'])}").exists()
+    return (
+        text(bytes(header["host"])) == own_host and not Path(f"/proc/{int(header['pid'])}").exists()
+    )
 
 
 def _drop_gpu_windows(spool: Path, before_ns: int, now_ns: int) -> None:

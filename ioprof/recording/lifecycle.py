@@ -1,4 +1,6 @@
-"""One job's recording, from before the job starts to its run folder; what `ioprof run` and `ioprof record` have in common."""
+"""One job's recording, from before the job starts to its run folder; what `ioprof run` and
+`ioprof record` have in common.
+"""
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,7 +10,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from ioprof import clock
-from ioprof.format.run_record import ClockRecord, CommandTimes, Failure, HostRecord, Record, RunRecord
+from ioprof.format.run_record import (
+    ClockRecord,
+    CommandTimes,
+    Failure,
+    HostRecord,
+    Record,
+    RunRecord,
+)
 from ioprof.instrument import preload
 from ioprof.instrument.kernel_clocks import clock_facts, wall_error_ns
 from ioprof.masking import masked_command
@@ -26,7 +35,13 @@ if TYPE_CHECKING:
     from ioprof.analysis.run import Run
 
 
-def initial_record(command: Sequence[str], out: Path, environment: Mapping[str, str], *, keep_arguments: bool = False) -> RunRecord:
+def initial_record(
+    command: Sequence[str],
+    out: Path,
+    environment: Mapping[str, str],
+    *,
+    keep_arguments: bool = False,
+) -> RunRecord:
     """What is known of any run before it starts; `environment` is that of the process that records.
 
     Secrets in the command are masked unless `keep_arguments`.
@@ -39,8 +54,12 @@ def initial_record(command: Sequence[str], out: Path, environment: Mapping[str, 
         started=clock.wall_text(clock.anchor().wall_ns),
         hosts=(host_record(),),
         versions=versions(),
-        environment={name: printable(value) for name, value in recorded_variables(environment).items()},
-        clocks=ClockRecord.of({"method": "one host, one monotonic clock", "uncertainty_ns": 0, **clock_facts()}),
+        environment={
+            name: printable(value) for name, value in recorded_variables(environment).items()
+        },
+        clocks=ClockRecord.of(
+            {"method": "one host, one monotonic clock", "uncertainty_ns": 0, **clock_facts()}
+        ),
         capture=capture_record(environment, next(iter(command), None)),
     )
 
@@ -53,11 +72,13 @@ def _directory() -> str | None:
 
 
 class Recording:
-    """A recording in its `with` block: a spool while the job runs, a run folder `out` after `finish`.
+    """A recording in its `with` block: a spool while the job runs, a run folder `out` after
+    `finish`.
 
-    An error in the block becomes one that names the folder of the capture files. `run` is what is known of the run so far.
-    With `in_parts`, if a launcher started this command several times, each makes a part of the run, in a folder next to `out`.
-    Without `stacks` no Python stacks are sampled. With `keep_ns` only the last so many nanoseconds are kept, and the sums of all.
+    An error in the block becomes one that names the folder of the capture files. `run` is what is
+    known of the run so far. With `in_parts`, if a launcher started this command several times, each
+    makes a part of the run, in a folder next to `out`. Without `stacks` no Python stacks are
+    sampled. With `keep_ns` only the last so many nanoseconds are kept, and the sums of all.
     """
 
     def __init__(
@@ -78,7 +99,9 @@ class Recording:
         """Which part of the run this is; None: all of it."""
         self._whole = out
         own = run if self.part is None else run.replace(part=self.part.record())
-        self._pending = PendingRun(out if self.part is None else part_folder(out, self.part), force, own)
+        self._pending = PendingRun(
+            out if self.part is None else part_folder(out, self.part), force, own
+        )
         self._base_environment, self._reporter = environment, reporter
         self._samplers = ExternalSamplers(stacks=stacks)
         self._storing = StoringProcess()
@@ -98,13 +121,21 @@ class Recording:
     def __enter__(self) -> "Recording":
         self._pending.begin()
         has_library = self._pending.run.capture.library is not False
-        self.environment = preload.environment(self.spool, self._base_environment, hooks=True, with_library=has_library)
+        self.environment = preload.environment(
+            self.spool, self._base_environment, hooks=True, with_library=has_library
+        )
         return self
 
     @contextmanager
     def external_samplers(self) -> Iterator[None]:
-        """Record page faults and samples of what this thread starts in the block, and when it began and ended."""
-        with self._storing.starting(self.spool), self._samplers.recording(self.spool), self._keeping():
+        """Record page faults and samples of what this thread starts in the block, and when it began
+        and ended.
+        """
+        with (
+            self._storing.starting(self.spool),
+            self._samplers.recording(self.spool),
+            self._keeping(),
+        ):
             start_ns = clock.monotonic_ns()
             try:
                 yield
@@ -125,10 +156,14 @@ class Recording:
                 self._reporter.say(f"--keep: at some time nothing could be dropped: {error}")
 
     def add(self, **fields: Record | None) -> None:
-        """Set fields of the run that became known since it started; also kept if the recording fails."""
+        """Set fields of the run that became known since it started; also kept if the recording
+        fails.
+        """
         self._pending.run = self._pending.run.replace(**fields)
 
-    def end(self, *, status: str, failures: Sequence[Failure], exit_code: int | None = None) -> None:
+    def end(
+        self, *, status: str, failures: Sequence[Failure], exit_code: int | None = None
+    ) -> None:
         """Note how the job ended, and what only the process that waited for it can tell."""
         run = self._pending.run
         self._pending.run = run.replace(
@@ -141,7 +176,9 @@ class Recording:
         )
 
     def kept(self) -> AbstractContextManager[None]:
-        """If the block fails, which may be in another process, the recording stays, and the error says where."""
+        """If the block fails, which may be in another process, the recording stays, and the error
+        says where.
+        """
         return self._pending.kept()
 
     def finish(self) -> "Run":
@@ -149,18 +186,30 @@ class Recording:
         run = self._pending.run
         finished = self._pending.make(run, self._storing, self._with_costs)
         if self._pending.left or self.spool.exists():
-            self._reporter.say(self._pending.left or f"could not be removed, and is not needed any more: {self.spool}")
+            self._reporter.say(
+                self._pending.left
+                or f"could not be removed, and is not needed any more: {self.spool}"
+            )
         self._reporter.say(f"run folder: {self._pending.out}")
         if self.part is not None:
             which = f"which is part {self.part.number + 1} of {self.part.of}"
-            self._reporter.say(f"{which}; when all have ended: ioprof gather {shlex.quote(str(self._whole))}")
+            self._reporter.say(
+                f"{which}; when all have ended: ioprof gather {shlex.quote(str(self._whole))}"
+            )
         return finished
 
     def _with_costs(self, run: RunRecord) -> RunRecord:
-        """With the costs of recording, found when what was recorded is stored, so that it need not wait for that."""
+        """With the costs of recording, found when what was recorded is stored, so that it need not
+        wait for that.
+        """
         return run.replace(capture=with_costs(run.capture, self._base_environment))
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._storing.close()
         if error is not None:
             self._pending.give_up(error)
@@ -174,4 +223,8 @@ class Recording:
     def _with_cpu_of_others(self, host: HostRecord, status: str) -> HostRecord:
         if status == "complete":
             return host.replace(others_cpu_ratio=self._meter.others_ratio(self._storing.cpu_s()))
-        return host.replace(others_cpu_reason="killed processes of the job cannot be distinguished from other programs")
+        return host.replace(
+            others_cpu_reason=(
+                "killed processes of the job cannot be distinguished from other programs"
+            )
+        )

@@ -1,9 +1,13 @@
-"""Runs in parts: a launcher starts `ioprof record` on every host, and each records what runs on its host.
+"""Runs in parts: a launcher starts `ioprof record` on every host, and each records what runs on its
+host.
 
-    srun ioprof record --out RUN -- torchrun ...    makes RUN.parts/0-node1, RUN.parts/1-node2, ...: run folders, each of one task
-    ioprof gather RUN                               makes RUN of them; the first task does it where all have ended in time
+    srun ioprof record --out RUN -- torchrun ...    makes RUN.parts/0-node1, RUN.parts/1-node2, ...:
+                                                    run folders, each of one task
+    ioprof gather RUN                               makes RUN of them; the first task does it where
+                                                    all have ended in time
 
-Without a launcher that numbers its tasks, give each host its own folder: `ioprof record --out RUN.parts/NAME -- ...`.
+Without a launcher that numbers its tasks, give each host its own folder:
+`ioprof record --out RUN.parts/NAME -- ...`.
 """
 
 import os
@@ -25,10 +29,18 @@ _TASKS: Final = (
     ("JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_RANK"),
     ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
 )
-"""Variables in which a launcher stores the number of tasks that it started, and the number of this one. torchrun comes first, and
-Slurm last, since mpirun may run under it. Of Slurm's variables only those that srun sets and sbatch does not, because a job's
-script runs once."""
-_JOBS: Final = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID", "PMIX_NAMESPACE", "PMI_JOBID", "TORCHELASTIC_RUN_ID")
+"""Variables in which a launcher stores the number of tasks that it started, and the number of this
+one. torchrun comes first, and Slurm last, since mpirun may run under it. Of Slurm's variables only
+those that srun sets and sbatch does not, because a job's script runs once."""
+_JOBS: Final = (
+    "SLURM_JOB_ID",
+    "PBS_JOBID",
+    "LSB_JOBID",
+    "JOB_ID",
+    "PMIX_NAMESPACE",
+    "PMI_JOBID",
+    "TORCHELASTIC_RUN_ID",
+)
 _MOST_DIGITS: Final = 7
 
 
@@ -57,13 +69,17 @@ def own_part(environment: Mapping[str, str]) -> Part | None:
 
 
 def is_launched(environment: Mapping[str, str]) -> bool:
-    """Whether a launcher or scheduler started this: no user waits who could type the command again."""
+    """Whether a launcher or scheduler started this: no user waits who could type the command
+    again.
+    """
     names = (*_JOBS, *(size for size, _ in _TASKS))
     return any(environment.get(name) for name in names)
 
 
 def name_of_job(environment: Mapping[str, str]) -> str | None:
-    """Name for the run of several tasks that have no --out: the same for all tasks. None if there is one task."""
+    """Name for the run of several tasks that have no --out: the same for all tasks. None if there
+    is one task.
+    """
     part = own_part(environment)
     return re.sub(r"[^\w.-]+", "-", part.job, flags=re.ASCII) if part and part.job else None
 
@@ -84,7 +100,9 @@ def whole_of(parts: Path) -> Path | None:
     """The run that a folder of parts is of, by its name."""
     name = parts.resolve().name
     return (
-        parts.resolve().with_name(name.removesuffix(PARTS_SUFFIX)) if name.endswith(PARTS_SUFFIX) and name != PARTS_SUFFIX else None
+        parts.resolve().with_name(name.removesuffix(PARTS_SUFFIX))
+        if name.endswith(PARTS_SUFFIX) and name != PARTS_SUFFIX
+        else None
     )
 
 
@@ -95,7 +113,9 @@ def parts_in(folder: Path) -> list[Path]:
 
 
 def _job(environment: Mapping[str, str]) -> str | None:
-    named = (name for name in _JOBS if environment.get(name, "none") != "none")  # torchrun's number without --rdzv-id
+    named = (
+        name for name in _JOBS if environment.get(name, "none") != "none"
+    )  # torchrun's number without --rdzv-id
     job = next((f"{name}={environment[name]}" for name in named if environment[name]), None)
     step = environment.get("SLURM_STEP_ID")
     return f"{job} step {step}" if job and step else job

@@ -1,8 +1,9 @@
 """A recording that is not a run folder yet.
 
-The spool is on the host that records; it holds `JOB`, all that is known of the run so far. The run folder, which may be on another
-file system, holds `MARKER`, which names the spool. So `ioprof gather` can make the run folder if ioprof is killed. Both hold
-the same random token, since a folder that comes from somebody else may name any path.
+The spool is on the host that records; it holds `JOB`, all that is known of the run so far. The run
+folder, which may be on another file system, holds `MARKER`, which names the spool. So
+`ioprof gather` can make the run folder if ioprof is killed. Both hold the same random token, since
+a folder that comes from somebody else may name any path.
 """
 
 import json
@@ -18,8 +19,23 @@ from ioprof.errors import NOT_EXECUTABLE, NOT_FOUND, CommandError, IoprofError
 from ioprof.files import read_regular_file
 from ioprof.format.dataset import write_json_atomically
 from ioprof.format.run_record import RunRecord
-from ioprof.recording.run_folder import MARKER, check_output, create_output, make_output, output_exists
-from ioprof.recording.spool import JOB, Origin, is_token, left_text, make_spool, misplaced, remove_spool, unproven
+from ioprof.recording.run_folder import (
+    MARKER,
+    check_output,
+    create_output,
+    make_output,
+    output_exists,
+)
+from ioprof.recording.spool import (
+    JOB,
+    Origin,
+    is_token,
+    left_text,
+    make_spool,
+    misplaced,
+    remove_spool,
+    unproven,
+)
 from ioprof.recording.storing_process import StoringProcess
 
 if TYPE_CHECKING:
@@ -29,15 +45,19 @@ _UNUSED: Final = Origin("", -1, -1)
 
 
 class PendingRun:
-    """A spool, and the run folder `out` that is to be made of it; `run` is what is known of the run so far."""
+    """A spool, and the run folder `out` that is to be made of it; `run` is what is known of the run
+    so far.
+    """
 
     def __init__(self, out: Path, force: bool, run: RunRecord) -> None:
         self.spool = Path()
         self.out = out
         self.run = run
-        """What is known of the run; written to the spool when the recording begins, and when it ends or fails."""
+        """What is known of the run; written to the spool when the recording begins, and when it
+        ends or fails."""
         self.left = ""
-        """One line of what was not removed from the spool, since ioprof did not write it; empty: nothing is left."""
+        """One line of what was not removed from the spool, since ioprof did not write it; empty:
+        nothing is left."""
         self._force = force
         self._origin = _UNUSED
         self._is_open = False
@@ -46,7 +66,10 @@ class PendingRun:
     def begin(self) -> None:
         """Make the spool, and the run folder, which is this recording's from then on."""
         if (pid := _recorder_of(self.out)) is not None:  # --force does not replace it either
-            raise CommandError(f"{self.out}: process {pid} records into it; wait for its end, or choose another --out")
+            raise CommandError(
+                f"{self.out}: process {pid} records into it; wait for its end, or choose another"
+                " --out"
+            )
         if self._force:
             create_output(self.out, force=True)
         else:  # another host may be given the same folder, and write it first
@@ -64,7 +87,10 @@ class PendingRun:
         self._is_open = True
 
     def make(
-        self, run: RunRecord, storing: StoringProcess | None = None, complete: Callable[[RunRecord], RunRecord] | None = None
+        self,
+        run: RunRecord,
+        storing: StoringProcess | None = None,
+        complete: Callable[[RunRecord], RunRecord] | None = None,
     ) -> "Run":
         """Make the run folder, with all that is known of the run in the end; the spool goes.
 
@@ -74,7 +100,9 @@ class PendingRun:
         with suppress(OSError):  # what was written at the start suffices
             self._write_job(os.getpid())
         known = None if storing is None else storing.store(self.spool, self.out, run)
-        from ioprof.recording.run_writer import make_run_folder  # its libraries take half a second: after the job
+        from ioprof.recording.run_writer import (
+            make_run_folder,
+        )  # its libraries take half a second: after the job
 
         made = make_run_folder(self.spool, self.out, run, known, complete)
         self._is_open = False
@@ -83,7 +111,9 @@ class PendingRun:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """If the block fails the recording stays, and the error says where it is and what to type."""
+        """If the block fails the recording stays, and the error says where it is and what to
+        type.
+        """
         try:
             yield
         except BaseException as error:
@@ -91,24 +121,35 @@ class PendingRun:
             raise
 
     def give_up(self, error: BaseException) -> None:
-        """Raise `error` as one for the user that names the folder of the capture files; an unexpected error gets a note instead."""
+        """Raise `error` as one for the user that names the folder of the capture files; an
+        unexpected error gets a note instead.
+        """
         if self._is_open and not self.spool.is_dir():
             self._is_open = False
             remove_marker(self.out, self._origin)
-            what = "the recording was removed while the job ran, as by a job that empties TMPDIR; set TMPDIR to another folder"
+            what = (
+                "the recording was removed while the job ran, as by a job that empties TMPDIR; set"
+                " TMPDIR to another folder"
+            )
             raise CommandError(f"{self.spool}: {what}", exit_code=1) from None
         if isinstance(error, KeyboardInterrupt):
-            raise CommandError(f"interrupted before the run folder was complete{self._where_left()}", exit_code=130) from None
+            raise CommandError(
+                f"interrupted before the run folder was complete{self._where_left()}", exit_code=130
+            ) from None
         if isinstance(error, OSError):
             what = f"{error.filename or self.spool}: {error.strerror or error}"
-            raise CommandError(f"{what}{self._where_left() or '; correct that and run again'}", exit_code=1) from None
+            raise CommandError(
+                f"{what}{self._where_left() or '; correct that and run again'}", exit_code=1
+            ) from None
         if isinstance(error, IoprofError):
             no_program = error.exit_code if error.exit_code in (NOT_EXECUTABLE, NOT_FOUND) else 1
             raise CommandError(f"{error}{self._where_left()}", exit_code=no_program) from None
         error.add_note(f"ioprof: the job has ended{self._where_left()}")
 
     def _where_left(self) -> str:
-        """Where the recording is, as the end of a sentence, once; a spool without capture files is removed."""
+        """Where the recording is, as the end of a sentence, once; a spool without capture files is
+        removed.
+        """
         if not self._is_open:
             return ""
         self._is_open = False
@@ -116,7 +157,10 @@ class PendingRun:
             with suppress(OSError):
                 self._write_job(None)  # this process may go on, but it records no more
             known = [str(self.out)] if is_pending(self.out) else [str(self.spool), "--out", "RUN"]
-            return f" (the capture files stay in {self.spool}; make the run folder with: ioprof gather {shlex.join(known)})"
+            return (
+                f" (the capture files stay in {self.spool}; make the run folder with: ioprof gather"
+                f" {shlex.join(known)})"
+            )
         self._remove()
         return ""
 
@@ -127,14 +171,19 @@ class PendingRun:
         self.left = left_text(self.spool, left) if left else ""
 
     def _check_still_empty(self) -> None:
-        """Withdraw the claim if another recording began and ended between `check_output` and the claim."""
+        """Withdraw the claim if another recording began and ended between `check_output` and the
+        claim.
+        """
         if any(path.name != MARKER for path in self.out.iterdir()):
             remove_marker(self.out, self._origin)
             raise output_exists(self.out)
 
     def _write_job(self, pid: int | None) -> None:
         launcher = None if pid is None else (pid, _start_of(pid))
-        write_json_atomically(self.spool / JOB, _Job(self.run.to_dict(), launcher, self.out.resolve(), self._origin).to_dict())
+        write_json_atomically(
+            self.spool / JOB,
+            _Job(self.run.to_dict(), launcher, self.out.resolve(), self._origin).to_dict(),
+        )
 
 
 @dataclass(frozen=True)
@@ -164,10 +213,14 @@ class _Marker:
 
     def to_json(self) -> str:
         """As it is written."""
-        return json.dumps({"spool": str(self.spool), "host": self.host, "token": self.token, "uid": self.uid})
+        return json.dumps(
+            {"spool": str(self.spool), "host": self.host, "token": self.token, "uid": self.uid}
+        )
 
     def is_of(self, spool: Path, origin: Origin | None) -> bool:
-        """Whether it is of the recording into this spool. Those of an earlier version have no token: then the path decides."""
+        """Whether it is of the recording into this spool. Those of an earlier version have no
+        token: then the path decides.
+        """
         if origin is None:
             return self.token is None and self.spool.is_absolute() and _is_same(self.spool, spool)
         return (self.token, self.uid) == (origin.token, origin.uid)
@@ -180,7 +233,8 @@ class _Job:
     run_keys: dict[str, Any]
     """Those of run.json that are known."""
     launcher: tuple[int, int | None] | None
-    """The process that records, and when it began, in ticks since boot, since process ids are reused. None: it records no more."""
+    """The process that records, and when it began, in ticks since boot, since process ids are
+    reused. None: it records no more."""
     out: Path | None
     """The run folder that is to be made."""
     origin: Origin | None
@@ -192,14 +246,26 @@ class _Job:
         keys = _read(spool / JOB)
         if "launcher" not in keys:
             raise _nothing_to_gather(spool)
-        launcher, out, origin = keys.pop("launcher"), keys.pop("out", None), Origin.of(keys.pop("spool", None))
-        is_known = isinstance(launcher, list) and len(launcher) == 2 and all(isinstance(each, int) for each in launcher)
+        launcher, out, origin = (
+            keys.pop("launcher"),
+            keys.pop("out", None),
+            Origin.of(keys.pop("spool", None)),
+        )
+        is_known = (
+            isinstance(launcher, list)
+            and len(launcher) == 2
+            and all(isinstance(each, int) for each in launcher)
+        )
         return cls(keys, (launcher[0], launcher[1]) if is_known else None, _absolute(out), origin)
 
     def to_dict(self) -> dict[str, Any]:
         """As it is written."""
         own = {"launcher": self.launcher, "out": None if self.out is None else str(self.out)}
-        return {**self.run_keys, **own, "spool": None if self.origin is None else self.origin.to_dict()}
+        return {
+            **self.run_keys,
+            **own,
+            "spool": None if self.origin is None else self.origin.to_dict(),
+        }
 
     def run(self) -> RunRecord:
         """What is known of the run."""
@@ -233,7 +299,8 @@ class InterruptedRecording:
 def interrupted_recording(folder: Path) -> InterruptedRecording:
     """The recording whose run folder or spool `folder` is.
 
-    Raises `CommandError` where there is nothing to gather, or where the recording is still going on.
+    Raises `CommandError` where there is nothing to gather, or where the recording is still going
+    on.
     """
     spool, pending = folder, None
     if is_pending(folder):
@@ -242,7 +309,10 @@ def interrupted_recording(folder: Path) -> InterruptedRecording:
         raise _nothing_to_gather(folder)
     job = _Job.read(spool)
     if pending is not None and not _Marker.read(pending).is_of(spool, job.origin):
-        raise CommandError(f"{folder}: its {MARKER} names {spool}, which is of another recording; {_by_spool(spool)}")
+        raise CommandError(
+            f"{folder}: its {MARKER} names {spool}, which is of another recording;"
+            f" {_by_spool(spool)}"
+        )
     if (pid := job.recorder()) is not None:
         raise CommandError(f"{folder}: still being recorded by process {pid}; wait for its end")
     named = job.out if job.out is not None and _has_marker_of(job.out, spool, job.origin) else None
@@ -251,20 +321,27 @@ def interrupted_recording(folder: Path) -> InterruptedRecording:
         doubt = f"{spool} is a folder which {doubt}"
     elif pending is not None and named is not None and not _is_same(pending, named):
         doubt = f"{pending} is a copy of {named}"
-    return InterruptedRecording(spool, job.run(), job.out, pending or named, None if doubt else job.origin, doubt)
+    return InterruptedRecording(
+        spool, job.run(), job.out, pending or named, None if doubt else job.origin, doubt
+    )
 
 
 def _named_spool(folder: Path) -> Path:
-    """The spool that the marker of a run folder names; CommandError where ioprof would not have put it."""
+    """The spool that the marker of a run folder names; CommandError where ioprof would not have put
+    it.
+    """
     marker = _Marker.read(folder)
     spool = marker.spool
     if not spool.is_dir():
         raise CommandError(
-            f"{spool}: the capture files of {folder} are not there; gather on the host that made them: {marker.host or '?'}"
+            f"{spool}: the capture files of {folder} are not there; gather on the host that made"
+            f" them: {marker.host or '?'}"
         )
     reason = misplaced(spool) if spool.is_absolute() else "is no absolute path"
     if reason is not None:
-        raise CommandError(f"{folder}: its {MARKER} names {spool}, which {reason}; {_by_spool(spool)}")
+        raise CommandError(
+            f"{folder}: its {MARKER} names {spool}, which {reason}; {_by_spool(spool)}"
+        )
     return spool
 
 
@@ -273,7 +350,10 @@ def _by_spool(spool: Path) -> str:
 
 
 def _nothing_to_gather(folder: Path) -> CommandError:
-    return CommandError(f"{folder}: nothing to gather: neither an unfinished run folder nor a spool folder of ioprof")
+    return CommandError(
+        f"{folder}: nothing to gather: neither an unfinished run folder nor a spool folder of"
+        " ioprof"
+    )
 
 
 def _has_marker_of(out: Path, spool: Path, origin: Origin | None) -> bool:
@@ -302,7 +382,9 @@ def remove_marker(out: Path, origin: Origin) -> None:
 
 
 def recorded_so_far(spool: Path) -> RunRecord:
-    """What is known of the run whose spool this is; it may go on. `CommandError`: it cannot be read."""
+    """What is known of the run whose spool this is; it may go on. `CommandError`: it cannot be
+    read.
+    """
     return _Job.read(spool).run()
 
 
@@ -312,7 +394,9 @@ def is_pending(folder: Path) -> bool:
 
 
 def is_abandoned(folder: Path) -> bool:
-    """Whether this is the run folder of a recording of this host whose ioprof has ended; of other hosts that is not known."""
+    """Whether this is the run folder of a recording of this host whose ioprof has ended; of other
+    hosts that is not known.
+    """
     try:
         is_own = _Marker.read(folder).host == os.uname().nodename
     except CommandError:
@@ -321,7 +405,9 @@ def is_abandoned(folder: Path) -> bool:
 
 
 def pending_spool(folder: Path) -> Path:
-    """The spool of the pending run folder; `CommandError` where its marker is damaged. It may be on another host."""
+    """The spool of the pending run folder; `CommandError` where its marker is damaged. It may be on
+    another host.
+    """
     return _Marker.read(folder).spool
 
 
@@ -345,9 +431,14 @@ def _claim(out: Path, spool: Path, origin: Origin) -> None:
     """Create the marker. Of several hosts that were given the same folder only one succeeds."""
     content = _Marker(spool, os.uname().nodename, origin.token, origin.uid).to_json() + "\n"
     try:
-        descriptor = os.open(out / MARKER, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(
+            out / MARKER, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644
+        )
     except FileExistsError:
-        raise CommandError(f"{out}: another ioprof records into it; give each its own, such as --out {out}.parts/NAME") from None
+        raise CommandError(
+            f"{out}: another ioprof records into it; give each its own, such as --out"
+            f" {out}.parts/NAME"
+        ) from None
     with open(descriptor, "w", encoding="utf-8") as file:
         file.write(content)
 
@@ -356,14 +447,18 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(read_regular_file(path))
     except (OSError, ValueError, RecursionError) as error:
-        raise CommandError(f"{path}: cannot be read ({error}); its run cannot be completed") from None
+        raise CommandError(
+            f"{path}: cannot be read ({error}); its run cannot be completed"
+        ) from None
     if not isinstance(content, dict):
         raise CommandError(f"{path}: not a description of a run; its run cannot be completed")
     return content
 
 
 def _start_of(pid: int) -> int | None:
-    """When a process began, in ticks since boot (man proc_pid_stat, starttime); None: there is none, or it has ended."""
+    """When a process began, in ticks since boot (man proc_pid_stat, starttime); None: there is
+    none, or it has ended.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
         return None if fields[0] in (b"Z", b"X") else int(fields[19])

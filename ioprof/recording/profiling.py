@@ -1,7 +1,8 @@
 """Records a part of a script or notebook from within it (`ioprof.profile`).
 
-What the hooks see is recorded as under `ioprof record`, of this process and of workers that it forks meanwhile. Reads are not: they
-need the library that is loaded before a process begins. The run folder is made when the block ends, also if it raises.
+What the hooks see is recorded as under `ioprof record`, of this process and of workers that it
+forks meanwhile. Reads are not: they need the library that is loaded before a process begins. The
+run folder is made when the block ends, also if it raises.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,12 +21,16 @@ NO_READS: Final = "this process was not started by `ioprof record`, so its reads
 
 
 @contextmanager
-def profile_block(out: Path, command: Sequence[str], environment: Mapping[str, str], force: bool = False) -> Iterator[None]:
-    """Record what the block does, and make the run folder `out` of it; `force` replaces a run that is there.
+def profile_block(
+    out: Path, command: Sequence[str], environment: Mapping[str, str], force: bool = False
+) -> Iterator[None]:
+    """Record what the block does, and make the run folder `out` of it; `force` replaces a run that
+    is there.
 
-    `command` is what started this process, for run.json. Raises `CommandError` for an `out` that cannot be made or would be
-    overwritten, and `CaptureError` if this process is recorded already; both before the block begins. If the run folder cannot be
-    made after the block, the recording stays, and a `CommandError`, or a note to what the block raised, says where it is.
+    `command` is what started this process, for run.json. Raises `CommandError` for an `out` that
+    cannot be made or would be overwritten, and `CaptureError` if this process is recorded already;
+    both before the block begins. If the run folder cannot be made after the block, the recording
+    stays, and a `CommandError`, or a note to what the block raised, says where it is.
     """
     from ioprof.format.run_record import Failure
     from ioprof.recording.attempts import usable_run_folder
@@ -33,7 +38,10 @@ def profile_block(out: Path, command: Sequence[str], environment: Mapping[str, s
     from ioprof.recording.pending_run import PendingRun
 
     if recorder.is_recording():
-        raise CaptureError("this process is being recorded already; leave ioprof.profile out of a script that runs under ioprof")
+        raise CaptureError(
+            "this process is being recorded already; leave ioprof.profile out of a script that runs"
+            " under ioprof"
+        )
     out, _ = usable_run_folder(out, environment, force=force, in_parts=False)
     run = _initial_record(out, command, environment)
     recording = PendingRun(out, force, run)
@@ -53,7 +61,9 @@ def profile_block(out: Path, command: Sequence[str], environment: Mapping[str, s
         yield
     except BaseException as error:
         status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-        failure = Failure.from_text(max(state.identity.rank, 0), masked_text(f"{type(error).__name__}: {error}"))
+        failure = Failure.from_text(
+            max(state.identity.rank, 0), masked_text(f"{type(error).__name__}: {error}")
+        )
         try:
             end(status, failure)
         except IoprofError as lost:
@@ -62,9 +72,13 @@ def profile_block(out: Path, command: Sequence[str], environment: Mapping[str, s
     end("complete")
 
 
-def _initial_record(out: Path, command: Sequence[str], environment: Mapping[str, str]) -> "RunRecord":
+def _initial_record(
+    out: Path, command: Sequence[str], environment: Mapping[str, str]
+) -> "RunRecord":
     from ioprof.recording.lifecycle import initial_record
 
     run = initial_record(command, out, environment)
-    capture = run.capture.replace(library=False, ns_per_call=None, reads=False, reads_by=None, reads_reason=NO_READS)
+    capture = run.capture.replace(
+        library=False, ns_per_call=None, reads=False, reads_by=None, reads_reason=NO_READS
+    )
     return run.replace(capture=capture)

@@ -13,25 +13,37 @@ from ioprof.format.schema import READ_RUN_SCHEMAS
 JOB_LOG: Final = "job.log"
 ANALYSIS_FILES: Final = ("steps.parquet", "summary.json", "report.html", "analysis.json")
 """What the analysis of a run writes; it can be made again of the others."""
-RUN_FILES: Final = ("spans.parquet", "files.parquet", "counters.parquet", "stacks.parquet", "run.json", *ANALYSIS_FILES)
+RUN_FILES: Final = (
+    "spans.parquet",
+    "files.parquet",
+    "counters.parquet",
+    "stacks.parquet",
+    "run.json",
+    *ANALYSIS_FILES,
+)
 """What is written when the job has ended."""
 MARKER: Final = "recording.json"
 """Names the spool; in the folder from before the job starts until the folder is complete."""
 PARTS_SUFFIX: Final = ".parts"
 """Of the name of a folder with the parts of a run: the run's name comes before."""
 _JOB_LOG_BEGIN: Final = b"ioprof run: output of the job\n"
-"""The first line of a job.log. It identifies the folder of a run that was killed before run.json was written."""
+"""The first line of a job.log. It identifies the folder of a run that was killed before run.json
+was written."""
 _HALF_WRITTEN: Final = re.compile(r"\.(.+)\.\d+\.tmp")
 """Temporary files of a process that was killed while it wrote."""
 
 
 def check_output(out: Path, force: bool) -> None:
-    """Refuse a folder that would be overwritten, or that cannot be made, before any work is done."""
+    """Refuse a folder that would be overwritten, or that cannot be made, before any work is
+    done.
+    """
     _check_name(out)
     try:
         _check_place(out, force)
     except OSError as error:  # too long a path, or too many links
-        raise CommandError(f"{out}: cannot be made ({error.strerror}); choose another --out") from None
+        raise CommandError(
+            f"{out}: cannot be made ({error.strerror}); choose another --out"
+        ) from None
 
 
 def _check_place(out: Path, force: bool) -> None:
@@ -56,7 +68,8 @@ def output_exists(out: Path) -> CommandError:
 def create_output(out: Path, force: bool) -> None:
     """Make the run folder, empty; an earlier run in it goes only with `force`.
 
-    An existing folder is emptied, not replaced: it may be a link, a mount point or a working directory.
+    An existing folder is emptied, not replaced: it may be a link, a mount point or a working
+    directory.
     """
     check_output(out, force)
     make_output(out)
@@ -65,7 +78,8 @@ def create_output(out: Path, force: bool) -> None:
 
 
 def make_output(out: Path) -> None:
-    """Make a run folder, and the folder of parts that it is in, closed to others: arguments, paths and output of the job are there.
+    """Make a run folder, and the folder of parts that it is in, closed to others: arguments, paths
+    and output of the job are there.
 
     A folder that is there keeps its mode, and folders above get the usual one.
     """
@@ -80,7 +94,9 @@ def begin_job_log(out: Path) -> Path:
     try:
         (out / JOB_LOG).write_bytes(_JOB_LOG_BEGIN)
     except OSError:
-        (out / JOB_LOG).unlink(missing_ok=True)  # with half a line the folder would not be recognised
+        (out / JOB_LOG).unlink(
+            missing_ok=True
+        )  # with half a line the folder would not be recognised
         raise
     return out / JOB_LOG
 
@@ -90,16 +106,22 @@ def _check_name(out: Path) -> None:
         os.fspath(out).encode()
     except UnicodeEncodeError:
         shown = os.fsencode(out).decode(errors="backslashreplace")
-        raise CommandError(f"{shown}: is not UTF-8, and tables cannot be written to such a path; choose another --out") from None
+        raise CommandError(
+            f"{shown}: is not UTF-8, and tables cannot be written to such a path; choose another"
+            " --out"
+        ) from None
 
 
 def _check_replaceable(out: Path, force: bool) -> None:
     if not _is_run(out):
-        raise CommandError(f"{out}: exists and is not an ioprof run, so it is not replaced; choose another --out")
+        raise CommandError(
+            f"{out}: exists and is not an ioprof run, so it is not replaced; choose another --out"
+        )
     foreign = sorted(path.name for path in out.iterdir() if not _is_own(path))
     if foreign:
         raise CommandError(
-            f"{out}: contains {foreign[0]}, which no run writes, so it is not replaced; move that file, or choose another --out"
+            f"{out}: contains {foreign[0]}, which no run writes, so it is not replaced; move that"
+            " file, or choose another --out"
         )
     if not force:
         raise output_exists(out)
@@ -112,7 +134,9 @@ def _is_own(path: Path) -> bool:
 
 
 def _is_run(out: Path) -> bool:
-    """Whether ioprof wrote this folder: its run.json or, where ioprof was killed, its marker or its job.log says so."""
+    """Whether ioprof wrote this folder: its run.json or, where ioprof was killed, its marker or its
+    job.log says so.
+    """
     try:
         run = json.loads(read_regular_file(out / "run.json"))
         return isinstance(run, dict) and run.get("schema") in READ_RUN_SCHEMAS

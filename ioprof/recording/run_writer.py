@@ -19,12 +19,17 @@ Completing = Callable[[RunRecord], RunRecord]
 
 
 def make_run_folder(
-    spool: Path, out: Path, record: RunRecord, known: bytes | None = None, complete: Completing | None = None
+    spool: Path,
+    out: Path,
+    record: RunRecord,
+    known: bytes | None = None,
+    complete: Completing | None = None,
 ) -> Run:
     """Make the run folder `out` of the capture files in `spool`, which stay as they are.
 
-    What was recorded is written first, and stays if the analysis fails or is killed: `Run.load` analyses it anew. `known` is what
-    another process knows of the spans, which wrote it (`StoringProcess.store`).
+    What was recorded is written first, and stays if the analysis fails or is killed: `Run.load`
+    analyses it anew. `known` is what another process knows of the spans, which wrote it
+    (`StoringProcess.store`).
     """
     trace = store_run(spool, out, record) if known is None else Trace.load_known(out, known)
     if complete is not None:
@@ -41,7 +46,9 @@ def make_run_folder(
 
 
 def write_run_folder(run: Run, out: Path) -> None:
-    """Write all files of a run into the folder `out`, which is there; none of them stays if one cannot be written (`OSError`)."""
+    """Write all files of a run into the folder `out`, which is there; none of them stays if one
+    cannot be written (`OSError`).
+    """
     with removed_on_failure(out, RUN_FILES):
         _write_analysis(run, out)
         run.trace.save(out)  # run.json comes last: a folder that has it has all that was recorded

@@ -1,8 +1,10 @@
-"""Forwards signals to the recorded command, so that a scheduler or a user reaches it as if ioprof had not started it.
+"""Forwards signals to the recorded command, so that a scheduler or a user reaches it as if ioprof
+had not started it.
 
-Slurm, systemd, `timeout` and a terminal signal whole groups of processes. What was sent to the group has reached the command
-already, and many programs exit at once on a second signal. The kernel does not say whether a signal was sent to the group, so
-another process of the group blocks all signals: what is pending there (man proc_pid_status, ShdPnd) was not sent to ioprof alone.
+Slurm, systemd, `timeout` and a terminal signal whole groups of processes. What was sent to the
+group has reached the command already, and many programs exit at once on a second signal. The kernel
+does not say whether a signal was sent to the group, so another process of the group blocks all
+signals: what is pending there (man proc_pid_status, ShdPnd) was not sent to ioprof alone.
 """
 
 import os
@@ -20,15 +22,30 @@ from ioprof.recording.interrupts import handle_signals
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """They ask the job to end; ioprof itself goes on until it has ended."""
 _ALWAYS: Final = (*_ENDING, signal.SIGUSR1, signal.SIGUSR2)
-_NOT_FORWARDED: Final = frozenset({
-    signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGTTIN, signal.SIGTTOU, signal.SIGURG,
-    signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS, signal.SIGPIPE, signal.SIGXFSZ,
-})  # fmt: skip
+_NOT_FORWARDED: Final = frozenset(
+    {
+        signal.SIGKILL,
+        signal.SIGSTOP,
+        signal.SIGCHLD,
+        signal.SIGTTIN,
+        signal.SIGTTOU,
+        signal.SIGURG,
+        signal.SIGSEGV,
+        signal.SIGBUS,
+        signal.SIGFPE,
+        signal.SIGILL,
+        signal.SIGTRAP,
+        signal.SIGSYS,
+        signal.SIGPIPE,
+        signal.SIGXFSZ,
+    }
+)
 """They cannot be handled, or the kernel sends them for what ioprof itself did."""
 _FROM_TERMINAL: Final = (signal.SIGINT, signal.SIGQUIT)
 _STDERR: Final = 2
 _GROUP_WAIT_S: Final = 0.05
-"""Within which a group is signalled: at once by one call of kill, one process after the other by Slurm and systemd."""
+"""Within which a group is signalled: at once by one call of kill, one process after the other by
+Slurm and systemd."""
 _POLL_S: Final = 0.002
 
 
@@ -42,7 +59,9 @@ class Process(Protocol):
 
 
 class SignalForwarder:
-    """Forwards signals to a process; those that arrive before the process is known are kept for it."""
+    """Forwards signals to a process; those that arrive before the process is known are kept for
+    it.
+    """
 
     def __init__(self) -> None:
         self.interrupted = False
@@ -94,10 +113,14 @@ class SignalForwarder:
 
 @contextmanager
 def forwarded_signals() -> Iterator[SignalForwarder]:
-    """Forward signals in this block. Those that were ignored before stay ignored, by the job too."""
+    """Forward signals in this block. Those that were ignored before stay ignored, by the job
+    too.
+    """
     forwarder = SignalForwarder()
     others = signal.valid_signals() - _NOT_FORWARDED - {*_ALWAYS}
-    unused = [number for number in others if signal.getsignal(number) is signal.SIG_DFL]  # by a program that calls ioprof
+    unused = [
+        number for number in others if signal.getsignal(number) is signal.SIG_DFL
+    ]  # by a program that calls ioprof
     with handle_signals([*_ALWAYS, *unused], forwarder.note):
         try:
             yield forwarder
@@ -127,7 +150,9 @@ class _GroupProbe:
             self._process = None
 
     def has_received(self, number: int) -> bool:
-        """Whether this signal was sent to the group a moment ago; waits a little where it was not."""
+        """Whether this signal was sent to the group a moment ago; waits a little where it was
+        not.
+        """
         if self._process is None:
             return number in _FROM_TERMINAL and _in_foreground()
         end_s = time.monotonic() + _GROUP_WAIT_S
@@ -149,7 +174,9 @@ class _GroupProbe:
         )  # also sent to this process alone, as by `timeout`
 
     def _renew(self) -> None:
-        """Have a process for which nothing is pending; both are there for a moment, so that no signal is missed."""
+        """Have a process for which nothing is pending; both are there for a moment, so that no
+        signal is missed.
+        """
         former = self._process
         assert former is not None
         with suppress(OSError):
@@ -160,7 +187,9 @@ class _GroupProbe:
 
 
 class _Blocking:
-    """The process: a `cat` whose input ends when this process does. Raises OSError where none can be started."""
+    """The process: a `cat` whose input ends when this process does. Raises OSError where none can
+    be started.
+    """
 
     def __init__(self) -> None:
         program = shutil.which("cat", path=os.defpath)
@@ -199,7 +228,9 @@ class _Blocking:
 
 
 def inherited_descriptors() -> list[int]:
-    """Those above standard error that a program which is started from here has open: of ioprof's own it has none."""
+    """Those above standard error that a program which is started from here has open: of ioprof's
+    own it has none.
+    """
     found = []
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError):
@@ -215,7 +246,9 @@ def _is_beyond_cpu_limit() -> bool:
 
 
 def _stop_too() -> None:
-    """Stop, as the job does, until SIGCONT; the kernel ignores it for both where nobody could continue them."""
+    """Stop, as the job does, until SIGCONT; the kernel ignores it for both where nobody could
+    continue them.
+    """
     handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGTSTP)
     signal.signal(signal.SIGTSTP, handler)

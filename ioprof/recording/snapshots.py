@@ -21,23 +21,29 @@ def default_snapshot(run: Path) -> Path:
 
 
 def snapshot(spool: Path, out: Path, force: bool = False, reporter: Reporter = SILENT) -> "Run":
-    """The run folder `out` of what the spool has now: the last minutes of a recording with `--keep`, else all so far.
+    """The run folder `out` of what the spool has now: the last minutes of a recording with
+    `--keep`, else all so far.
 
-    The spool is copied first; the job's processes and the recording go on, and do not notice. Raises `CommandError` for an
-    `out` that cannot be made or would be overwritten, and where there is no room for the copy.
+    The spool is copied first; the job's processes and the recording go on, and do not notice.
+    Raises `CommandError` for an `out` that cannot be made or would be overwritten, and where there
+    is no room for the copy.
     """
     check_output(out, force)
     run = recorded_so_far(spool)
     from ioprof.ingest.spool_copy import copy_spool
     from ioprof.recording.run_writer import make_run_folder
 
-    with tempfile.TemporaryDirectory(prefix="ioprof-snapshot-", ignore_cleanup_errors=True) as temporary:
+    with tempfile.TemporaryDirectory(
+        prefix="ioprof-snapshot-", ignore_cleanup_errors=True
+    ) as temporary:
         copy = Path(temporary)
         try:
             copy_spool(spool, copy, host())
         except OSError as error:
             what = f"{error.filename or copy}: {error.strerror or error}"
-            raise CommandError(f"{what}; the spool is copied there first: set TMPDIR to a folder with more room") from None
+            raise CommandError(
+                f"{what}; the spool is copied there first: set TMPDIR to a folder with more room"
+            ) from None
         create_output(out, force)
         made = make_run_folder(copy, out, run.replace(status="running", name=out.resolve().name))
     reporter.say(f"run folder: {out}")

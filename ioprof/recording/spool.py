@@ -1,7 +1,7 @@
 """The spool of a recording: making it, the proof that a folder is one, and removing it.
 
-Only files that ioprof writes are removed, known by their names, and no link is followed; what else lies in a spool stays. A folder
-that merely has a `job.json` is the user's.
+Only files that ioprof writes are removed, known by their names, and no link is followed; what else
+lies in a spool stays. A folder that merely has a `job.json` is the user's.
 """
 
 import os
@@ -27,15 +27,19 @@ _FILES: Final = (
     r"job\.json",  # recording/pending_run.py
     rf"{_OF_PROCESS}-\d+\.(ring|nccl)",  # native/ring/ring_file.c, native/nccl/log.c
     rf"{_OF_PROCESS}-\d+\.perf(\.kept)?",  # instrument/faults.py; .kept: ingest/appended_files.py
-    rf"(facts|clocks)-{_OF_PROCESS}\.jsonl",  # instrument/hooks/state.py and site/sitecustomize.py, instrument/clock_exchange.py
-    rf"counters-{_OF_PROCESS}\.jsonl(\.kept)?",  # instrument/samplers/file.py, instrument/hooks/garbage.py
+    # instrument/hooks/state.py and site/sitecustomize.py, instrument/clock_exchange.py
+    rf"(facts|clocks)-{_OF_PROCESS}\.jsonl",
+    # instrument/samplers/file.py, instrument/hooks/garbage.py
+    rf"counters-{_OF_PROCESS}\.jsonl(\.kept)?",
     rf"stacks-{_OF_PROCESS}\.bin(\.kept)?",  # stacks/sampler.py
-    rf"(kineto-{_OF_PROCESS}-\d+(\.meta)?|gpu-{_OF_PROCESS})\.json(\.new|\.tmp)?",  # instrument/gpu.py
+    # instrument/gpu.py
+    rf"(kineto-{_OF_PROCESS}-\d+(\.meta)?|gpu-{_OF_PROCESS})\.json(\.new|\.tmp)?",
     rf"batches-{_OF_PROCESS}",  # instrument/hooks/batch_numbering.py
     r"rank-taken-\d+",  # instrument/identity.py
     r"kept\.(json|lock)",  # ingest/kept_state.py
     r"config\.json|progress",  # train/config.py, train/loop.py
-    r"(rank|loading)-\d+\.json|(network|learning|rendezvous)\.json",  # train/{job,config,curve,rendezvous}.py
+    # train/{job,config,curve,rendezvous}.py
+    r"(rank|loading)-\d+\.json|(network|learning|rendezvous)\.json",
     r"limited",  # jobs/memory_limit.py
 )
 """All files that ioprof writes into spools, and the modules that name them."""
@@ -43,12 +47,15 @@ _WRITTEN: Final = re.compile("|".join(rf"({each})" for each in _FILES))
 _HALF_WRITTEN: Final = re.compile(r"\.(.+)\.\d+\.tmp")
 """Temporary files of `ioprof.files.replaced_file`."""
 _JOB_FOLDER: Final = re.compile(r"ioprof-job-[a-z0-9_]{8}")
-"""The temporary folder of a built-in job (jobs/launch.py): all in it is the job's, and temporary."""
+"""The temporary folder of a built-in job (jobs/launch.py): all in it is the job's, and
+temporary."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """What a spool says of itself in its `JOB`, by which it is known again. The marker of its run folder has the same token."""
+    """What a spool says of itself in its `JOB`, by which it is known again. The marker of its run
+    folder has the same token.
+    """
 
     token: str
     """Random, so that no other folder has it, unless as a copy."""
@@ -59,11 +66,18 @@ class Origin:
 
     @classmethod
     def of(cls, keys: object) -> Self | None:
-        """As it was read; None: there is none, as in a spool that an earlier version made, or it is damaged."""
+        """As it was read; None: there is none, as in a spool that an earlier version made, or it is
+        damaged.
+        """
         if not isinstance(keys, Mapping):
             return None
         token, uid, inode = keys.get("token"), keys.get("uid"), keys.get("inode")
-        if not isinstance(token, str) or not is_token(token) or not isinstance(uid, int) or not isinstance(inode, int):
+        if (
+            not isinstance(token, str)
+            or not is_token(token)
+            or not isinstance(uid, int)
+            or not isinstance(inode, int)
+        ):
             return None
         return cls(token, uid, inode)
 
@@ -74,7 +88,10 @@ class Origin:
 
 def is_token(value: object) -> bool:
     """Whether that may be the token of a recording."""
-    return isinstance(value, str) and re.fullmatch(rf"[0-9a-f]{{{2 * _TOKEN_BYTES}}}", value) is not None
+    return (
+        isinstance(value, str)
+        and re.fullmatch(rf"[0-9a-f]{{{2 * _TOKEN_BYTES}}}", value) is not None
+    )
 
 
 def make_spool() -> tuple[Path, Origin]:
@@ -84,7 +101,9 @@ def make_spool() -> tuple[Path, Origin]:
 
 
 def misplaced(spool: Path) -> str | None:
-    """What shows that ioprof did not make this folder for a recording of this user, after "which"; None: nothing does."""
+    """What shows that ioprof did not make this folder for a recording of this user, after "which";
+    None: nothing does.
+    """
     try:
         status, job = os.lstat(spool), os.lstat(spool / JOB)
     except OSError as error:
@@ -92,7 +111,10 @@ def misplaced(spool: Path) -> str | None:
     if not stat.S_ISDIR(status.st_mode):
         return "is a link or a file"
     if not _NAME.fullmatch(spool.resolve().name):
-        return f"is not named as ioprof names the folders of its capture files ({PREFIX} and 8 characters)"
+        return (
+            f"is not named as ioprof names the folders of its capture files ({PREFIX} and 8"
+            " characters)"
+        )
     if not stat.S_ISREG(job.st_mode):
         return f"has a {JOB} that is no regular file"
     if {status.st_uid, job.st_uid} != {os.geteuid()}:
@@ -103,7 +125,9 @@ def misplaced(spool: Path) -> str | None:
 
 
 def unproven(spool: Path, origin: Origin | None) -> str | None:
-    """Why it is not certain that ioprof made this folder, after "which"; None: it is. `origin` is what it says of itself."""
+    """Why it is not certain that ioprof made this folder, after "which"; None: it is. `origin` is
+    what it says of itself.
+    """
     if (reason := misplaced(spool)) is not None:
         return reason
     if origin is None:
@@ -114,7 +138,8 @@ def unproven(spool: Path, origin: Origin | None) -> str | None:
 
 
 def remove_spool(spool: Path, origin: Origin) -> list[str]:
-    """Remove what ioprof wrote into a spool, and the folder if nothing else is in it; returns the names of what stays.
+    """Remove what ioprof wrote into a spool, and the folder if nothing else is in it; returns the
+    names of what stays.
 
     To be called for a spool of which `unproven` says nothing, or that this process made.
     """
@@ -125,7 +150,9 @@ def remove_spool(spool: Path, origin: Origin) -> list[str]:
     try:
         if os.fstat(folder).st_ino != origin.inode:
             return []
-        names = sorted(os.listdir(folder), key=lambda name: (name == JOB, name))  # the proof goes last
+        names = sorted(
+            os.listdir(folder), key=lambda name: (name == JOB, name)
+        )  # the proof goes last
         left = [name for name in names if not _remove(name, folder)]
     finally:
         os.close(folder)

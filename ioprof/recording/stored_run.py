@@ -1,4 +1,6 @@
-"""What a job recorded, written into its run folder: tables and run.json, before anything is analysed."""
+"""What a job recorded, written into its run folder: tables and run.json, before anything is
+analysed.
+"""
 
 import errno
 from collections.abc import Iterable, Iterator
@@ -34,6 +36,8 @@ def removed_on_failure(out: Path, names: Iterable[str]) -> Iterator[None]:
     except BaseException as error:
         for name in names:
             (out / name).unlink(missing_ok=True)
-        if isinstance(error, pl.exceptions.PolarsError):  # polars' error for a disk that is full or gone
+        if isinstance(
+            error, pl.exceptions.PolarsError
+        ):  # polars' error for a disk that is full or gone
             raise OSError(errno.EIO, str(error).splitlines()[0], str(out)) from None
         raise

@@ -1,12 +1,14 @@
 """A process that stores what a long job recorded, started while the job runs.
 
-When the job has ended it has loaded its libraries, and its memory is gone before the analysis begins in the process that records.
-It is started `_AFTER_S` after the job, if there is much to store by then: loading takes some 0.6 s of CPU time, which is at most
-1 % of one core, and only when a core is idle.
+When the job has ended it has loaded its libraries, and its memory is gone before the analysis
+begins in the process that records. It is started `_AFTER_S` after the job, if there is much to
+store by then: loading takes some 0.6 s of CPU time, which is at most 1 % of one core, and only when
+a core is idle.
 
-It reads one line, the description of what to store. It ends when the pipe that this line came from closes, so it does not outlive
-the process that records, and it is in a session of its own, so that Ctrl-C does not reach it. Where it fails for any reason, the
-process that records stores the run itself.
+It reads one line, the description of what to store. It ends when the pipe that this line came from
+closes, so it does not outlive the process that records, and it is in a session of its own, so that
+Ctrl-C does not reach it. Where it fails for any reason, the process that records stores the run
+itself.
 """
 
 import json
@@ -40,11 +42,15 @@ class StoringProcess:
 
     @contextmanager
     def starting(self, spool: Path) -> Iterator[None]:
-        """Start the process during the block, if that lasts and capture files in `spool` become large.
+        """Start the process during the block, if that lasts and capture files in `spool` become
+        large.
 
-        Page faults of what the calling thread starts in the block may be recorded: a thread from before it starts the process.
+        Page faults of what the calling thread starts in the block may be recorded: a thread from
+        before it starts the process.
         """
-        thread = threading.Thread(target=self._start_when_worthwhile, args=(spool,), name="ioprof-storing", daemon=True)
+        thread = threading.Thread(
+            target=self._start_when_worthwhile, args=(spool,), name="ioprof-storing", daemon=True
+        )
         thread.start()
         try:
             yield
@@ -59,8 +65,11 @@ class StoringProcess:
                 with suppress(OSError, ValueError):  # without memory for it, for example
                     self._process = subprocess.Popen(
                         [*own_python(), "-m", PROGRAM],
-                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
-                    )  # fmt: skip
+                        stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE,
+                        stderr=subprocess.DEVNULL,
+                        start_new_session=True,
+                    )
                 return
             wait_s = _LOOK_S
 
@@ -77,7 +86,8 @@ class StoringProcess:
         return float(used.user + used.system)
 
     def store(self, spool: Path, out: Path, record: RunRecord) -> bytes | None:
-        """Have the process do what `stored_run.store_run` does; what it knows of the spans in the end. The process is gone then.
+        """Have the process do what `stored_run.store_run` does; what it knows of the spans in the
+        end. The process is gone then.
 
         None: there is no such process, or it failed and left nothing in `out`.
         """
@@ -97,7 +107,10 @@ class StoringProcess:
             has_stored = process.poll() == 0 and bool(known)
             self.close()
             if not has_stored:
-                for name in (*RUN_FILES, *(path.name for path in out.glob(f".*.{process.pid}.tmp"))):
+                for name in (
+                    *RUN_FILES,
+                    *(path.name for path in out.glob(f".*.{process.pid}.tmp")),
+                ):
                     (out / name).unlink(missing_ok=True)
         return known if has_stored else None
 
@@ -139,7 +152,9 @@ def main() -> None:
 
 
 def _load() -> None:
-    """Load the libraries, in a thread, since a thread that yielded its core may not be allowed to take that back."""
+    """Load the libraries, in a thread, since a thread that yielded its core may not be allowed to
+    take that back.
+    """
     yield_cores()
     import ioprof.recording.stored_run  # noqa: F401
 

@@ -1,4 +1,5 @@
-"""Runs a command in place of ioprof where nothing can be recorded, such as without memory for ioprof or without room in TMPDIR.
+"""Runs a command in place of ioprof where nothing can be recorded, such as without memory for
+ioprof or without room in TMPDIR.
 
 Imports little: it has to work where hardly anything else does.
 """
@@ -33,15 +34,25 @@ def has_begun() -> bool:
 
 
 def as_script(command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """The command by which a shell runs a script that does not name its interpreter, as execvp(3) does."""
-    return ["/bin/sh", shutil.which(command[0], path=environment.get("PATH")) or command[0], *command[1:]]
+    """The command by which a shell runs a script that does not name its interpreter, as execvp(3)
+    does.
+    """
+    return [
+        "/bin/sh",
+        shutil.which(command[0], path=environment.get("PATH")) or command[0],
+        *command[1:],
+    ]
 
 
 def run_unrecorded(command: Sequence[str], environment: Mapping[str, str], why: str) -> NoReturn:
-    """Become the command, which must not have been started; one line says why it is not recorded."""
+    """Become the command, which must not have been started; one line says why it is not
+    recorded.
+    """
     assert not _begun, "the command would run twice"
     try:
-        sys.stderr.write(f"ioprof: {' '.join(why.split())}: the command runs without being recorded\n")
+        sys.stderr.write(
+            f"ioprof: {' '.join(why.split())}: the command runs without being recorded\n"
+        )
         sys.stderr.flush()
     except (OSError, ValueError, AttributeError):  # standard error is full or closed
         pass

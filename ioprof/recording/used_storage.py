@@ -1,4 +1,6 @@
-"""What the files that a job read lie on, found on its host when it has ended: for files.parquet, and `storage` in run.json."""
+"""What the files that a job read lie on, found on its host when it has ended: for files.parquet,
+and `storage` in run.json.
+"""
 
 import socket
 from collections.abc import Iterator
@@ -18,19 +20,24 @@ from ioprof.storage.mounts import mount_number, mount_of_number
 from ioprof.storage.wording import layout_text, plain
 
 _MOST_FOLDERS: Final = 2000
-"""One file is examined in each of so many folders, most read first: each may be a request to a server."""
+"""One file is examined in each of so many folders, most read first: each may be a request to a
+server."""
 _MOST_LAYOUTS: Final = 64
 """So many files on Lustre are asked for their stripes."""
 _NFS: Final = ("nfs", "nfs4")
 
 
 def with_storage(trace: Trace) -> Trace:
-    """The trace with file systems, devices and stripes of its files; unchanged on another host than that of the job."""
+    """The trace with file systems, devices and stripes of its files; unchanged on another host than
+    that of the job.
+    """
     hosts = trace.sums["host"].drop_nulls().unique().to_list()
     if hosts != [socket.gethostname()]:
         return trace
     read = _files_read(trace)
-    folders = read.group_by("folder", maintain_order=True).agg(pl.col("path").first(), pl.col("bytes").sum())
+    folders = read.group_by("folder", maintain_order=True).agg(
+        pl.col("path").first(), pl.col("bytes").sum()
+    )
     folders = folders.sort("bytes", descending=True, maintain_order=True).head(_MOST_FOLDERS)
     numbers = [_mount_number(Path(path)) for path in folders["path"]]
     known: dict[int, PathStorage] = {}
@@ -38,23 +45,39 @@ def with_storage(trace: Trace) -> Trace:
         if number and number not in known:
             known[number] = _of_mount(number, Path(path))
     used = folders.with_columns(
-        file_system=pl.Series([known[number].file_system if number else None for number in numbers], dtype=pl.String),
-        device=pl.Series([device_of(known[number]) if number else None for number in numbers], dtype=pl.String),
+        file_system=pl.Series(
+            [known[number].file_system if number else None for number in numbers], dtype=pl.String
+        ),
+        device=pl.Series(
+            [device_of(known[number]) if number else None for number in numbers], dtype=pl.String
+        ),
     )
     places = [_used_storage(hosts[0], storage) for storage in known.values() if storage.file_system]
-    return trace.with_facts(run=trace.run.replace(storage=tuple(places)), files=_with_storage_columns(trace.files, read, used))
+    return trace.with_facts(
+        run=trace.run.replace(storage=tuple(places)),
+        files=_with_storage_columns(trace.files, read, used),
+    )
 
 
 def _files_read(trace: Trace) -> pl.DataFrame:
     """The files of which a byte was read, most read first."""
-    sums = trace.summed(lambda part: part.filter(is_access).group_by("file").agg(pl.col("bytes").sum()), ["file"]).lazy()
-    files = trace.files.lazy().select("file", "path").drop_nulls().filter(pl.col("path").str.starts_with("/"))
+    sums = trace.summed(
+        lambda part: part.filter(is_access).group_by("file").agg(pl.col("bytes").sum()), ["file"]
+    ).lazy()
+    files = (
+        trace.files.lazy()
+        .select("file", "path")
+        .drop_nulls()
+        .filter(pl.col("path").str.starts_with("/"))
+    )
     read = files.join(sums, on="file").sort(["bytes", "file"], descending=[True, False])
     return read.with_columns(folder=pl.col("path").str.replace("/[^/]*$", "")).collect()
 
 
 def _mount_number(path: Path) -> int | None:
-    """By a file of the folder, which may be a link to elsewhere; by the folder if that file is gone."""
+    """By a file of the folder, which may be a link to elsewhere; by the folder if that file is
+    gone.
+    """
     for place in (path, path.parent):
         try:
             number = mount_number(place, Roots())
@@ -69,8 +92,8 @@ def _of_mount(number: int, path: Path) -> PathStorage:
 
 
 def device_of(storage: PathStorage) -> str | None:
-    """One name for what a mount reads from: its block devices, or the name of its file system or export; None for memory without a
-    block device.
+    """One name for what a mount reads from: its block devices, or the name of its file system or
+    export; None for memory without a block device.
     """
     if storage.kind == "memory" and not storage.devices:
         return None
@@ -104,26 +127,42 @@ def _used_storage(host: str, storage: PathStorage) -> UsedStorage:
         mount_point=str(storage.mount_point),
         kind=storage.kind,
         delivered=series,
-        reason=None if series else f"{storage.file_system} has no counters that every user may read",
+        reason=None
+        if series
+        else f"{storage.file_system} has no counters that every user may read",
         facts=plain(storage),
     )
 
 
-def _with_storage_columns(files: pl.DataFrame, read: pl.DataFrame, used: pl.DataFrame) -> pl.DataFrame:
-    known = read.join(used.select("folder", "file_system", "device"), on="folder", maintain_order="left")
+def _with_storage_columns(
+    files: pl.DataFrame, read: pl.DataFrame, used: pl.DataFrame
+) -> pl.DataFrame:
+    known = read.join(
+        used.select("folder", "file_system", "device"), on="folder", maintain_order="left"
+    )
     layouts = list(_layouts(known))
     striped = pl.DataFrame(
-        {name: [layout[place] for layout in layouts] for place, name in enumerate(("file", "stripe_count", "layout"))},
+        {
+            name: [layout[place] for layout in layouts]
+            for place, name in enumerate(("file", "stripe_count", "layout"))
+        },
         schema={"file": pl.Int64, "stripe_count": pl.Int64, "layout": pl.String},
     )
     found = known.select("file", "file_system", "device").join(striped, on="file", how="left")
     joined = files.join(found, on="file", how="left", suffix="_found", maintain_order="left")
     columns = ("file_system", "device", "stripe_count", "layout")
-    return joined.with_columns(pl.coalesce(name, f"{name}_found").alias(name) for name in columns).select(files.columns)
+    return joined.with_columns(
+        pl.coalesce(name, f"{name}_found").alias(name) for name in columns
+    ).select(files.columns)
 
 
 def _layouts(known: pl.DataFrame) -> Iterator[tuple[int, int, str]]:
-    for number, path in known.filter(pl.col("file_system") == "lustre").head(_MOST_LAYOUTS).select("file", "path").rows():
+    for number, path in (
+        known.filter(pl.col("file_system") == "lustre")
+        .head(_MOST_LAYOUTS)
+        .select("file", "path")
+        .rows()
+    ):
         layout = layout_at(Path(path))
         if not isinstance(layout, Unknown):
             yield number, layout.stripe_count, layout_text(layout)

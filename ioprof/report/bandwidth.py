@@ -18,7 +18,9 @@ _DIGITS: Final = 4
 
 
 def bandwidth(trace: Trace, steps: pl.DataFrame, demand: Demand) -> go.Figure:
-    """Bytes per second of reads for batches over the run, stacked by source; a dashed line is what the devices need."""
+    """Bytes per second of reads for batches over the run, stacked by source; a dashed line is what
+    the devices need.
+    """
     ends = trace.found(lambda part: part.select(pl.col("end_ns").max()))["end_ns"].drop_nulls()
     end_ns = max(1, *ends.to_list())
     rows = overview(trace, tracks_of(trace, steps).table, end_ns, is_fine=False).bytes_per_s()
@@ -28,15 +30,25 @@ def bandwidth(trace: Trace, steps: pl.DataFrame, demand: Demand) -> go.Figure:
         if values.any():
             name = "source unknown" if source == "unknown" else f"from {source.replace('_', ' ')}"
             figure.add_scatter(
-                x=times, y=[float(f"{value / 1e6:.{_DIGITS}g}") for value in values], name=name, mode="lines", stackgroup="bytes",
-                fillcolor=SOURCE_COLOURS[source], line={"width": 0, "color": SOURCE_COLOURS[source], "shape": "hv"},
+                x=times,
+                y=[float(f"{value / 1e6:.{_DIGITS}g}") for value in values],
+                name=name,
+                mode="lines",
+                stackgroup="bytes",
+                fillcolor=SOURCE_COLOURS[source],
+                line={"width": 0, "color": SOURCE_COLOURS[source], "shape": "hv"},
                 hovertemplate="%{y:,.1f} MB/s",
-            )  # fmt: skip
+            )
     if demand.bytes_per_s:
         line = {"dash": "dash", "width": 1.5, "color": "#56616C"}
         name = f"the devices need {amount(demand.bytes_per_s)}/s, {demand.basis}"
         figure.add_scatter(
-            x=[0, end_ns / 1e9], y=[demand.bytes_per_s / 1e6] * 2, mode="lines", name=name, line=line, hoverinfo="skip"
+            x=[0, end_ns / 1e9],
+            y=[demand.bytes_per_s / 1e6] * 2,
+            mode="lines",
+            name=name,
+            line=line,
+            hoverinfo="skip",
         )
     figure.update_xaxes(title_text="seconds since the run's first span")
     figure.update_yaxes(title_text="reads for batches, MB/s", rangemode="tozero")

@@ -1,4 +1,6 @@
-"""What a notebook shows of a run, or of a comparison: a small piece of HTML that needs no script and no page around it."""
+"""What a notebook shows of a run, or of a comparison: a small piece of HTML that needs no script
+and no page around it.
+"""
 
 from typing import Final
 
@@ -24,22 +26,32 @@ _STYLE: Final = """
 .ioprof .swatch{display:inline-block;width:10px;height:10px;margin-right:5px;border-radius:2px;background:var(--cause)}
 .ioprof table{width:100%;border-collapse:collapse}.ioprof td,.ioprof th{padding:3px 12px 3px 0;text-align:left;font-weight:400}
 .ioprof td:last-child{width:60%}.ioprof details{display:none}
-"""
+"""  # noqa: E501
 
 
 def _card(*children: Html | None) -> str:
-    return element("div", element("style", Html(_STYLE + cause_styles())), *children, class_="ioprof")
+    return element(
+        "div", element("style", Html(_STYLE + cause_styles())), *children, class_="ioprof"
+    )
 
 
 def run_card(summary: Summary) -> str:
     """The answer, the bar of causes, at most three changes, and what limits the answer."""
     shown = [entry for entry in summary.steps.causes if entry.share]
     printed = {row.cause: row.share for row in cause_rows(summary.steps.causes)}
-    parts = (element("i", class_=f"cause-{entry.cause}", style=f"width:{(entry.share or 0) * 100:.3f}%") for entry in shown)
-    named = sorted((entry for entry in shown if (entry.share or 0) >= _LEAST_NAMED), key=lambda entry: -(entry.share or 0))
+    parts = (
+        element("i", class_=f"cause-{entry.cause}", style=f"width:{(entry.share or 0) * 100:.3f}%")
+        for entry in shown
+    )
+    named = sorted(
+        (entry for entry in shown if (entry.share or 0) >= _LEAST_NAMED),
+        key=lambda entry: -(entry.share or 0),
+    )
     keys = [
         element(
-            "li", element("i", class_=f"swatch cause-{entry.cause}"), f"{entry.cause.replace('_', ' ')} {printed[entry.cause]}%"
+            "li",
+            element("i", class_=f"swatch cause-{entry.cause}"),
+            f"{entry.cause.replace('_', ' ')} {printed[entry.cause]}%",
         )
         for entry in named
     ]
@@ -51,7 +63,12 @@ def run_card(summary: Summary) -> str:
         )
         for entry in summary.verdict.advice[:MOST_CHANGES]
     ]
-    limits = ", ".join([*(["unsure"] if summary.verdict.doubts else []), *(entry.name for entry in caveats(summary))])
+    limits = ", ".join(
+        [
+            *(["unsure"] if summary.verdict.doubts else []),
+            *(entry.name for entry in caveats(summary)),
+        ]
+    )
     return _card(
         *(element("p", line, class_="bad") for line in failures(summary)[:2]),
         *([element("p", f"Of {window}.")] if (window := window_text(summary)) else []),

@@ -27,8 +27,21 @@ if TYPE_CHECKING:
 
 _MS: Final = 1e6
 _COLUMNS: Final = (
-    "rank", "step", "batch", "kind", "source", "start_ms", "took_ms", "bytes", "path", "offset", "name", "host", "pid", "tid",
-)  # fmt: skip
+    "rank",
+    "step",
+    "batch",
+    "kind",
+    "source",
+    "start_ms",
+    "took_ms",
+    "bytes",
+    "path",
+    "offset",
+    "name",
+    "host",
+    "pid",
+    "tid",
+)
 _READS: Final = ("read", "fault")
 
 
@@ -41,13 +54,28 @@ class Files:
     summary: Summary
 
     def slowest(self, number: int = 10) -> pl.DataFrame:
-        """The files whose reads for batches took longest in all, at most 10, as `path reads opens bytes took_ms slowest_ms`."""
+        """The files whose reads for batches took longest in all, at most 10, as
+        `path reads opens bytes took_ms slowest_ms`.
+        """
         rows = [
-            (entry.path, entry.accesses, entry.opens, entry.bytes, entry.seconds * 1e3, entry.max_s * 1e3)
+            (
+                entry.path,
+                entry.accesses,
+                entry.opens,
+                entry.bytes,
+                entry.seconds * 1e3,
+                entry.max_s * 1e3,
+            )
             for entry in self.summary.findings.reads.files[:number]
         ]
-        schema = {"path": pl.String, "reads": pl.Int64, "opens": pl.Int64, "bytes": pl.Int64, "took_ms": pl.Float64,
-                  "slowest_ms": pl.Float64}  # fmt: skip
+        schema = {
+            "path": pl.String,
+            "reads": pl.Int64,
+            "opens": pl.Int64,
+            "bytes": pl.Int64,
+            "took_ms": pl.Float64,
+            "slowest_ms": pl.Float64,
+        }
         return pl.DataFrame(rows, schema, orient="row")
 
     def __len__(self) -> int:
@@ -63,7 +91,8 @@ class StepView:
 
     number: int
     causes: pl.DataFrame
-    """One row per rank: `rank step start_ms took_ms`, then the causes that took any time, in milliseconds."""
+    """One row per rank: `rank step start_ms took_ms`, then the causes that took any time, in
+    milliseconds."""
     reads: pl.DataFrame
     """The reads for the batches of this step, longest first; columns as of `Run.where`."""
     text: str
@@ -75,17 +104,23 @@ class StepView:
         from ioprof.report.page.markup import element
 
         reads = self.reads.head(10).select("rank", "batch", "source", "took_ms", "bytes", "path")
-        tables = (table.with_columns(pl.selectors.float().round(3)) for table in (self.causes, reads))
-        return element("p", element("strong", self.text)) + "".join(table._repr_html_() for table in tables)
+        tables = (
+            table.with_columns(pl.selectors.float().round(3)) for table in (self.causes, reads)
+        )
+        return element("p", element("strong", self.text)) + "".join(
+            table._repr_html_() for table in tables
+        )
 
 
 class Run:
     """A recorded run.
 
         run = ioprof.load("runs/first")
-        run                                              # in a notebook a card; print(run) is one line
+        run                                              # in a notebook a card; print(run) is one
+                                                         line
         run.summary.verdict.text                         # all that summary.json says
-        run.steps                                        # one row per rank and step, in milliseconds
+        run.steps                                        # one row per rank and step, in
+                                                         milliseconds
         run.timeline(step=68), run.timeline(around=8.4, ranks=[0, 1])
         run.step(68).reads                               # the reads for the batches of a step
         run.where(kind="read", source="storage")         # spans, as a table
@@ -95,7 +130,9 @@ class Run:
     It is analysed when that is first needed. Times of the run count from its first span.
     """
 
-    def __init__(self, trace: Trace, folder: Path | None = None, analysed: AnalysedRun | None = None) -> None:
+    def __init__(
+        self, trace: Trace, folder: Path | None = None, analysed: AnalysedRun | None = None
+    ) -> None:
         self.trace = trace
         """Spans, files and counters as they were recorded, in nanoseconds."""
         self.folder = folder
@@ -114,14 +151,22 @@ class Run:
 
     @property
     def analysed(self) -> AnalysedRun:
-        """The same with the table of `ioprof.analysis.charge.blame` and the summary, as the functions of ioprof take it."""
+        """The same with the table of `ioprof.analysis.charge.blame` and the summary, as the
+        functions of ioprof take it.
+        """
         if self._analysed is None:
-            self._analysed = AnalysedRun.in_folder(self.trace, self.folder) if self.folder else AnalysedRun.of(self.trace)
+            self._analysed = (
+                AnalysedRun.in_folder(self.trace, self.folder)
+                if self.folder
+                else AnalysedRun.of(self.trace)
+            )
         return self._analysed
 
     @cached_property
     def summary(self) -> Summary:
-        """All that the report says, as in summary.json; gains are predicted as `ioprof report` does it."""
+        """All that the report says, as in summary.json; gains are predicted as `ioprof report` does
+        it.
+        """
         from ioprof.model.summary import with_gains
 
         found = self.analysed
@@ -129,7 +174,9 @@ class Run:
 
     @property
     def spans(self) -> pl.DataFrame:
-        """All spans as they were recorded, in nanoseconds; `where` is a part of them in milliseconds."""
+        """All spans as they were recorded, in nanoseconds; `where` is a part of them in
+        milliseconds.
+        """
         return self.trace.spans
 
     @property
@@ -148,29 +195,51 @@ class Run:
 
     @property
     def steps(self) -> pl.DataFrame:
-        """One row per rank and step: `rank step start_ms took_ms`, then each cause in milliseconds; a null was not measured."""
+        """One row per rank and step: `rank step start_ms took_ms`, then each cause in milliseconds;
+        a null was not measured.
+        """
         return _in_ms(self.analysed.steps)
 
     @property
     def causes(self) -> pl.DataFrame:
         """`cause took_ms share basis` of all steps of all ranks."""
         rows = [
-            (entry.cause, None if entry.seconds is None else entry.seconds * 1e3, entry.share, entry.basis)
+            (
+                entry.cause,
+                None if entry.seconds is None else entry.seconds * 1e3,
+                entry.share,
+                entry.basis,
+            )
             for entry in self.summary.steps.causes
         ]
         return pl.DataFrame(
-            rows, {"cause": pl.String, "took_ms": pl.Float64, "share": pl.Float64, "basis": pl.String}, orient="row"
+            rows,
+            {"cause": pl.String, "took_ms": pl.Float64, "share": pl.Float64, "basis": pl.String},
+            orient="row",
         )
 
     @property
     def overlap(self) -> pl.DataFrame:
-        """`activity took_ms hidden_ms exposed_ms hidden_ratio basis`: how much of it ran while the device computed."""
+        """`activity took_ms hidden_ms exposed_ms hidden_ratio basis`: how much of it ran while the
+        device computed.
+        """
         rows = [
-            (name, _ms(found.total_s), _ms(found.hidden_s), _ms(found.exposed_s), found.hidden_ratio, found.basis)
+            (
+                name,
+                _ms(found.total_s),
+                _ms(found.hidden_s),
+                _ms(found.exposed_s),
+                found.hidden_ratio,
+                found.basis,
+            )
             for name, found in self.summary.overlap.items()
         ]
         names = ("took_ms", "hidden_ms", "exposed_ms", "hidden_ratio")
-        return pl.DataFrame(rows, {"activity": pl.String, **dict.fromkeys(names, pl.Float64), "basis": pl.String}, orient="row")
+        return pl.DataFrame(
+            rows,
+            {"activity": pl.String, **dict.fromkeys(names, pl.Float64), "basis": pl.String},
+            orient="row",
+        )
 
     @property
     def files(self) -> Files:
@@ -192,7 +261,7 @@ class Run:
             run.where(kind=["read", "fault"], source="storage", rank=0).sort("took_ms", descending=True)
 
         Raises `CommandError` for a kind, source or rank that is not one; it names the nearest.
-        """
+        """  # noqa: E501
         wanted = [*predicates]
         for name, given, known in (("kind", kind, KINDS), ("source", source, SOURCES)):
             if given is not None:
@@ -202,14 +271,28 @@ class Run:
                 wanted.append(pl.col(name).is_in(words))
         if rank is not None:
             _check("rank", rank, self.trace.ranks)
-        wanted += [pl.col(name) == value for name, value in (("rank", rank), ("step", step), ("batch", batch)) if value is not None]
+        wanted += [
+            pl.col(name) == value
+            for name, value in (("rank", rank), ("step", step), ("batch", batch))
+            if value is not None
+        ]
         names = self.trace.files.select("file", "path").unique("file")
         if path is not None:
-            wanted.append(pl.col("file").is_in(names.filter(pl.col("path").str.contains(path, literal=True))["file"].implode()))
+            wanted.append(
+                pl.col("file").is_in(
+                    names.filter(pl.col("path").str.contains(path, literal=True))["file"].implode()
+                )
+            )
         found = self.trace.found(lambda part: part.filter(*wanted) if wanted else part)
-        times = {"start_ms": pl.col("start_ns") / _MS, "took_ms": (pl.col("end_ns") - pl.col("start_ns")) / _MS}
+        times = {
+            "start_ms": pl.col("start_ns") / _MS,
+            "took_ms": (pl.col("end_ns") - pl.col("start_ns")) / _MS,
+        }
         return (
-            found.sort("start_ns").with_columns(**times).join(names, on="file", how="left", maintain_order="left").select(_COLUMNS)
+            found.sort("start_ns")
+            .with_columns(**times)
+            .join(names, on="file", how="left", maintain_order="left")
+            .select(_COLUMNS)
         )
 
     def step(self, number: int) -> StepView:
@@ -217,24 +300,43 @@ class Run:
         steps = self.analysed.steps.filter(pl.col("step") == number)
         if not len(steps):
             raise CommandError(f"step {number}: {self._known_steps}")
-        used = self.trace.rows(pl.col("step") == number, pl.col("batch").is_not_null(), kinds=("wait", "h2d", "compute"))
+        used = self.trace.rows(
+            pl.col("step") == number,
+            pl.col("batch").is_not_null(),
+            kinds=("wait", "h2d", "compute"),
+        )
         batches = used.select("rank", "batch").unique()
         reads = self.where(pl.col("batch").is_in(batches["batch"].unique().implode()), kind=_READS)
-        reads = reads.join(batches, on=["rank", "batch"], how="semi", nulls_equal=True).sort("took_ms", descending=True)
+        reads = reads.join(batches, on=["rank", "batch"], how="semi", nulls_equal=True).sort(
+            "took_ms", descending=True
+        )
         row = longest_steps(steps, 1).row(0, named=True)
-        text = f"step {number}: rank {row['rank']} took {duration(row['wall_ns'] / 1e9)}, {cause_text(row)}"
+        text = (
+            f"step {number}: rank {row['rank']} took {duration(row['wall_ns'] / 1e9)},"
+            f" {cause_text(row)}"
+        )
         causes = _in_ms(steps)
         idle = [f"{cause}_ms" for cause in CAUSES if not causes[f"{cause}_ms"].fill_null(0).sum()]
         return StepView(number, causes.drop(idle), reads, text)
 
-    def timeline(self, step: int | None = None, around: float | None = None, ranks: Sequence[int] | None = None) -> "go.Figure":
-        """What ranks and workers did around a step, or around a second of the run; without either, around the longest step."""
+    def timeline(
+        self,
+        step: int | None = None,
+        around: float | None = None,
+        ranks: Sequence[int] | None = None,
+    ) -> "go.Figure":
+        """What ranks and workers did around a step, or around a second of the run; without either,
+        around the longest step.
+        """
         from ioprof.report.figures import timeline
 
         for rank in ranks or ():
             _check("rank", rank, self.trace.ranks)
         return timeline(
-            self.trace, self._window(step, around), ranks or chosen_ranks(self.analysed.steps), is_emulated(self.summary)
+            self.trace,
+            self._window(step, around),
+            ranks or chosen_ranks(self.analysed.steps),
+            is_emulated(self.summary),
         )
 
     def _window(self, step: int | None, around: float | None) -> Window:
@@ -242,11 +344,15 @@ class Run:
         if step is not None and around is not None:
             raise CommandError("timeline: give step= or around=, not both")
         if around is not None:
-            return Window("moment", "around a moment", 0, *around_moment(steps, round(around * 1e9)))
+            return Window(
+                "moment", "around a moment", 0, *around_moment(steps, round(around * 1e9))
+            )
         if step is None:
             found = windows(steps, self.summary.steps.warmup)
             if not found:
-                raise CommandError("timeline: the run has no step; give a second of the run: around=8.4")
+                raise CommandError(
+                    "timeline: the run has no step; give a second of the run: around=8.4"
+                )
             return next((window for window in found if window.name == "longest"), found[0])
         bounds = around_step(steps, step)
         if bounds is None:
@@ -256,10 +362,16 @@ class Run:
     @property
     def _known_steps(self) -> str:
         steps = self.analysed.steps["step"]
-        return f"the run has the steps {min(steps)} to {max(steps)}" if len(steps) else "the run has no step"
+        return (
+            f"the run has the steps {min(steps)} to {max(steps)}"
+            if len(steps)
+            else "the run has no step"
+        )
 
     def throughput(self) -> "go.Figure":
-        """Samples per second of each rank over time; steps per second where the batch size is not known."""
+        """Samples per second of each rank over time; steps per second where the batch size is not
+        known.
+        """
         from ioprof.report.figures import throughput
 
         batch, device = self.trace.run.config.batch_size, self.trace.run.device
@@ -268,7 +380,9 @@ class Run:
         return figure if batch else figure.update_yaxes(title_text="steps/s of one rank")
 
     def bandwidth(self) -> "go.Figure":
-        """Bytes per second of reads for batches over time, by where they came from, against what the devices need."""
+        """Bytes per second of reads for batches over time, by where they came from, against what
+        the devices need.
+        """
         from ioprof.report.bandwidth import bandwidth
 
         return bandwidth(self.trace, self.analysed.steps, self.summary.demand)
@@ -280,7 +394,9 @@ class Run:
         return read_latency(self.trace)
 
     def by_cause(self, unit: str = "share") -> "go.Figure":
-        """What the time of the steps went to, for each rank and for all; `unit` is `share` or `seconds`."""
+        """What the time of the steps went to, for each rank and for all; `unit` is `share` or
+        `seconds`.
+        """
         from ioprof.report.figures import time_by_cause
 
         return time_by_cause(self.analysed.steps, self._emulated, unit)
@@ -316,13 +432,27 @@ class Run:
         from ioprof.model.changes import Change, parse_speed
         from ioprof.model.prediction import whatif
 
-        factors = {cause: parse_speed(f"--{cause}", str(speed)) for cause, speed in speeds.items() if speed is not None}
+        factors = {
+            cause: parse_speed(f"--{cause}", str(speed))
+            for cause, speed in speeds.items()
+            if speed is not None
+        }
         other = None if like is None else like if isinstance(like, Run) else Run.load(like)
         change = Change(
-            workers=workers, prefetch=prefetch, cores=cores, batch=batch, ranks=ranks, persistent_workers=persistent_workers,
-            cache=cache, layout=layout, image=image, like=None if other is None else title(other.summary), device=device,
-            copy=copy, speeds=factors,
-        )  # fmt: skip
+            workers=workers,
+            prefetch=prefetch,
+            cores=cores,
+            batch=batch,
+            ranks=ranks,
+            persistent_workers=persistent_workers,
+            cache=cache,
+            layout=layout,
+            image=image,
+            like=None if other is None else title(other.summary),
+            device=device,
+            copy=copy,
+            speeds=factors,
+        )
         return whatif(self.trace, change, None if other is None else other.trace)
 
     def write_html(self, path: Path | str) -> None:
@@ -341,7 +471,10 @@ class Run:
 
 
 def _in_ms(steps: pl.DataFrame) -> pl.DataFrame:
-    times = {"start_ms": pl.col("start_ns") / _MS, "took_ms": (pl.col("end_ns") - pl.col("start_ns")) / _MS}
+    times = {
+        "start_ms": pl.col("start_ns") / _MS,
+        "took_ms": (pl.col("end_ns") - pl.col("start_ns")) / _MS,
+    }
     causes = {f"{cause}_ms": pl.col(f"{cause}_ns") / _MS for cause in CAUSES}
     return steps.select("rank", "step", **times, **causes)
 
@@ -356,4 +489,7 @@ def _check(name: str, given: object, known: Sequence[object]) -> None:
         return
     near = difflib.get_close_matches(str(given), [str(each) for each in known], 1, 0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    raise CommandError(f"{name} {clean(str(given), 40)!r}: not known; {hint}there are {', '.join(map(str, known)) or 'none'}")
+    raise CommandError(
+        f"{name} {clean(str(given), 40)!r}: not known; {hint}there are"
+        f" {', '.join(map(str, known)) or 'none'}"
+    )

@@ -16,7 +16,8 @@ MOST_BARS: Final = 2500
 MOST_WORKERS: Final = 8
 """Worker lanes of one rank."""
 THREADS: Final = "other threads"
-"""The name of the lane of a rank's process for what threads of it make that are not its main one."""
+"""The name of the lane of a rank's process for what threads of it make that are not its main
+one."""
 READS: Final = ("read", "fault")
 LEAVES: Final = ("open", "read", "fault", "decode", "transform", "collate")
 MAIN_KINDS: Final = {
@@ -31,7 +32,19 @@ MAIN_KINDS: Final = {
 """Kinds in the process of the rank itself, and the lane that shows them."""
 MAIN_LANES: Final = ("wait", "copies", "compute", "exchange")
 
-_COLUMNS: Final = ("kind", "source", "rank", "pid", "by_thread", "start_ns", "end_ns", "file", "bytes", "batch", "step")
+_COLUMNS: Final = (
+    "kind",
+    "source",
+    "rank",
+    "pid",
+    "by_thread",
+    "start_ns",
+    "end_ns",
+    "file",
+    "bytes",
+    "batch",
+    "step",
+)
 
 
 _Maker = tuple[int, int, bool]
@@ -53,10 +66,11 @@ class Timeline:
     window: Window
     lanes: tuple[Lane, ...]
     bars: pl.DataFrame
-    """Columns `lane row rows kind source start_ns end_ns busy_ns count path bytes batch step`, drawn in this order.
+    """Columns `lane row rows kind source start_ns end_ns busy_ns count path bytes batch
+    step`, drawn in this order.
 
-    `lane` is the place in `lanes`; the bar lies in part `row` of `rows` of the lane's height. A bar may be `count` spans
-    joined, which took `busy_ns` together.
+    `lane` is the place in `lanes`; the bar lies in part `row` of `rows` of the lane's height. A bar
+    may be `count` spans joined, which took `busy_ns` together.
     """
     boundaries: pl.DataFrame
     """Columns `rank step start_ns`: steps that begin in the window."""
@@ -64,26 +78,50 @@ class Timeline:
     """What was thinned, in sentences."""
 
 
-def timeline_of(trace: Trace, window: Window, ranks: Sequence[int], limit: int = MOST_BARS) -> Timeline:
+def timeline_of(
+    trace: Trace, window: Window, ranks: Sequence[int], limit: int = MOST_BARS
+) -> Timeline:
     """The lanes and bars of `ranks` in `window`, at most `limit` bars."""
-    inside = (pl.col("end_ns") > window.start_ns) & (pl.col("start_ns") < window.end_ns) & pl.col("rank").is_in(list(ranks))
+    inside = (
+        (pl.col("end_ns") > window.start_ns)
+        & (pl.col("start_ns") < window.end_ns)
+        & pl.col("rank").is_in(list(ranks))
+    )
     where = Where(frozenset(ranks), window.start_ns, window.end_ns)
-    spans = trace.found(lambda part: part.filter(inside), where).with_columns(pl.col("kind").cast(pl.String))
+    spans = trace.found(lambda part: part.filter(inside), where).with_columns(
+        pl.col("kind").cast(pl.String)
+    )
     source = pl.col("source").cast(pl.String).fill_null("unknown")  # a recording need not say it
-    spans = spans.with_columns(source=pl.when(pl.col("kind").is_in(READS)).then(source), by_thread=by_thread(trace))
+    spans = spans.with_columns(
+        source=pl.when(pl.col("kind").is_in(READS)).then(source), by_thread=by_thread(trace)
+    )
     workers, notes = _workers(trace, spans, ranks)
     lanes, placed = _place(spans.select(*_COLUMNS), workers, ranks)
     bars, thinned = _thin(placed, window, limit)
     paths = trace.files.select("file", "path")
-    boundaries = spans.filter(pl.col("kind") == "step").select("rank", "step", "start_ns").sort("rank", "start_ns")
+    boundaries = (
+        spans.filter(pl.col("kind") == "step")
+        .select("rank", "step", "start_ns")
+        .sort("rank", "start_ns")
+    )
     return Timeline(
-        window, lanes, bars.join(paths, on="file", how="left", maintain_order="left").drop("file"), boundaries, (*notes, *thinned)
+        window,
+        lanes,
+        bars.join(paths, on="file", how="left", maintain_order="left").drop("file"),
+        boundaries,
+        (*notes, *thinned),
     )
 
 
 def by_thread(trace: Trace) -> pl.Expr:
-    """Whether a span of making batches is of another thread of a rank's process than the one that makes its steps."""
-    steps = trace.sums.filter(pl.col("kind").cast(pl.String) == "step").select(_process(), _thread()).unique()
+    """Whether a span of making batches is of another thread of a rank's process than the one that
+    makes its steps.
+    """
+    steps = (
+        trace.sums.filter(pl.col("kind").cast(pl.String) == "step")
+        .select(_process(), _thread())
+        .unique()
+    )
     processes, threads = (steps.to_series(place).drop_nulls().implode() for place in range(2))
     makes = pl.col("kind").cast(pl.String).is_in([*LEAVES, "fetch"])
     return (makes & _process().is_in(processes) & ~_thread().is_in(threads)).fill_null(False)
@@ -100,13 +138,24 @@ def _thread() -> pl.Expr:
 def worker_numbers(trace: Trace) -> dict[int, int]:
     """The number of each loader worker by its process id, as the run recorded it."""
     numbers = [(process.pid, process.worker) for process in trace.run.processes]
-    return {pid: worker for pid, worker in numbers if pid is not None and worker is not None and worker >= 0}
+    return {
+        pid: worker
+        for pid, worker in numbers
+        if pid is not None and worker is not None and worker >= 0
+    }
 
 
-def _workers(trace: Trace, spans: pl.DataFrame, ranks: Sequence[int]) -> tuple[dict[_Maker, str], list[str]]:
+def _workers(
+    trace: Trace, spans: pl.DataFrame, ranks: Sequence[int]
+) -> tuple[dict[_Maker, str], list[str]]:
     """The lane name of each process that made batches, and what was left out."""
     numbers = worker_numbers(trace)
-    makers = spans.filter(pl.col("kind").is_in([*LEAVES, "fetch"])).select("rank", "pid", "by_thread").unique().drop_nulls("pid")
+    makers = (
+        spans.filter(pl.col("kind").is_in([*LEAVES, "fetch"]))
+        .select("rank", "pid", "by_thread")
+        .unique()
+        .drop_nulls("pid")
+    )
     names: dict[_Maker, str] = {}
     left_out = 0
     for rank in ranks:
@@ -116,7 +165,13 @@ def _workers(trace: Trace, spans: pl.DataFrame, ranks: Sequence[int]) -> tuple[d
         )
         left_out += len(mine[MOST_WORKERS:])
         for pid, is_thread in mine[:MOST_WORKERS]:
-            name = f"worker {numbers[pid]}" if pid in numbers else THREADS if is_thread else "main process"
+            name = (
+                f"worker {numbers[pid]}"
+                if pid in numbers
+                else THREADS
+                if is_thread
+                else "main process"
+            )
             names[rank, pid, is_thread] = name
     if not names:
         return names, ["no worker was making a batch in this window"]
@@ -124,25 +179,39 @@ def _workers(trace: Trace, spans: pl.DataFrame, ranks: Sequence[int]) -> tuple[d
     return names, [note] if left_out else []
 
 
-def _place(spans: pl.DataFrame, workers: dict[_Maker, str], ranks: Sequence[int]) -> tuple[tuple[Lane, ...], pl.DataFrame]:
+def _place(
+    spans: pl.DataFrame, workers: dict[_Maker, str], ranks: Sequence[int]
+) -> tuple[tuple[Lane, ...], pl.DataFrame]:
     lanes: list[Lane] = []
     parts: list[pl.DataFrame] = []
     for rank in ranks:
         mine = spans.filter(pl.col("rank") == rank)
         makers = [maker for maker in workers if maker[0] == rank]
         keys = {"pid": pl.Int32, "by_thread": pl.Boolean, "row": pl.Int64}
-        rows = pl.DataFrame([(pid, is_thread, row) for row, (_, pid, is_thread) in enumerate(makers)], schema=keys, orient="row")
-        reads = mine.filter(pl.col("kind").is_in(READS)).join(rows, on=["pid", "by_thread"], maintain_order="left")
+        rows = pl.DataFrame(
+            [(pid, is_thread, row) for row, (_, pid, is_thread) in enumerate(makers)],
+            schema=keys,
+            orient="row",
+        )
+        reads = mine.filter(pl.col("kind").is_in(READS)).join(
+            rows, on=["pid", "by_thread"], maintain_order="left"
+        )
         if len(reads):
             parts.append(_in_lane(reads, len(lanes), len(makers)))
             lanes.append(Lane("reads", rank))
         for maker in makers:
             _, pid, is_thread = maker
-            made = mine.filter(pl.col("pid") == pid, pl.col("by_thread") == is_thread, pl.col("kind").is_in(["fetch", *LEAVES]))
+            made = mine.filter(
+                pl.col("pid") == pid,
+                pl.col("by_thread") == is_thread,
+                pl.col("kind").is_in(["fetch", *LEAVES]),
+            )
             parts.append(_in_lane(made, len(lanes), 1))
             lanes.append(Lane(workers[maker], rank))
         for name in MAIN_LANES:
-            own = mine.filter(pl.col("kind").is_in([kind for kind, lane in MAIN_KINDS.items() if lane == name]))
+            own = mine.filter(
+                pl.col("kind").is_in([kind for kind, lane in MAIN_KINDS.items() if lane == name])
+            )
             if len(own):
                 parts.append(_in_lane(own, len(lanes), 1))
                 lanes.append(Lane(name, rank))
@@ -150,16 +219,38 @@ def _place(spans: pl.DataFrame, workers: dict[_Maker, str], ranks: Sequence[int]
 
 
 def _in_lane(spans: pl.DataFrame, lane: int, rows: int) -> pl.DataFrame:
-    row = pl.col("row").cast(pl.Int64) if "row" in spans.columns else pl.lit(0, dtype=pl.Int64).alias("row")
+    row = (
+        pl.col("row").cast(pl.Int64)
+        if "row" in spans.columns
+        else pl.lit(0, dtype=pl.Int64).alias("row")
+    )
     took = pl.col("end_ns") - pl.col("start_ns")
-    placed = spans.with_columns(pl.lit(lane, dtype=pl.Int64).alias("lane"), row, pl.lit(rows, dtype=pl.Int64).alias("rows"))
+    placed = spans.with_columns(
+        pl.lit(lane, dtype=pl.Int64).alias("lane"), row, pl.lit(rows, dtype=pl.Int64).alias("rows")
+    )
     placed = placed.with_columns(took.alias("busy_ns"), pl.lit(1, dtype=pl.Int64).alias("count"))
-    keys = ["lane", "row", "rows", "kind", "source", "start_ns", "end_ns", "busy_ns", "count", "file", "bytes", "batch", "step"]
+    keys = [
+        "lane",
+        "row",
+        "rows",
+        "kind",
+        "source",
+        "start_ns",
+        "end_ns",
+        "busy_ns",
+        "count",
+        "file",
+        "bytes",
+        "batch",
+        "step",
+    ]
     return placed.select(keys)
 
 
 def _thin(bars: pl.DataFrame, window: Window, limit: int) -> tuple[pl.DataFrame, list[str]]:
-    """Join short leaves with neighbours until at most `limit` bars are left; if that is not enough, keep the longest."""
+    """Join short leaves with neighbours until at most `limit` bars are left; if that is not enough,
+    keep the longest.
+    """
     ordered, joined = _draw_order(bars), bars
     if len(bars) <= limit:
         return ordered, []
@@ -168,7 +259,10 @@ def _thin(bars: pl.DataFrame, window: Window, limit: int) -> tuple[pl.DataFrame,
         joined = _join(bars, resolution)
         resolution *= 2
     short = duration(resolution / 2e9)
-    notes = [f"{len(bars):,} spans drawn as {len(joined):,} bars: spans below {short} are joined with neighbours of their kind"]
+    notes = [
+        f"{len(bars):,} spans drawn as {len(joined):,} bars: spans below {short} are joined with"
+        " neighbours of their kind"
+    ]
     if len(joined) > limit:
         notes.append(f"the {limit:,} longest bars of {len(joined):,} are drawn")
         joined = joined.sort("busy_ns", descending=True).head(limit)
@@ -180,7 +274,10 @@ def _join(bars: pl.DataFrame, resolution: int) -> pl.DataFrame:
     keys = ["lane", "row", "rows", "kind", "source"]
     ordered = bars.filter(short).sort(*keys, "start_ns")
     gap = pl.col("start_ns") - pl.col("end_ns").shift().over(keys) > resolution
-    grouped = ordered.with_columns(cluster=gap.fill_null(True).cum_sum().over(keys), slot=pl.col("start_ns") // (4 * resolution))
+    grouped = ordered.with_columns(
+        cluster=gap.fill_null(True).cum_sum().over(keys),
+        slot=pl.col("start_ns") // (4 * resolution),
+    )
     one = [_if_same(name) for name in ("file", "batch", "step")]
     joined = grouped.group_by(*keys, "cluster", "slot").agg(
         pl.col("start_ns").min(),

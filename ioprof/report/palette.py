@@ -1,4 +1,6 @@
-"""One colour for each cause, in every figure and table; distinguishable with any common colour vision (a test checks that)."""
+"""One colour for each cause, in every figure and table; distinguishable with any common colour
+vision (a test checks that).
+"""
 
 from typing import Final
 
@@ -19,7 +21,8 @@ CAUSE_COLOURS: Final = {
     "gc": "#3F2F9E",
     "host": "#7C8894",
 }
-"""After Okabe and Ito, darker: each has a contrast of 3:1 to the page, and differs from its neighbours with any colour vision."""
+"""After Okabe and Ito, darker: each has a contrast of 3:1 to the page, and differs from its
+neighbours with any colour vision."""
 
 SOURCE_COLOURS: Final = {
     "storage": CAUSE_COLOURS["storage"],
@@ -70,8 +73,13 @@ WAIT_COLOUR: Final = "#4F5D6B"
 OPEN_COLOUR: Final = "#6B7783"
 
 OTHER_COLOURS: Final = {
-    "user": "#557A9C", "phase": "#808A94", "stage": "#8F7C55", "sampler": "#4F5D6B", "step": "#7C8894", "sync": "#838D97",
-}  # fmt: skip
+    "user": "#557A9C",
+    "phase": "#808A94",
+    "stage": "#8F7C55",
+    "sampler": "#4F5D6B",
+    "step": "#7C8894",
+    "sync": "#838D97",
+}
 """Kinds of spans that are no cause."""
 
 RANK_COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
@@ -113,13 +121,25 @@ DARK: Final = {
 
 def cause_styles() -> str:
     """The colours of the causes as CSS variables, for light and for dark pages."""
-    light = "".join(f".cause-{cause}{{--cause:{colour}}}" for cause, colour in CAUSE_COLOURS.items())
-    dark = "".join(f".cause-{cause}{{--cause:{DARK[colour]}}}" for cause, colour in CAUSE_COLOURS.items() if colour in DARK)
+    light = "".join(
+        f".cause-{cause}{{--cause:{colour}}}" for cause, colour in CAUSE_COLOURS.items()
+    )
+    dark = "".join(
+        f".cause-{cause}{{--cause:{DARK[colour]}}}"
+        for cause, colour in CAUSE_COLOURS.items()
+        if colour in DARK
+    )
     return f"{light}@media screen and (prefers-color-scheme:dark){{{dark}}}"
 
 
 def source_styles() -> str:
     """The colours of the sources of reads as CSS variables, for light and for dark pages."""
-    light = "".join(f".source-{source}{{--cause:{colour}}}" for source, colour in SOURCE_COLOURS.items())
-    dark = "".join(f".source-{source}{{--cause:{DARK[colour]}}}" for source, colour in SOURCE_COLOURS.items() if colour in DARK)
+    light = "".join(
+        f".source-{source}{{--cause:{colour}}}" for source, colour in SOURCE_COLOURS.items()
+    )
+    dark = "".join(
+        f".source-{source}{{--cause:{DARK[colour]}}}"
+        for source, colour in SOURCE_COLOURS.items()
+        if colour in DARK
+    )
     return f"{light}@media screen and (prefers-color-scheme:dark){{{dark}}}"

@@ -41,18 +41,26 @@ class ProbedPath:
 
 
 def probed_path(probe: Path) -> ProbedPath:
-    """What `ioprof probe --json` printed into that file; `CommandError` for a file that it did not print."""
+    """What `ioprof probe --json` printed into that file; `CommandError` for a file that it did not
+    print.
+    """
     try:
         found = msgspec.convert(json.loads(probe.read_bytes()), _Probe)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise CommandError(
-            f"--probe {probe}: is not a probe ({reason}); make one with: ioprof probe PATH --json > {probe}"
+            f"--probe {probe}: is not a probe ({reason}); make one with: ioprof probe PATH --json >"
+            f" {probe}"
         ) from None
-    test = next((test for test in _TESTS if any(level.test == test for level in found.levels)), None)
+    test = next(
+        (test for test in _TESTS if any(level.test == test for level in found.levels)), None
+    )
     levels = [level for level in found.levels if level.test == test]
     if test is None or not levels:
-        raise CommandError(f"--probe {probe}: has no level of reads; probe for longer: ioprof probe PATH --seconds 60 --json")
+        raise CommandError(
+            f"--probe {probe}: has no level of reads; probe for longer: ioprof probe PATH --seconds"
+            " 60 --json"
+        )
     best = max(levels, key=lambda level: level.bytes_per_s)
     return ProbedPath(found.path, test, best.clients, best.bytes_per_s, best.operations_per_s)
 
@@ -66,4 +74,8 @@ def path_statement(demand: Demand, best: ProbedPath) -> Statement:
         return Statement("probed path", f"{text}; the demand of the devices is not known")
     fed = best.bytes_per_s / demand.bytes_per_s * demand.num_devices
     enough = "enough" if fed >= demand.num_devices else "too few"
-    return Statement("probed path", f"{text}, which feeds {fed:.2g} of such devices: {enough} for this job's {demand.num_devices}")
+    return Statement(
+        "probed path",
+        f"{text}, which feeds {fed:.2g} of such devices: {enough} for this job's"
+        f" {demand.num_devices}",
+    )

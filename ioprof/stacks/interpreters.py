@@ -1,4 +1,6 @@
-"""The Python interpreter of another process: where its structures are, and the states of its threads."""
+"""The Python interpreter of another process: where its structures are, and the states of its
+threads.
+"""
 
 import os
 import re
@@ -18,7 +20,8 @@ ReadMemory = Callable[[int, int, int], bytes]
 
 _SYMBOLS: Final = ("_PyRuntime", "Py_Version", "PyCode_Type")
 _IMAGE: Final = re.compile(r"libpython3\.\d+\w*\.so[\d.]*|python3(\.\d+\w*)?")
-"""Files that may hold the interpreter, besides the program: that may be the dynamic linker, or embed Python."""
+"""Files that may hold the interpreter, besides the program: that may be the dynamic linker, or
+embed Python."""
 _MOST_THREADS: Final = 4096
 
 
@@ -40,18 +43,24 @@ class Interpreter:
         return version_name(self.version)
 
     def main_thread(self, pid: int, read: ReadMemory) -> int | None:
-        """The address of the state of the main thread of a process; None: it has none, or its interpreter is another.
+        """The address of the state of the main thread of a process; None: it has none, or its
+        interpreter is another.
 
         Raises `OSError` where the memory of the process cannot be read at all.
         """
-        # The oldest that has the number: until a new thread runs, its state has the number of the thread that made it.
-        return next((state for state, number in reversed(self.threads(pid, read)) if number == pid), None)
+        # The oldest that has the number: until a new thread runs, its state has the number of the
+        # thread that made it.
+        return next(
+            (state for state, number in reversed(self.threads(pid, read)) if number == pid), None
+        )
 
     def threads(self, pid: int, read: ReadMemory) -> list[tuple[int, int]]:
-        """The addresses of the states of the threads of a process, and the kernel's numbers of them, the newest first.
+        """The addresses of the states of the threads of a process, and the kernel's numbers of
+        them, the newest first.
 
-        None of them if its interpreter is another. Until a new thread runs, its state has the number of the thread that made it.
-        Raises `OSError` where the memory of the process cannot be read.
+        None of them if its interpreter is another. Until a new thread runs, its state has the
+        number of the thread that made it. Raises `OSError` where the memory of the process cannot
+        be read.
         """
         layout, found = self.layout, list[tuple[int, int]]()
         places = (layout.thread_interpreter, layout.frames.thread_native_id, layout.thread_next)
@@ -59,7 +68,9 @@ class Interpreter:
         state = _word(read(pid, interpreter + layout.threads_head, 8)) if interpreter else 0
         while state and len(found) < _MOST_THREADS:
             fields = read(pid, state, max(places) + 8)
-            of_interpreter, number, following = (_word(fields[place : place + 8]) for place in places)
+            of_interpreter, number, following = (
+                _word(fields[place : place + 8]) for place in places
+            )
             if of_interpreter != interpreter:
                 return []
             found.append((state, number))
@@ -71,7 +82,8 @@ class Interpreter:
         return _word(read(pid, self.runtime + self.layout.interpreters_head, 8))
 
     def lock(self, pid: int, read: ReadMemory) -> int:
-        """The address of the lock that its threads share; 0: it is not known where this version keeps it.
+        """The address of the lock that its threads share; 0: it is not known where this version
+        keeps it.
 
         Raises `OSError` where the memory of the process cannot be read.
         """
@@ -85,7 +97,9 @@ class Interpreter:
 
 
 class Interpreters:
-    """Finds interpreters of processes. What it has found in one process it tries first in the next, since workers are forked."""
+    """Finds interpreters of processes. What it has found in one process it tries first in the next,
+    since workers are forked.
+    """
 
     def __init__(self, read: ReadMemory, proc: str = "/proc") -> None:
         self._read, self._proc = read, proc
@@ -95,7 +109,8 @@ class Interpreters:
     def find(self, pid: int) -> tuple[Interpreter, int]:
         """The interpreter of a process, and the address of the state of its main thread.
 
-        Raises `CaptureError` for a process without an interpreter that can be read, and `OSError` if its memory cannot be read.
+        Raises `CaptureError` for a process without an interpreter that can be read, and `OSError`
+        if its memory cannot be read.
         """
         for interpreter in self._found:
             try:
@@ -108,7 +123,9 @@ class Interpreters:
         interpreter = self._locate(pid)
         thread = interpreter.main_thread(pid, self._read)
         if not thread:
-            raise CaptureError(f"the main thread of process {pid} is not in the list of threads of its interpreter")
+            raise CaptureError(
+                f"the main thread of process {pid} is not in the list of threads of its interpreter"
+            )
         self._found.insert(0, interpreter)
         return interpreter, thread
 
@@ -124,7 +141,9 @@ class Interpreters:
         raise CaptureError(f"process {pid} has no Python interpreter whose symbols can be found")
 
     def _images(self, pid: int) -> Iterator[tuple[str, int, int]]:
-        """Path, inode and first address of the files that may hold the interpreter: libpython, or the program."""
+        """Path, inode and first address of the files that may hold the interpreter: libpython, or
+        the program.
+        """
         program = str(Path(f"{self._proc}/{pid}/exe").readlink())
         found = []
         with open(f"{self._proc}/{pid}/maps", encoding="utf-8", errors="surrogateescape") as lines:
@@ -139,7 +158,10 @@ class Interpreters:
     def _symbols(self, pid: int, path: str, inode: int) -> dict[str, int]:
         if (path, inode) not in self._known:
             self._known[path, inode] = {}
-            for place in (f"{self._proc}/{pid}/root{path}", path):  # as a process in a container sees it, and as this one does
+            for place in (
+                f"{self._proc}/{pid}/root{path}",
+                path,
+            ):  # as a process in a container sees it, and as this one does
                 with suppress(OSError):
                     if os.stat(place).st_ino == inode:
                         self._known[path, inode] = symbol_addresses(place, _SYMBOLS)

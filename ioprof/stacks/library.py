@@ -1,4 +1,6 @@
-"""The C library that copies stacks out of other processes (`native/stacks/`), which is no Python module: it is called by ctypes."""
+"""The C library that copies stacks out of other processes (`native/stacks/`), which is no Python
+module: it is called by ctypes.
+"""
 
 import ctypes
 from ctypes import POINTER, byref, c_char_p, c_int, c_uint32, c_uint64, c_void_p
@@ -69,7 +71,9 @@ def read_memory(pid: int, address: int, size: int) -> bytes:
 
 
 class Reader:
-    """Samples threads of other processes into a file. All methods but `stop` are called by one thread."""
+    """Samples threads of other processes into a file. All methods but `stop` are called by one
+    thread.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self._library = _functions()
@@ -77,24 +81,39 @@ class Reader:
         if not self._sampler:
             raise MemoryError("no memory for a sampler of stacks")
 
-    def add(self, number: int, pid: int, thread_state: int, layout: tuple[int, ...], every: int, thread: int = 0) -> None:
-        """Sample the thread of a process in each `every`th pass from now on. `layout` has the words of `struct layout`, `thread` is
-        the kernel's number of the thread; 0: the main one.
+    def add(
+        self,
+        number: int,
+        pid: int,
+        thread_state: int,
+        layout: tuple[int, ...],
+        every: int,
+        thread: int = 0,
+    ) -> None:
+        """Sample the thread of a process in each `every`th pass from now on. `layout` has the words
+        of `struct layout`, `thread` is the kernel's number of the thread; 0: the main one.
 
         Raises `OSError` for one that cannot be sampled.
         """
         assert len(layout) == _LAYOUT_WORDS
         words = byref(_Words(*layout))
-        error = self._library.ioprof_stacks_add(self._sampler, pid, thread, number, every, thread_state, words)
+        error = self._library.ioprof_stacks_add(
+            self._sampler, pid, thread, number, every, thread_state, words
+        )
         if error:
-            raise OSError(error, f"process {pid} has a layout that cannot be used, or there are too many processes")
+            raise OSError(
+                error,
+                f"process {pid} has a layout that cannot be used, or there are too many processes",
+            )
 
     def set_every(self, number: int, every: int) -> None:
         """Sample a thread in each `every`th pass."""
         self._library.ioprof_stacks_set_every(self._sampler, number, every)
 
     def watch_lock(self, number: int, address: int) -> None:
-        """Sample which thread holds the interpreter's lock, which is at this address, while that thread waits for it."""
+        """Sample which thread holds the interpreter's lock, which is at this address, while that
+        thread waits for it.
+        """
         self._library.ioprof_stacks_watch_lock(self._sampler, number, address)
 
     def remove(self, number: int) -> None:
@@ -107,12 +126,18 @@ class Reader:
         self._library.ioprof_stacks_state(self._sampler, number, byref(found))
         return TargetState(found.samples, found.torn, found.idle, bool(found.failed), found.error)
 
-    def run(self, until_ns: int, period_ns: int, folder: bytes | None = None, changed_ns: int = 0) -> int:
-        """Sample all threads about each `period_ns` until `until_ns` or `stop`; returns the number of passes. Releases the GIL.
+    def run(
+        self, until_ns: int, period_ns: int, folder: bytes | None = None, changed_ns: int = 0
+    ) -> int:
+        """Sample all threads about each `period_ns` until `until_ns` or `stop`; returns the number
+        of passes. Releases the GIL.
 
-        With a folder it also ends within 0.2 s after the folder's time of change is another one than `changed_ns`.
+        With a folder it also ends within 0.2 s after the folder's time of change is another one
+        than `changed_ns`.
         """
-        passes: int = self._library.ioprof_stacks_run(self._sampler, until_ns, period_ns, folder, changed_ns)
+        passes: int = self._library.ioprof_stacks_run(
+            self._sampler, until_ns, period_ns, folder, changed_ns
+        )
         return passes
 
     def stop(self) -> None:
@@ -120,11 +145,13 @@ class Reader:
         self._library.ioprof_stacks_stop(self._sampler)
 
     def error(self) -> tuple[int, int, int]:
-        """Errno of the first write that failed (0: none), the number of samples that found no room in the tables, and the
-        nanoseconds that reading new code objects took.
+        """Errno of the first write that failed (0: none), the number of samples that found no room
+        in the tables, and the nanoseconds that reading new code objects took.
         """
         full, reading_ns = c_uint64(), c_uint64()
-        error: int = self._library.ioprof_stacks_error(self._sampler, byref(full), byref(reading_ns))
+        error: int = self._library.ioprof_stacks_error(
+            self._sampler, byref(full), byref(reading_ns)
+        )
         return error, full.value, reading_ns.value
 
     def close(self) -> None:

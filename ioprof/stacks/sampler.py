@@ -22,18 +22,21 @@ from ioprof.stacks.library import Reader, is_built, read_memory
 PERIOD_S: Final = 0.02
 """Default mean time between two samples of a thread; each wait is a random one around it."""
 LARGEST_COST: Final = 0.001
-"""Maximum CPU use of the sampler as a share of the CPUs that it may use: with more threads the period is longer."""
+"""Maximum CPU use of the sampler as a share of the CPUs that it may use: with more threads the
+period is longer."""
 ALLOWANCE_NS: Final = 50_000_000
-"""CPU time in addition: for what is read once (the code of the job, what its processes are), and for the full rate at the start,
-which is all that a short job has."""
+"""CPU time in addition: for what is read once (the code of the job, what its processes are), and
+for the full rate at the start, which is all that a short job has."""
 LONGEST_PERIOD_S: Final = 1.0
 LARGEST_WAIT_S: Final = 10.0
 """How long `stop` waits for the thread."""
 
 _LOOK_AFTER_NS: Final = 200_000_000
-"""Time after which the spool is looked through again where something is not known yet of its processes."""
+"""Time after which the spool is looked through again where something is not known yet of its
+processes."""
 _ROLES_AFTER_NS: Final = 1_000_000_000
-"""Time after which the role of processes that are neither rank nor worker yet is read again; new ones are noticed earlier."""
+"""Time after which the role of processes that are neither rank nor worker yet is read again; new
+ones are noticed earlier."""
 _OTHERS_EVERY: Final = 5
 """A process that is neither rank nor worker is sampled in one of so many passes,"""
 _OTHERS_AFTER_NS: Final = 60_000_000_000
@@ -58,7 +61,8 @@ class StackSampling:
     period_s: float
     """Requested mean time between two samples of a thread."""
     longest_period_s: float
-    """The longest one used. Longer than `period_s`: there were many threads, and sampling is limited to 0.1 % of the CPUs."""
+    """The longest one used. Longer than `period_s`: there were many threads, and sampling is
+    limited to 0.1 % of the CPUs."""
     processes: int
     """Whose main threads were sampled."""
     samples: int
@@ -74,7 +78,9 @@ class StackSampling:
 
     @property
     def cost_ratio(self) -> float:
-        """Share of one core that sampling used, in the launcher and not in the processes of the job."""
+        """Share of one core that sampling used, in the launcher and not in the processes of the
+        job.
+        """
         return self.cpu_s / self.wall_s if self.wall_s > 0 else 0.0
 
 
@@ -110,21 +116,26 @@ class _Target:
 
 
 class StackSampler:
-    """Samples the main threads of the job's Python processes into `spool` from `start` to `stop`, or in a `with` block; of ranks
-    the other threads too, less often, while there are no worker processes: threads of a pool may make the batches then.
+    """Samples the main threads of the job's Python processes into `spool` from `start` to `stop`,
+    or in a `with` block; of ranks the other threads too, less often, while there are no worker
+    processes: threads of a pool may make the batches then.
 
-    The processes are those that hooks record into the spool. Raises `CaptureError` where the library is not built, and `OSError` if
-    the file cannot be created; later errors raise nothing.
+    The processes are those that hooks record into the spool. Raises `CaptureError` where the
+    library is not built, and `OSError` if the file cannot be created; later errors raise nothing.
     """
 
     def __init__(self, spool: Path, host: str, package: Path, period_s: float = PERIOD_S) -> None:
         if not is_built():
-            raise CaptureError("the library that reads stacks is not built: install a C compiler and reinstall")
+            raise CaptureError(
+                "the library that reads stacks is not built: install a C compiler and reinstall"
+            )
         self._spool, self._requested_s, self._period_s = spool, period_s, period_s
         self._longest_s = period_s
         self._largest_cost = LARGEST_COST * len(os.sched_getaffinity(0))
         self._descriptor = os.open(
-            spool / f"stacks-{host}-{os.getpid()}.bin", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644
+            spool / f"stacks-{host}-{os.getpid()}.bin",
+            os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC,
+            0o644,
         )
         self._host = host
         self._reader = Reader(self._descriptor)
@@ -141,7 +152,9 @@ class StackSampler:
         self._began_ns = self._ended_ns = monotonic_ns()
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ioprof stacks", daemon=True)
-        self._write({"format": STACK_FORMAT, "host": host, "pid": os.getpid(), "package": str(package)})
+        self._write(
+            {"format": STACK_FORMAT, "host": host, "pid": os.getpid(), "package": str(package)}
+        )
 
     def start(self) -> "StackSampler":
         """Start the thread; call it before the job is started."""
@@ -167,7 +180,11 @@ class StackSampler:
     def facts(self) -> dict[str, Any]:
         """What was sampled and what it cost, for `run.json`; complete after `stop`."""
         sampling = self.sampling()
-        return {**asdict(sampling), "notes": list(sampling.notes), "cost_ratio": sampling.cost_ratio}
+        return {
+            **asdict(sampling),
+            "notes": list(sampling.notes),
+            "cost_ratio": sampling.cost_ratio,
+        }
 
     def sampling(self) -> StackSampling:
         """The same as plain data."""
@@ -180,13 +197,21 @@ class StackSampler:
             lost=self._lost,
             cpu_s=self._cpu_ns / 1e9,
             wall_s=(self._ended_ns - self._began_ns) / 1e9,
-            notes=tuple(note if count == 1 else f"{note} ({count} processes)" for note, count in self._notes.items()),
+            notes=tuple(
+                note if count == 1 else f"{note} ({count} processes)"
+                for note, count in self._notes.items()
+            ),
         )
 
     def __enter__(self) -> "StackSampler":
         return self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.stop()
 
     def _run(self) -> None:
@@ -195,7 +220,9 @@ class StackSampler:
             self._look()
             looked_ns = thread_cpu_ns()
             until_ns = monotonic_ns() + (_ROLES_AFTER_NS if self._is_settled() else _LOOK_AFTER_NS)
-            passes = self._reader.run(until_ns, int(self._period_s * 1e9), self._folder, self._listed_ns[1])
+            passes = self._reader.run(
+                until_ns, int(self._period_s * 1e9), self._folder, self._listed_ns[1]
+            )
             self._cpu_ns = thread_cpu_ns()
             last_ns, self._ended_ns = self._ended_ns, monotonic_ns()
             if passes:
@@ -204,9 +231,13 @@ class StackSampler:
                 self._set_period(pass_ns, (looked_ns - began_ns) / (self._ended_ns - last_ns))
 
     def _set_period(self, pass_ns: float, look_share: float) -> None:
-        """A longer period where passes are expensive, after half of the allowance is used; looks take `look_share` of the time."""
+        """A longer period where passes are expensive, after half of the allowance is used; looks
+        take `look_share` of the time.
+        """
         self._pass_ns = (7 * self._pass_ns + pass_ns) / 8 if self._pass_ns else pass_ns
-        self._look_share = (7 * self._look_share + look_share) / 8 if self._look_share else look_share
+        self._look_share = (
+            (7 * self._look_share + look_share) / 8 if self._look_share else look_share
+        )
         left = max(self._largest_cost - self._look_share, self._largest_cost / 3)
         needed_s = self._pass_ns / 1e9 / left
         beyond_ns = self._cpu_ns - self._largest_cost * (self._ended_ns - self._began_ns)
@@ -223,7 +254,9 @@ class StackSampler:
         reads_roles = monotonic_ns() >= self._roles_ns
         if reads_roles:
             self._roles_ns = monotonic_ns() + _ROLES_AFTER_NS
-        has_workers = any(target.role == "worker" for target in self._live)  # which make the batches, and not threads
+        has_workers = any(
+            target.role == "worker" for target in self._live
+        )  # which make the batches, and not threads
         for target in self._live:
             if target.role == "other" and target.number >= 0 and reads_roles:
                 self._update_role(target)
@@ -239,16 +272,24 @@ class StackSampler:
 
     def _is_settled(self) -> bool:
         """All processes are known and sampled, as far as the spool has any."""
-        return self._listed_ns[0] == self._listed_ns[1] > 0 and all(target.number >= 0 for target in self._live)
+        return self._listed_ns[0] == self._listed_ns[1] > 0 and all(
+            target.number >= 0 for target in self._live
+        )
 
     def _find_processes(self) -> None:
-        """A listing only if the folder changed since the last look but one: a change right after a listing may have its time."""
+        """A listing only if the folder changed since the last look but one: a change right after a
+        listing may have its time.
+        """
         try:
             changed_ns = os.stat(self._spool).st_mtime_ns
             if self._listed_ns == [changed_ns, changed_ns]:
                 return
             self._listed_ns = [self._listed_ns[1], changed_ns]
-            names = [name for name in os.listdir(self._spool) if name.endswith(".ring") and name not in self._seen]
+            names = [
+                name
+                for name in os.listdir(self._spool)
+                if name.endswith(".ring") and name not in self._seen
+            ]
         except OSError:
             return
         for name in names:
@@ -293,15 +334,26 @@ class StackSampler:
         target.interpreter = interpreter
         self._num_targets += 1
         self._num_processes += 1
-        what = {"target": number, "pid": target.pid, "version": interpreter.version_name, "time_ns": monotonic_ns()}
+        what = {
+            "target": number,
+            "pid": target.pid,
+            "version": interpreter.version_name,
+            "time_ns": monotonic_ns(),
+        }
         self._write(what)
 
     def _find_threads(self, target: _Target) -> None:
-        """Begin to sample the threads of a rank that are new, and leave alone those that have ended."""
+        """Begin to sample the threads of a rank that are new, and leave alone those that have
+        ended.
+        """
         interpreter = target.interpreter
         assert interpreter is not None, "it is sampled"
         try:  # until a new thread runs, its state has the number of another one
-            states = {(state, tid) for state, tid in interpreter.threads(target.pid, read_memory) if tid != target.pid}
+            states = {
+                (state, tid)
+                for state, tid in interpreter.threads(target.pid, read_memory)
+                if tid != target.pid
+            }
         except OSError:
             return
         before = {(each.state, each.tid): each for each in target.threads}
@@ -321,7 +373,10 @@ class StackSampler:
         target.threads.clear()
 
     def _add_thread(self, target: _Target, state: int, tid: int) -> None:
-        if len(target.threads) >= _MOST_OF_RANK or sum(len(each.threads) for each in self._live) >= _MOST_THREADS:
+        if (
+            len(target.threads) >= _MOST_OF_RANK
+            or sum(len(each.threads) for each in self._live) >= _MOST_THREADS
+        ):
             return
         interpreter, number = target.interpreter, self._num_targets
         assert interpreter is not None, "it is sampled"
@@ -332,7 +387,13 @@ class StackSampler:
             return
         target.threads.append(_Thread(number, state, tid))
         self._num_targets += 1
-        what = {"target": number, "pid": target.pid, "tid": tid, "version": interpreter.version_name, "time_ns": monotonic_ns()}
+        what = {
+            "target": number,
+            "pid": target.pid,
+            "tid": tid,
+            "version": interpreter.version_name,
+            "time_ns": monotonic_ns(),
+        }
         self._write(what)
 
     def _finish(self, target: _Target) -> None:
@@ -366,12 +427,17 @@ class StackSampler:
 
 
 def _read_header(path: Path, host: str) -> _Target | None:
-    """None for a file of another host or of the capture library. Raises `struct.error` where the header is not there yet."""
+    """None for a file of another host or of the capture library. Raises `struct.error` where the
+    header is not there yet.
+    """
     with open(path, "rb", buffering=0) as file:
         values = _HEADER.unpack(file.read(_HEADER.size))
     if values[_FIELDS["magic"]] != MAGIC:
         raise struct.error(f"{path}: no header")
-    if values[_FIELDS["writer"]] != WRITERS.index("spans") or values[_FIELDS["host"]].rstrip(b"\0") != host.encode()[:64]:
+    if (
+        values[_FIELDS["writer"]] != WRITERS.index("spans")
+        or values[_FIELDS["host"]].rstrip(b"\0") != host.encode()[:64]
+    ):
         return None
     role = values[_FIELDS["role"]]
     return _Target(path, values[_FIELDS["pid"]], ROLES[role] if role < len(ROLES) else "other")
@@ -381,7 +447,7 @@ def _refusal(code: int | None) -> str:
     if code == errno.ENOSYS:
         return "stacks cannot be read: this kernel has no process_vm_readv"
     return (
-        "stacks cannot be read: the kernel does not permit reading the job's memory; in a container start it with "
-        "--cap-add=SYS_PTRACE, where kernel.yama.ptrace_scope is 2 or 3 type: sysctl -w kernel.yama.ptrace_scope=1, and record as "
-        "the user that the job runs as"
+        "stacks cannot be read: the kernel does not permit reading the job's memory; in a container"
+        " start it with --cap-add=SYS_PTRACE, where kernel.yama.ptrace_scope is 2 or 3 type: sysctl"
+        " -w kernel.yama.ptrace_scope=1, and record as the user that the job runs as"
     )

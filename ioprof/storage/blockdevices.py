@@ -1,7 +1,9 @@
-"""Block devices, from the one that holds a file system down to its components: partitions, dm, md, loop, NVMe, disks.
+"""Block devices, from the one that holds a file system down to its components: partitions, dm, md,
+loop, NVMe, disks.
 
-Sources: Documentation/ABI/stable/sysfs-block and sysfs-block-device of the kernel, drivers/nvme/host/sysfs.c. None of it needs
-root. Sysfs may be masked in a container; then a reason is returned instead of a device.
+Sources: Documentation/ABI/stable/sysfs-block and sysfs-block-device of the kernel,
+drivers/nvme/host/sysfs.c. None of it needs root. Sysfs may be masked in a container; then a reason
+is returned instead of a device.
 """
 
 import os
@@ -30,7 +32,17 @@ _MAX_DEPTH: Final = 8  # dm on md on dm on partitions is four
 
 _IN_MEMORY: Final = ("zram", "ram", "pmem")
 _ON_SERVERS: Final = ("nbd", "rbd", "drbd")
-_REMOTE: Final = frozenset({*_ON_SERVERS, "iscsi", "fibre channel", "nvme tcp", "nvme rdma", "nvme fc", "ata over ethernet"})
+_REMOTE: Final = frozenset(
+    {
+        *_ON_SERVERS,
+        "iscsi",
+        "fibre channel",
+        "nvme tcp",
+        "nvme rdma",
+        "nvme fc",
+        "ata over ethernet",
+    }
+)
 _STACKED: Final = ("dm", "md", "loop", "bcache")
 
 _TRANSPORTS: Final = (
@@ -58,17 +70,21 @@ class BlockDevice:
     number: str | None
     """major:minor."""
     transport: str | None
-    """How it is attached: `nvme pcie`, `nvme tcp`, `sata`, `iscsi`, `virtio`; of a stacked one its driver: `loop`, `md raid0`."""
+    """How it is attached: `nvme pcie`, `nvme tcp`, `sata`, `iscsi`, `virtio`; of a stacked one its
+    driver: `loop`, `md raid0`."""
     kind: Kind
-    """The kind of the devices below it; `unknown` for a loop device, whose kind is that of its backing file's storage."""
+    """The kind of the devices below it; `unknown` for a loop device, whose kind is that of its
+    backing file's storage."""
     model: str | None
     size_bytes: int | None
     rotational: bool | None
-    """Not reliable: the kernel assumes True where the device does not report it, and some hypervisors report it for flash."""
+    """Not reliable: the kernel assumes True where the device does not report it, and some
+    hypervisors report it for flash."""
     scheduler: str | None
     """The active I/O scheduler."""
     read_ahead_bytes: int | None
-    """Maximum readahead of a sequential reader. High: random reads of memory-mapped databases fetch many unused pages."""
+    """Maximum readahead of a sequential reader. High: random reads of memory-mapped databases fetch
+    many unused pages."""
     logical_block_bytes: int | None
     """O_DIRECT reads must be aligned to it."""
     physical_block_bytes: int | None
@@ -161,12 +177,18 @@ def _with_kind(device: BlockDevice) -> BlockDevice:
         kind = "shared" if device.transport in _REMOTE else "local"
     if kind == "unknown":
         stacked = family in _STACKED
-        reasons["kind"] = "it is that of the devices below, which is not known" if stacked else "how it is attached is not known"
+        reasons["kind"] = (
+            "it is that of the devices below, which is not known"
+            if stacked
+            else "how it is attached is not known"
+        )
     return replace(device, kind=kind, unknown=reasons)
 
 
 def combine_kinds(kinds: Iterable[Kind]) -> Kind:
-    """The kind of a combination of parts: shared if any part is, in memory only if all parts are."""
+    """The kind of a combination of parts: shared if any part is, in memory only if all parts
+    are.
+    """
     found = set(kinds)
     for kind in ("shared", "unknown", "local", "memory"):
         if kind in found:
@@ -182,7 +204,9 @@ def _family(name: str) -> str:
 def _transport(name: str, place: Path, roots: Roots) -> str | Unknown:
     family = _family(name)
     if family == "nvme":
-        answers = [read_text(controller / "transport") for controller in _controllers(name, place, roots)]
+        answers = [
+            read_text(controller / "transport") for controller in _controllers(name, place, roots)
+        ]
         known = sorted({text for text in answers if isinstance(text, str)})
         remote = [text for text in known if text != "pcie"]
         return f"nvme {(remote or known)[0]}" if known else first_known(answers)
@@ -192,7 +216,9 @@ def _transport(name: str, place: Path, roots: Roots) -> str | Unknown:
         return "md" + _suffix(read_text(place / "md" / "level"), r"(\w+)")
     if family in (*_IN_MEMORY, *_ON_SERVERS, "loop", "bcache"):
         return family
-    transport = next((transport for pattern, transport in _TRANSPORTS if pattern.search(f"{place}/")), None)
+    transport = next(
+        (transport for pattern, transport in _TRANSPORTS if pattern.search(f"{place}/")), None
+    )
     return transport or Unknown("sysfs does not show how it is attached")
 
 

@@ -1,11 +1,12 @@
-"""Copies a dataset's files to another folder: in parallel, with a sha256 of the bytes as they were read, and resumable.
+"""Copies a dataset's files to another folder: in parallel, with a sha256 of the bytes as they were
+read, and resumable.
 
     parts_of(files) ─▶ [Part]          small files whole, large ones in parts of `PART_BYTES`
     copy(parts, ...) ─▶ Task, as it is done: the caller writes its parts to a journal, and passes the missing ones to the next call
 
-A part that is not in the journal is copied again. So files need no rename; the destination has no manifest until it is complete,
-and is no dataset before.
-"""
+A part that is not in the journal is copied again. So files need no rename; the destination has no
+manifest until it is complete, and is no dataset before.
+"""  # noqa: E501
 
 import hashlib
 import os
@@ -20,7 +21,8 @@ from typing import Final, NamedTuple
 from ioprof.errors import CommandError
 
 THREADS: Final = 16
-"""One reader gets a small share of the rate of most shared file systems: reading a small file is mostly latency."""
+"""One reader gets a small share of the rate of most shared file systems: reading a small file is
+mostly latency."""
 PART_BYTES: Final = 1 << 25
 TASK_PARTS: Final = 64
 """Maximum number of parts in one task."""
@@ -52,7 +54,9 @@ class Copied(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
-    """The parts that one thread copied in one go, with times by the caller's clock, for spans and totals."""
+    """The parts that one thread copied in one go, with times by the caller's clock, for spans and
+    totals.
+    """
 
     copied: tuple[Copied, ...]
     source: str
@@ -67,13 +71,17 @@ class Task:
 
 
 def parts_of(files: Sequence[tuple[str, str]], part_bytes: int = PART_BYTES) -> list[Part]:
-    """The parts of these files, given as source and target; raises `CommandError` for a missing file."""
+    """The parts of these files, given as source and target; raises `CommandError` for a missing
+    file.
+    """
     parts = []
     for source, target in files:
         try:
             size = os.stat(source).st_size
         except OSError as error:
-            raise CommandError(f"{source}: cannot be staged ({error.strerror})", exit_code=1) from None
+            raise CommandError(
+                f"{source}: cannot be staged ({error.strerror})", exit_code=1
+            ) from None
         for start in range(0, max(size, 1), part_bytes):
             parts.append(Part(source, target, start, min(part_bytes, size - start), size))
     return parts
@@ -88,10 +96,11 @@ def copy(
     threads: int = THREADS,
     task_parts: int = TASK_PARTS,
 ) -> Iterator[Task]:
-    """Copy the parts whose numbers are `wanted` into `folder`, prepared by `make_folders`; yields each task when it is done.
+    """Copy the parts whose numbers are `wanted` into `folder`, prepared by `make_folders`; yields
+    each task when it is done.
 
-    `done` is called in the thread that did the task. Close the iterator to stop. Raises `CommandError` where the source cannot be
-    read, and OSError where the copy cannot be written.
+    `done` is called in the thread that did the task. Close the iterator to stop. Raises
+    `CommandError` where the source cannot be read, and OSError where the copy cannot be written.
     """
     stopping = threading.Event()
     copier = _Copier(folder, now_ns, done, stopping)
@@ -100,7 +109,8 @@ def copy(
         try:
             running: set[Future[Task]] = set()
             while running := running | {
-                pool.submit(copier.copy, task) for task in islice(tasks, threads * _QUEUED_PER_THREAD - len(running))
+                pool.submit(copier.copy, task)
+                for task in islice(tasks, threads * _QUEUED_PER_THREAD - len(running))
             }:
                 finished, running = wait(running, return_when=FIRST_COMPLETED)
                 for future in finished:
@@ -111,7 +121,9 @@ def copy(
 
 
 def make_folders(parts: Sequence[Part], folder: Path) -> None:
-    """Create the folders of the targets, and large files at their full length, so that their parts can be written in any order."""
+    """Create the folders of the targets, and large files at their full length, so that their parts
+    can be written in any order.
+    """
     for name in dict.fromkeys(part.target.rpartition("/")[0] for part in parts):
         (folder / name).mkdir(parents=True, exist_ok=True)
     for part in parts:
@@ -121,7 +133,9 @@ def make_folders(parts: Sequence[Part], folder: Path) -> None:
 
 
 def part_matches(part: Part, folder: Path, sha256: bytes) -> bool:
-    """Whether the part of the copy has this hash: to check what was written before the machine crashed."""
+    """Whether the part of the copy has this hash: to check what was written before the machine
+    crashed.
+    """
     found = hashlib.sha256()
     try:
         with open(folder / part.target, "rb", buffering=0) as stream:
@@ -135,10 +149,14 @@ def part_matches(part: Part, folder: Path, sha256: bytes) -> bool:
     return found.digest() == sha256
 
 
-def sampled_read_ns(ranges: Sequence[tuple[str, int, int]], now_ns: Callable[[], int], threads: int) -> tuple[int, int]:
-    """Total nanoseconds of opening and reading each of these ranges (path, start, bytes), and the number of ranges that were read.
+def sampled_read_ns(
+    ranges: Sequence[tuple[str, int, int]], now_ns: Callable[[], int], threads: int
+) -> tuple[int, int]:
+    """Total nanoseconds of opening and reading each of these ranges (path, start, bytes), and the
+    number of ranges that were read.
 
-    `threads` read at the same time, as a job's workers would. Ranges that cannot be read are skipped.
+    `threads` read at the same time, as a job's workers would. Ranges that cannot be read are
+    skipped.
     """
 
     def timed(place: tuple[str, int, int]) -> int | None:
@@ -156,8 +174,12 @@ def sampled_read_ns(ranges: Sequence[tuple[str, int, int]], now_ns: Callable[[],
     return sum(durations), len(durations)
 
 
-def _group_parts(parts: Sequence[Part], wanted: Sequence[int], task_parts: int) -> Iterator[list[tuple[int, Part]]]:
-    """Several small files per task, in order, to amortise the cost of the task and of its journal write."""
+def _group_parts(
+    parts: Sequence[Part], wanted: Sequence[int], task_parts: int
+) -> Iterator[list[tuple[int, Part]]]:
+    """Several small files per task, in order, to amortise the cost of the task and of its journal
+    write.
+    """
     task: list[tuple[int, Part]] = []
     size = 0
     for number in wanted:
@@ -172,7 +194,13 @@ def _group_parts(parts: Sequence[Part], wanted: Sequence[int], task_parts: int) 
 
 
 class _Copier:
-    def __init__(self, folder: Path, now_ns: Callable[[], int], done: Callable[[Task], None], stopping: threading.Event) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        now_ns: Callable[[], int],
+        done: Callable[[Task], None],
+        stopping: threading.Event,
+    ) -> None:
         self._folder, self._now_ns, self._done, self._stopping = str(folder), now_ns, done, stopping
 
     def copy(self, numbered: list[tuple[int, Part]]) -> Task:
@@ -185,7 +213,15 @@ class _Copier:
             copied.append(Copied(number, sha256))
         end_ns = self._now_ns()
         size = sum(part.bytes for _, part in numbered)
-        task = Task(tuple(copied), numbered[0][1].source, start_ns, end_ns, read_ns, end_ns - start_ns - read_ns, size)
+        task = Task(
+            tuple(copied),
+            numbered[0][1].source,
+            start_ns,
+            end_ns,
+            read_ns,
+            end_ns - start_ns - read_ns,
+            size,
+        )
         self._done(task)
         return task
 
@@ -193,7 +229,9 @@ class _Copier:
         begin_ns = self._now_ns()
         found, read_ns = hashlib.sha256(), 0
         with _Source(part) as source:
-            target = os.open(f"{self._folder}/{part.target}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            target = os.open(
+                f"{self._folder}/{part.target}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666
+            )
             try:
                 place, end = part.start, part.start + part.bytes
                 while place < end and not self._stopping.is_set():
@@ -204,7 +242,9 @@ class _Copier:
                     place += count
                     begin_ns = self._now_ns()
                 if part.bytes == part.file_bytes:
-                    os.ftruncate(target, part.file_bytes)  # a previous copy, of a longer file, may be there
+                    os.ftruncate(
+                        target, part.file_bytes
+                    )  # a previous copy, of a longer file, may be there
             finally:
                 os.close(target)
         return found.digest(), read_ns
@@ -233,8 +273,11 @@ class _Source:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # The source is not read again: its pages are dropped, so that the page cache holds the copy.
-        os.posix_fadvise(self._descriptor, self._part.start, self._part.bytes, os.POSIX_FADV_DONTNEED)
+        # The source is not read again: its pages are dropped, so that the page cache holds the
+        # copy.
+        os.posix_fadvise(
+            self._descriptor, self._part.start, self._part.bytes, os.POSIX_FADV_DONTNEED
+        )
         os.close(self._descriptor)
 
     def _error(self, why: str | None) -> CommandError:

@@ -1,4 +1,6 @@
-"""The description of a path's storage: mount, file system, devices, servers, and the layers below."""
+"""The description of a path's storage: mount, file system, devices, servers, and the layers
+below.
+"""
 
 import os
 import re
@@ -9,9 +11,24 @@ from pathlib import Path
 from typing import Any, Final
 
 from ioprof.errors import CommandError
-from ioprof.file_systems import IMAGE_FUSE, FileSystemType, Kind, is_shared_fuse, subtype_of, type_of
+from ioprof.file_systems import (
+    IMAGE_FUSE,
+    FileSystemType,
+    Kind,
+    is_shared_fuse,
+    subtype_of,
+    type_of,
+)
 from ioprof.storage.blockdevices import BlockDevice, combine_kinds, device_of_name, device_of_number
-from ioprof.storage.kernel_text import Roots, Unknown, build_with_reasons, first_known, list_names, printable_text, read_number
+from ioprof.storage.kernel_text import (
+    Roots,
+    Unknown,
+    build_with_reasons,
+    first_known,
+    list_names,
+    printable_text,
+    read_number,
+)
 from ioprof.storage.lustre import Lustre, lustre_of
 from ioprof.storage.mounts import Mount, mount_number, mount_of_number
 from ioprof.storage.network import Network, network_of
@@ -41,15 +58,19 @@ class PathStorage:
     kind: Kind
     """`shared`: other hosts use the same servers. For `unknown` the reason is in `unknown`."""
     answers_nowait: bool | None
-    """Whether preadv2(RWF_NOWAIT) shows for each read if it was cached; tried on `sample`, or else derived from the type."""
+    """Whether preadv2(RWF_NOWAIT) shows for each read if it was cached; tried on `sample`, or else
+    derived from the type."""
     counts_blocks: bool | None
-    """Whether the kernel counts the blocks that each thread's reads fetched: shows cold reads where RWF_NOWAIT does not."""
+    """Whether the kernel counts the blocks that each thread's reads fetched: shows cold reads where
+    RWF_NOWAIT does not."""
     read_ahead_bytes: int | None
     """Maximum readahead of one sequential reader of a file."""
     sample: str | None
-    """The file that was tried, and whose layout is shown: the path itself, or a large file in the folder."""
+    """The file that was tried, and whose layout is shown: the path itself, or a large file in the
+    folder."""
     devices: tuple[BlockDevice, ...] = ()
-    """The block devices of the file system, each with its components; empty for memory and network file systems."""
+    """The block devices of the file system, each with its components; empty for memory and network
+    file systems."""
     network: Lustre | Network | None = None
     """The servers and their settings, from the mount; None where there are none."""
     layers: tuple["Layer", ...] = ()
@@ -62,12 +83,14 @@ class Layer:
     """A path in which another file system stores its files."""
 
     role: str
-    """`upper` (the writable layer of an overlay), `lower` (a read-only one), `backing file of loop0`, `image`."""
+    """`upper` (the writable layer of an overlay), `lower` (a read-only one),
+    `backing file of loop0`, `image`."""
     storage: PathStorage
 
 
 def describe(path: Path, roots: Roots = _REAL) -> PathStorage:
-    """The storage of an existing file or folder. Reads no file content, so that uncached files stay uncached.
+    """The storage of an existing file or folder. Reads no file content, so that uncached files stay
+    uncached.
 
     Raises `CommandError` where there is no such path, or where its status may not be read.
     """
@@ -76,7 +99,10 @@ def describe(path: Path, roots: Roots = _REAL) -> PathStorage:
         number = mount_number(path, roots)
     except (OSError, ValueError) as error:
         what = error.strerror if isinstance(error, OSError) else error
-        raise CommandError(f"{printable_text(str(path))}: {what}; name an existing file or folder that you may read") from None
+        raise CommandError(
+            f"{printable_text(str(path))}: {what}; name an existing file or folder that you may"
+            " read"
+        ) from None
     if stat.S_ISBLK(status.st_mode):
         return _describe_device(path, status.st_rdev, roots)
     sample = sample_of(path, status)
@@ -88,8 +114,12 @@ def describe(path: Path, roots: Roots = _REAL) -> PathStorage:
     return replace(found, answers_nowait=answer, unknown=reasons)
 
 
-def describe_mount(path: Path, mount: Mount | Unknown, roots: Roots, *, sample: Path | None = None, depth: int = 0) -> PathStorage:
-    """The storage of a path on this mount; `sample` is the path itself or a file in it, if there is one."""
+def describe_mount(
+    path: Path, mount: Mount | Unknown, roots: Roots, *, sample: Path | None = None, depth: int = 0
+) -> PathStorage:
+    """The storage of a path on this mount; `sample` is the path itself or a file in it, if there is
+    one.
+    """
     if isinstance(mount, Unknown):
         return _unknown_storage(path, mount)
     known = type_of(mount.file_system) or (None if mount.device.startswith("0:") else _BLOCK)
@@ -109,12 +139,20 @@ def describe_mount(path: Path, mount: Mount | Unknown, roots: Roots, *, sample: 
         source=printable_text(mount.source),
         options=tuple(dict.fromkeys(map(printable_text, mount.options))),
         kind=_kind(mount, known, devices, layers),
-        answers_nowait=_by_type(known.answers_nowait if known else None, mount, "whether it supports RWF_NOWAIT"),
+        answers_nowait=_by_type(
+            known.answers_nowait if known else None, mount, "whether it supports RWF_NOWAIT"
+        ),
         counts_blocks=_by_type(
-            _COUNTS[known.accounting] if known else None, mount, "whether the kernel counts what a read fetched"
+            _COUNTS[known.accounting] if known else None,
+            mount,
+            "whether the kernel counts what a read fetched",
         ),
         read_ahead_bytes=_read_ahead(mount, known, devices, network, roots),
-        sample=printable_text(str(sample)) if sample else Unknown("no file that this user may read was found there"),
+        sample=(
+            printable_text(str(sample))
+            if sample
+            else Unknown("no file that this user may read was found there")
+        ),
         devices=devices,
         network=network,
         layers=layers,
@@ -123,7 +161,11 @@ def describe_mount(path: Path, mount: Mount | Unknown, roots: Roots, *, sample: 
 
 def _unknown_storage(path: Path, reason: Unknown, **values: Any) -> PathStorage:
     """A description in which only `values` are known."""
-    names = [entry.name for entry in fields(PathStorage) if entry.name not in ("network", "layers", "unknown")]
+    names = [
+        entry.name
+        for entry in fields(PathStorage)
+        if entry.name not in ("network", "layers", "unknown")
+    ]
     known = {"path": printable_text(str(path)), **values}
     return build_with_reasons(PathStorage, _DEFAULTS, **{**dict.fromkeys(names, reason), **known})
 
@@ -139,17 +181,26 @@ def _describe_device(path: Path, number: int, roots: Roots) -> PathStorage:
 
 
 def _by_type(value: bool | None, mount: Mount, what: str) -> bool | Unknown:
-    return Unknown(f"{what} is not known of {printable_text(mount.file_system)}") if value is None else value
+    return (
+        Unknown(f"{what} is not known of {printable_text(mount.file_system)}")
+        if value is None
+        else value
+    )
 
 
-# ------------------------------------------------------------------------------------------------ devices
+# ------------------------------------------------------------------------------------------ devices
 
 
-def _devices(mount: Mount, known: FileSystemType | None, roots: Roots) -> tuple[BlockDevice, ...] | Unknown:
+def _devices(
+    mount: Mount, known: FileSystemType | None, roots: Roots
+) -> tuple[BlockDevice, ...] | Unknown:
     if mount.file_system == "btrfs":
         return _btrfs_devices(mount, roots)
     if known and known.place == "pool":
-        return Unknown(f"{mount.file_system} does not name its devices to unprivileged users; see: zpool status")
+        return Unknown(
+            f"{mount.file_system} does not name its devices to unprivileged users; see: zpool"
+            " status"
+        )
     if not known or known.place != "block":
         return ()
     device = device_of_number(mount.device, roots)
@@ -157,10 +208,19 @@ def _devices(mount: Mount, known: FileSystemType | None, roots: Roots) -> tuple[
 
 
 def _btrfs_devices(mount: Mount, roots: Roots) -> tuple[BlockDevice, ...] | Unknown:
-    """All devices of the file system; the mount names one of them. btrfs uses an anonymous device number."""
+    """All devices of the file system; the mount names one of them. btrfs uses an anonymous device
+    number.
+    """
     name = Path(os.path.realpath(mount.source.replace("\0", ""))).name
     place = roots.sys / "fs" / "btrfs"
-    members = next((names for entry in list_names(place) if name in (names := list_names(place / entry / "devices"))), [name])
+    members = next(
+        (
+            names
+            for entry in list_names(place)
+            if name in (names := list_names(place / entry / "devices"))
+        ),
+        [name],
+    )
     found = [device_of_name(member, roots) for member in members]
     known = tuple(device for device in found if isinstance(device, BlockDevice))
     return known or next(device for device in found if isinstance(device, Unknown))
@@ -179,15 +239,20 @@ def _read_ahead(
         ahead = network.read_ahead_per_file_bytes
         return Unknown(network.unknown["read_ahead_per_file_bytes"]) if ahead is None else ahead
     of_mount = read_number(roots.sys / "class" / "bdi" / mount.device / "read_ahead_kb", 1024)
-    of_devices = [device.read_ahead_bytes for device in devices] if isinstance(devices, tuple) else []
+    of_devices = (
+        [device.read_ahead_bytes for device in devices] if isinstance(devices, tuple) else []
+    )
     return first_known([of_mount, *(ahead for ahead in of_devices if ahead is not None)])
 
 
-# ------------------------------------------------------------------------------------------------ kind
+# --------------------------------------------------------------------------------------------- kind
 
 
 def _kind(
-    mount: Mount, known: FileSystemType | None, devices: tuple[BlockDevice, ...] | Unknown, layers: tuple[Layer, ...]
+    mount: Mount,
+    known: FileSystemType | None,
+    devices: tuple[BlockDevice, ...] | Unknown,
+    layers: tuple[Layer, ...],
 ) -> Kind | Unknown:
     if known is None:
         return Unknown(f"where {printable_text(mount.file_system)} stores its files is not known")
@@ -198,43 +263,78 @@ def _kind(
     if isinstance(devices, Unknown):
         return devices
     if known.place == "fuse" and not layers:
-        return Unknown(f"its FUSE program ({printable_text(subtype_of(mount.file_system)) or 'FUSE'}) can store its files anywhere")
+        return Unknown(
+            f"its FUSE program ({printable_text(subtype_of(mount.file_system)) or 'FUSE'}) can"
+            " store its files anywhere"
+        )
     leaves = [leaf for device in devices for leaf in device.leaves]
     # The kind of a loop device is that of its backing file, which is one of the layers.
-    kind = combine_kinds([*(leaf.kind for leaf in leaves if leaf.backing_file is None), *(layer.storage.kind for layer in layers)])
+    kind = combine_kinds(
+        [
+            *(leaf.kind for leaf in leaves if leaf.backing_file is None),
+            *(layer.storage.kind for layer in layers),
+        ]
+    )
     if kind != "unknown":
         return kind
     reasons = [f"{leaf.name}: {leaf.unknown['kind']}" for leaf in leaves if "kind" in leaf.unknown]
-    reasons += [f"{layer.role}: {layer.storage.unknown['kind']}" for layer in layers if "kind" in layer.storage.unknown]
+    reasons += [
+        f"{layer.role}: {layer.storage.unknown['kind']}"
+        for layer in layers
+        if "kind" in layer.storage.unknown
+    ]
     return Unknown("; ".join(reasons) or "nothing is known of its devices")
 
 
-# ------------------------------------------------------------------------------------------------ layers
+# ------------------------------------------------------------------------------------------- layers
 
 
-def _layers(mount: Mount, devices: tuple[BlockDevice, ...] | Unknown, roots: Roots, depth: int) -> Iterator[Layer]:
+def _layers(
+    mount: Mount, devices: tuple[BlockDevice, ...] | Unknown, roots: Roots, depth: int
+) -> Iterator[Layer]:
     found = list(_overlay_folders(mount))
     if subtype_of(mount.file_system) in IMAGE_FUSE and mount.source.startswith("/"):
         found.append(("image", mount.source))
-    leaves = (leaf for device in (() if isinstance(devices, Unknown) else devices) for leaf in device.leaves)
-    found += [(f"backing file of {leaf.name}", leaf.backing_file) for leaf in leaves if leaf.backing_file is not None]
+    leaves = (
+        leaf
+        for device in (() if isinstance(devices, Unknown) else devices)
+        for leaf in device.leaves
+    )
+    found += [
+        (f"backing file of {leaf.name}", leaf.backing_file)
+        for leaf in leaves
+        if leaf.backing_file is not None
+    ]
     for role, path in found:
         yield Layer(role, _describe_layer(path, roots, depth + 1))
 
 
 def _overlay_folders(mount: Mount) -> Iterator[tuple[str, str]]:
-    """The folders of an overlay, from the top: `upperdir=`, `lowerdir=a:b` or, since 6.8, `lowerdir+=a` for each."""
+    """The folders of an overlay, from the top: `upperdir=`, `lowerdir=a:b` or, since 6.8,
+    `lowerdir+=a` for each.
+    """
     if mount.file_system != "overlay":
         return
-    for name, role in (("upperdir", "upper"), ("lowerdir", "lower"), ("lowerdir+", "lower"), ("datadir+", "lower")):
+    for name, role in (
+        ("upperdir", "upper"),
+        ("lowerdir", "lower"),
+        ("lowerdir+", "lower"),
+        ("datadir+", "lower"),
+    ):
         for option in mount.options:
             if option.startswith(f"{name}="):
-                paths = [option[len(name) + 1 :]] if name != "lowerdir" else re.split(r"(?<!\\):+", option[len(name) + 1 :])
+                paths = (
+                    [option[len(name) + 1 :]]
+                    if name != "lowerdir"
+                    else re.split(r"(?<!\\):+", option[len(name) + 1 :])
+                )
                 yield from ((role, re.sub(r"\\(.)", r"\1", path)) for path in paths if path)
 
 
 def _describe_layer(text: str, roots: Roots, depth: int) -> PathStorage:
-    """The storage of a layer. Its path is that in the mount namespace and folder of the process that mounted it."""
+    """The storage of a layer. Its path is that in the mount namespace and folder of the process
+    that mounted it.
+    """
     path = Path(text)
     if depth > _MAX_DEPTH:
         return _unknown_storage(path, Unknown(f"it is more than {_MAX_DEPTH} layers deep"))
@@ -247,6 +347,12 @@ def _describe_layer(text: str, roots: Roots, depth: int) -> PathStorage:
         number = mount_number(path, roots)
     except (OSError, ValueError):
         return _unknown_storage(
-            path, Unknown(f"{printable_text(text)} is not visible here: in another mount namespace, or removed")
+            path,
+            Unknown(
+                f"{printable_text(text)} is not visible here: in another mount namespace, or"
+                " removed"
+            ),
         )
-    return describe_mount(path, mount_of_number(number, roots), roots, sample=sample_of(path, status), depth=depth)
+    return describe_mount(
+        path, mount_of_number(number, roots), roots, sample=sample_of(path, status), depth=depth
+    )

@@ -1,4 +1,6 @@
-"""Reads small files of /proc and /sys. A missing, unreadable or invalid value becomes an `Unknown` with the reason."""
+"""Reads small files of /proc and /sys. A missing, unreadable or invalid value becomes an `Unknown`
+with the reason.
+"""
 
 import errno
 import os
@@ -36,10 +38,19 @@ class Roots:
     sys: Path = Path("/sys")
 
 
-def build_with_reasons(make: Callable[..., T], defaults: Mapping[str, Any] = MappingProxyType({}), **values: Any) -> T:
-    """Call `make` with these values; an `Unknown` is replaced by its default or None, and its reason is stored in `unknown`."""
+def build_with_reasons(
+    make: Callable[..., T], defaults: Mapping[str, Any] = MappingProxyType({}), **values: Any
+) -> T:
+    """Call `make` with these values; an `Unknown` is replaced by its default or None, and its
+    reason is stored in `unknown`.
+    """
     reasons = {name: value.reason for name, value in values.items() if isinstance(value, Unknown)}
-    return make(**{name: defaults.get(name) if name in reasons else value for name, value in values.items()}, unknown=reasons)
+    return make(
+        **{
+            name: defaults.get(name) if name in reasons else value for name, value in values.items()
+        },
+        unknown=reasons,
+    )
 
 
 def refusal(error: OSError, path: object) -> Unknown:
@@ -65,7 +76,9 @@ def read_bytes(path: Path) -> bytes | Unknown:
 
 
 def read_text(path: Path) -> str | Unknown:
-    """The text of a file without surrounding whitespace; bytes that are not UTF-8 become escapes."""
+    """The text of a file without surrounding whitespace; bytes that are not UTF-8 become
+    escapes.
+    """
     data = read_bytes(path)
     if isinstance(data, Unknown):
         return data
@@ -81,7 +94,9 @@ def parse_number(text: str | Unknown, what: str, scale: int = 1) -> int | Unknow
     """The non-negative integer in a text, times `scale`; `what` names its origin in the reason."""
     if isinstance(text, Unknown):
         return text
-    digits = text if text.isascii() and text.isdigit() and len(text) <= len(str(_MAX_NUMBER)) else ""
+    digits = (
+        text if text.isascii() and text.isdigit() and len(text) <= len(str(_MAX_NUMBER)) else ""
+    )
     value = int(digits) * scale if digits else -1
     if 0 <= value < _MAX_NUMBER:
         return value
@@ -103,16 +118,24 @@ def list_names(folder: Path) -> list[str]:
 
 
 def first_known(values: Iterable[T | Unknown]) -> T | Unknown:
-    """The first known value; otherwise the most informative reason: any other reason before a file that does not exist."""
+    """The first known value; otherwise the most informative reason: any other reason before a file
+    that does not exist.
+    """
     reasons = []
     for value in values:
         if not isinstance(value, Unknown):
             return value
         reasons.append(value)
-    return max(reasons, key=lambda reason: not reason.reason.startswith("there is no "), default=Unknown("no source for it"))
+    return max(
+        reasons,
+        key=lambda reason: not reason.reason.startswith("there is no "),
+        default=Unknown("no source for it"),
+    )
 
 
 def printable_text(text: str) -> str:
-    """A text that can be written to any UTF-8 stream: other bytes as escapes, and at most as long as a path."""
+    """A text that can be written to any UTF-8 stream: other bytes as escapes, and at most as long
+    as a path.
+    """
     text = text.encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= _MAX_TEXT_LENGTH else text[: _MAX_TEXT_LENGTH - 1] + "…"

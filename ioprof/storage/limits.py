@@ -1,14 +1,17 @@
-"""A limit for the memory of a job including its page cache, so that a dataset can be larger than memory on any machine.
+"""A limit for the memory of a job including its page cache, so that a dataset can be larger than
+memory on any machine.
 
 The limit is set by the first of these that this process is permitted:
 
-- cgroup v1: a group below the process's own, `memory.limit_in_bytes` (kernel: admin-guide/cgroup-v1/memory).
-- cgroup v2: a sibling of the process's own group, or a group further up, where the memory controller is delegated: `memory.max`
-  (admin-guide/cgroup-v2). A group that contains processes cannot delegate, so the process's own is excluded unless it is the root.
+- cgroup v1: a group below the process's own, `memory.limit_in_bytes` (kernel:
+  admin-guide/cgroup-v1/memory).
+- cgroup v2: a sibling of the process's own group, or a group further up, where the memory
+  controller is delegated: `memory.max` (admin-guide/cgroup-v2). A group that contains processes
+  cannot delegate, so the process's own is excluded unless it is the root.
 - the user's systemd instance: a slice with `MemoryMax`, in which each process starts as a scope.
 
-A page of a file is charged to the group that touched it first. Pages that were cached before are not charged to the new group:
-evict them first.
+A page of a file is charged to the group that touched it first. Pages that were cached before are
+not charged to the new group: evict them first.
 """
 
 import os
@@ -38,7 +41,8 @@ class ProcessWrapper:
     name: str
     """Path of the group, or name of the slice."""
     start: str
-    """Shell commands that put the shell itself under the limit; a program that it then starts by `exec` inherits it."""
+    """Shell commands that put the shell itself under the limit; a program that it then starts by
+    `exec` inherits it."""
     prefix: str = ""
     """Text between `exec` and the program."""
 
@@ -61,12 +65,20 @@ class Group:
         group = cls(parent / group_name(), version)
         group.folder.mkdir()
         try:
-            (group.folder / ("memory.limit_in_bytes" if version == "v1" else "memory.max")).write_text(str(limit_bytes))
+            (
+                group.folder / ("memory.limit_in_bytes" if version == "v1" else "memory.max")
+            ).write_text(str(limit_bytes))
             if version == "v2":
                 with suppress(OSError):  # a kernel without swap accounting
                     (group.folder / "memory.swap.max").write_text("0")
-            # File modes do not show whether a process may move there, since the permissions on the whole path count: try it.
-            subprocess.run(["/bin/sh", "-c", group.wrapping.start], check=True, capture_output=True, timeout=_TIMEOUT_S)
+            # File modes do not show whether a process may move there, since the permissions on the
+            # whole path count: try it.
+            subprocess.run(
+                ["/bin/sh", "-c", group.wrapping.start],
+                check=True,
+                capture_output=True,
+                timeout=_TIMEOUT_S,
+            )
         except (OSError, subprocess.SubprocessError) as error:
             group.remove()
             raise OSError(_error_text(error)) from None
@@ -106,7 +118,11 @@ class Group:
 
     def _field(self, name: str, key: str) -> int | None:
         with suppress(OSError, ValueError):
-            return int(dict(line.split()[:2] for line in (self.folder / name).read_text().splitlines())[key])
+            return int(
+                dict(line.split()[:2] for line in (self.folder / name).read_text().splitlines())[
+                    key
+                ]
+            )
         return None
 
 
@@ -118,11 +134,15 @@ class Slice:
 
     @classmethod
     def create(cls, limit_bytes: int) -> "Slice":
-        """Create a slice; raises OSError where the user has no systemd instance, or where it may not limit memory."""
+        """Create a slice; raises OSError where the user has no systemd instance, or where it may
+        not limit memory.
+        """
         created = cls(f"{group_name()}.slice")
         properties = f"MemoryMax={limit_bytes}", "MemorySwapMax=0"
         try:
-            _run_quietly("systemctl", "--user", "set-property", "--runtime", created.name, *properties)
+            _run_quietly(
+                "systemctl", "--user", "set-property", "--runtime", created.name, *properties
+            )
             _run_quietly(*shlex.split(created.wrapping.prefix), "/bin/true")
         except (OSError, subprocess.SubprocessError) as error:
             created.remove()
@@ -131,13 +151,19 @@ class Slice:
 
     @property
     def wrapping(self) -> ProcessWrapper:
-        """How to start a process in it: systemd-run moves itself into a scope, and then executes the program."""
+        """How to start a process in it: systemd-run moves itself into a scope, and then executes
+        the program.
+        """
         prefix = f"systemd-run --user --scope --quiet --collect --slice={self.name} -- "
         return ProcessWrapper("systemd slice", self.name, "", prefix)
 
     def facts(self) -> dict[str, Any]:
-        """None for all counters: systemd removes the slice, with its counters, when its last process ends."""
-        return dict.fromkeys(("peak_bytes", "page_cache_bytes", "times_at_limit", "killed_for_memory"))
+        """None for all counters: systemd removes the slice, with its counters, when its last
+        process ends.
+        """
+        return dict.fromkeys(
+            ("peak_bytes", "page_cache_bytes", "times_at_limit", "killed_for_memory")
+        )
 
     def remove(self) -> None:
         """Remove the slice and its properties."""
@@ -147,7 +173,8 @@ class Slice:
 
 @contextmanager
 def memory_limit(limit_bytes: int, proc: str = "/proc") -> Iterator[Group | Slice]:
-    """A memory limit for a job, removed at the end of the block; `CommandError` says why none is possible, and what to type.
+    """A memory limit for a job, removed at the end of the block; `CommandError` says why none is
+    possible, and what to type.
 
     Groups of killed jobs are removed first.
     """
@@ -159,12 +186,16 @@ def memory_limit(limit_bytes: int, proc: str = "/proc") -> Iterator[Group | Slic
 
 
 def group_name() -> str:
-    """The name of this process's group: its pid and start time, which together are unique since the boot."""
+    """The name of this process's group: its pid and start time, which together are unique since the
+    boot.
+    """
     return f"{PREFIX}{os.getpid()}-{_start_time(os.getpid())}"
 
 
 def remove_stale_groups(parent: Path) -> list[str]:
-    """Remove the groups of killed jobs below `parent`, and return their names; those of running jobs stay."""
+    """Remove the groups of killed jobs below `parent`, and return their names; those of running
+    jobs stay.
+    """
     removed = []
     with suppress(OSError):
         for folder in sorted(parent.glob(f"{PREFIX}*-*")):
@@ -189,13 +220,21 @@ def _create_limit(limit_bytes: int, proc: str) -> Group | Slice:
     except OSError as error:
         refused.append(f"systemd-run --user: {error.strerror or error}")
     what = "; ".join(refused)
-    less, command = f"sbatch --mem={limit_bytes >> 20}M", f"systemd-run --scope -p MemoryMax={limit_bytes} ioprof run ..."
-    todo = f"leave --memory-limit out, and request less from the scheduler ({less}) or start as root: {command}"
+    less, command = (
+        f"sbatch --mem={limit_bytes >> 20}M",
+        f"systemd-run --scope -p MemoryMax={limit_bytes} ioprof run ...",
+    )
+    todo = (
+        f"leave --memory-limit out, and request less from the scheduler ({less}) or start as root:"
+        f" {command}"
+    )
     raise CommandError(f"--memory-limit: memory cannot be limited here ({what}); {todo}")
 
 
 def group_parents(proc: str = "/proc") -> Iterator[tuple[str, Path]]:
-    """Version and folder below which a memory group could be created, best first; whether that is permitted is not checked."""
+    """Version and folder below which a memory group could be created, best first; whether that is
+    permitted is not checked.
+    """
     mounts, own = _hierarchies(proc), _own_groups(proc)
     for kind, controllers, mount in mounts:
         if kind == "cgroup" and "memory" in controllers:
@@ -237,20 +276,27 @@ def _own_groups(proc: str) -> dict[str, str]:
 
 
 def _below(mount: Path, group: str) -> Path:
-    # In a container the path that the kernel reports may be outside of the mounted part: then the mount point is the group.
+    # In a container the path that the kernel reports may be outside of the mounted part: then the
+    # mount point is the group.
     folder = mount / group.lstrip("/")
     return folder if folder.is_dir() else mount
 
 
 def _start_time(pid: int) -> int | None:
-    """Start time of a process in clock ticks since boot (man proc_pid_stat, field 22); None if there is no such process."""
+    """Start time of a process in clock ticks since boot (man proc_pid_stat, field 22); None if
+    there is no such process.
+    """
     with suppress(OSError, ValueError, IndexError):
-        return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19])
+        return int(
+            Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
+        )
     return None
 
 
 def _run_quietly(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True, timeout=_TIMEOUT_S, stdin=subprocess.DEVNULL)
+    subprocess.run(
+        command, check=True, capture_output=True, timeout=_TIMEOUT_S, stdin=subprocess.DEVNULL
+    )
 
 
 def _error_text(error: Exception) -> str:

@@ -1,7 +1,9 @@
-"""The files and block devices that a file system lies on: what is cached of them makes reads of it no reads of storage.
+"""The files and block devices that a file system lies on: what is cached of them makes reads of it
+no reads of storage.
 
-A loop device reads its backing file through the page cache, unless it was set up with direct I/O; a file system image of a FUSE
-program is a file too; and a few file systems (squashfs) read their blocks through the page cache of the device.
+A loop device reads its backing file through the page cache, unless it was set up with direct I/O; a
+file system image of a FUSE program is a file too; and a few file systems (squashfs) read their
+blocks through the page cache of the device.
 """
 
 import os

@@ -1,8 +1,10 @@
-"""The stripes of a file on Lustre, from its extended attribute `lustre.lov`, without `lfs` and without root.
+"""The stripes of a file on Lustre, from its extended attribute `lustre.lov`, without `lfs` and
+without root.
 
-The attribute is lov_user_md_v1, lov_user_md_v3 or lov_comp_md_v1 of include/uapi/linux/lustre/lustre_user.h, packed, in the byte
-order of the reading host; its first word identifies both. A mirrored, progressive or Data-on-MDT file is composite: a table of
-extents, each with its own layout. All offsets and lengths are checked against the attribute's length.
+The attribute is lov_user_md_v1, lov_user_md_v3 or lov_comp_md_v1 of
+include/uapi/linux/lustre/lustre_user.h, packed, in the byte order of the reading host; its first
+word identifies both. A mirrored, progressive or Data-on-MDT file is composite: a table of extents,
+each with its own layout. All offsets and lengths are checked against the attribute's length.
 """
 
 import struct
@@ -10,9 +12,17 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 ALL_OSTS: Final = -1
-"""A stripe count that means all object storage targets that exist when the component is instantiated."""
+"""A stripe count that means all object storage targets that exist when the component is
+instantiated."""
 
-_V1, _V3, _SPECIFIC, _COMPOSITE, _FOREIGN, _EXTENSION = 0x0BD10BD0, 0x0BD30BD0, 0x0BD50BD0, 0x0BD60BD0, 0x0BD70BD0, 0x0BD80BD0
+_V1, _V3, _SPECIFIC, _COMPOSITE, _FOREIGN, _EXTENSION = (
+    0x0BD10BD0,
+    0x0BD30BD0,
+    0x0BD50BD0,
+    0x0BD60BD0,
+    0x0BD70BD0,
+    0x0BD80BD0,
+)
 _MAGICS: Final = (_V1, _V3, _SPECIFIC, _COMPOSITE, _FOREIGN, _EXTENSION)
 _EOF: Final = (1 << 64) - 1
 _PATTERNS: Final = {
@@ -37,7 +47,8 @@ class Component:
     end_bytes: int | None
     """None: to the end of the file, also when it grows."""
     patterns: tuple[str, ...]
-    """`raid0`, or `mdt` for data on the metadata server; with flags: `overstriping`, `compress`, `released` (on tape only)."""
+    """`raid0`, or `mdt` for data on the metadata server; with flags: `overstriping`, `compress`,
+    `released` (on tape only)."""
     stripe_count: int
     """Number of targets; 0: the file system's default, or none (`mdt`); or `ALL_OSTS`."""
     stripe_size_bytes: int
@@ -86,14 +97,29 @@ def _parse_composite(data: bytes, order: str) -> Layout:
     _, _, _, _, num_entries, more_mirrors = _unpack(_COMPOSITE_HEADER, data, 0, order)
     components = []
     for place in range(num_entries):
-        number, flags, start, end, offset, size = _unpack(_ENTRY, data, _size(_COMPOSITE_HEADER) + place * _size(_ENTRY), order)
-        if flags & _IS_EXTENSION:  # space into which the neighbouring component can grow; it holds no data
+        number, flags, start, end, offset, size = _unpack(
+            _ENTRY, data, _size(_COMPOSITE_HEADER) + place * _size(_ENTRY), order
+        )
+        if (
+            flags & _IS_EXTENSION
+        ):  # space into which the neighbouring component can grow; it holds no data
             continue
         if offset + size > len(data) or start >= end:
-            raise ValueError(f"entry {place} is from {start} to {end}, at {offset} of {len(data)} bytes")
-        part = _parse_component(data[offset : offset + size], order, start, None if end == _EOF else end)
+            raise ValueError(
+                f"entry {place} is from {start} to {end}, at {offset} of {len(data)} bytes"
+            )
+        part = _parse_component(
+            data[offset : offset + size], order, start, None if end == _EOF else end
+        )
         is_instantiated, is_stale = bool(flags & _INSTANTIATED), bool(flags & _STALE)
-        components.append(replace(part, mirror=number >> 16 & 0x7FFF, is_instantiated=is_instantiated, is_stale=is_stale))
+        components.append(
+            replace(
+                part,
+                mirror=number >> 16 & 0x7FFF,
+                is_instantiated=is_instantiated,
+                is_stale=is_stale,
+            )
+        )
     if not components:
         raise ValueError("it is composite, and has no component")
     return Layout(tuple(components), more_mirrors + 1)
@@ -121,12 +147,16 @@ def _parse_component(data: bytes, order: str, start: int, end: int | None) -> Co
 
 
 def _osts(data: bytes, order: str, stripe_count: int) -> tuple[int, ...]:
-    """Empty where the attribute ends with the header: the default layout of a folder, or a file without data."""
+    """Empty where the attribute ends with the header: the default layout of a folder, or a file
+    without data.
+    """
     if not data or not stripe_count or stripe_count == 0xFFFF:
         return ()
     if len(data) < stripe_count * _size(_OBJECT):
         raise ValueError(f"it is cut: {len(data)} bytes for {stripe_count} objects")
-    return tuple(_unpack(_OBJECT, data, place * _size(_OBJECT), order)[0] for place in range(stripe_count))
+    return tuple(
+        _unpack(_OBJECT, data, place * _size(_OBJECT), order)[0] for place in range(stripe_count)
+    )
 
 
 def _size(form: str) -> int:
@@ -135,5 +165,7 @@ def _size(form: str) -> int:
 
 def _unpack(form: str, data: bytes, offset: int, order: str) -> tuple[int, ...]:
     if offset + _size(form) > len(data):
-        raise ValueError(f"it is cut: {len(data)} bytes where there should be {offset + _size(form)} or more")
+        raise ValueError(
+            f"it is cut: {len(data)} bytes where there should be {offset + _size(form)} or more"
+        )
     return struct.unpack_from(order + form, data, offset)

@@ -1,6 +1,8 @@
-"""The mount that a path is on: open, /proc/self/fdinfo, /proc/self/mountinfo (man proc_pid_fdinfo, proc_pid_mountinfo).
+"""The mount that a path is on: open, /proc/self/fdinfo, /proc/self/mountinfo (man proc_pid_fdinfo,
+proc_pid_mountinfo).
 
-Device numbers and the longest prefix of the path are not sufficient: both are wrong for subvolumes and bind mounts.
+Device numbers and the longest prefix of the path are not sufficient: both are wrong for subvolumes
+and bind mounts.
 """
 
 import os
@@ -11,7 +13,9 @@ from typing import Final
 
 from ioprof.storage.kernel_text import Roots, Unknown, read_bytes
 
-_ESCAPED: Final = re.compile(rb"\\([0-7]{3})")  # blanks, newlines and backslashes, by the kernel's mangle()
+_ESCAPED: Final = re.compile(
+    rb"\\([0-7]{3})"
+)  # blanks, newlines and backslashes, by the kernel's mangle()
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,10 @@ class Mount:
 
     def option(self, name: str) -> str | None:
         """The value of the option `name=value`; None without it."""
-        return next((option[len(name) + 1 :] for option in self.options if option.startswith(f"{name}=")), None)
+        return next(
+            (option[len(name) + 1 :] for option in self.options if option.startswith(f"{name}=")),
+            None,
+        )
 
 
 def mount_of_number(number: int | Unknown, roots: Roots) -> Mount | Unknown:
@@ -41,13 +48,19 @@ def mount_of_number(number: int | Unknown, roots: Roots) -> Mount | Unknown:
     if isinstance(data, Unknown):
         return data
     found = (mount_in(line) for line in data.split(b"\n") if line.startswith(b"%d " % number))
-    return next((mount for mount in found if mount), Unknown(f"mount {number} is not in {place}, or its line is invalid"))
+    return next(
+        (mount for mount in found if mount),
+        Unknown(f"mount {number} is not in {place}, or its line is invalid"),
+    )
 
 
 def mount_number(path: Path, roots: Roots) -> int | Unknown:
     """The mount id of a path; raises OSError where the path cannot be opened."""
-    # A folder is opened as "folder/.": an automounter mounts what a path lookup passes through, but not its last component.
-    descriptor = os.open(os.path.join(path, ".") if path.is_dir() else path, os.O_PATH | os.O_CLOEXEC)
+    # A folder is opened as "folder/.": an automounter mounts what a path lookup passes through, but
+    # not its last component.
+    descriptor = os.open(
+        os.path.join(path, ".") if path.is_dir() else path, os.O_PATH | os.O_CLOEXEC
+    )
     try:
         info = read_bytes(roots.proc / "self" / "fdinfo" / str(descriptor))
     finally:
@@ -55,7 +68,11 @@ def mount_number(path: Path, roots: Roots) -> int | Unknown:
     if isinstance(info, Unknown):
         return info
     found = re.search(rb"^mnt_id:\s+(\d{1,9})$", info, re.MULTILINE)
-    return int(found[1]) if found else Unknown("the kernel does not report the mount of an open file (no mnt_id in fdinfo)")
+    return (
+        int(found[1])
+        if found
+        else Unknown("the kernel does not report the mount of an open file (no mnt_id in fdinfo)")
+    )
 
 
 def mount_in(line: bytes) -> Mount | None:
@@ -70,7 +87,9 @@ def mount_in(line: bytes) -> Mount | None:
         point=_text(fields[4]),
         file_system=_text(rest[0]),
         source=_text(rest[1]),
-        options=tuple(_text(option) for option in (fields[5] + b"," + rest[2]).split(b",") if option),
+        options=tuple(
+            _text(option) for option in (fields[5] + b"," + rest[2]).split(b",") if option
+        ),
     )
 
 

@@ -19,7 +19,8 @@ class Network:
     transport: str | None
     """e.g. tcp, rdma, virtio."""
     read_bytes: int | None
-    """Maximum size of a read request. Below the size of a record: several round trips per record."""
+    """Maximum size of a read request. Below the size of a record: several round trips per
+    record."""
     num_connections: int | None
     """Connections to the server. 1: all readers of this host share one queue."""
     unknown: dict[str, str] = field(default_factory=dict)
@@ -38,7 +39,9 @@ def network_of(mount: Mount) -> Network:
         transport=_first_text(mount, "proto", "trans", what="transport"),
         read_bytes=_first_number(mount, "rsize", "max_read", "msize", what="largest read"),
         # NFS uses one connection unless nconnect is given.
-        num_connections=_first_number(mount, "nconnect", "max_channels", what="connections", default=1 if is_nfs else None),
+        num_connections=_first_number(
+            mount, "nconnect", "max_channels", what="connections", default=1 if is_nfs else None
+        ),
     )
 
 
@@ -64,21 +67,29 @@ def _servers_and_volume(mount: Mount) -> tuple[tuple[str, ...], str]:
 
 
 def _ceph_servers_and_volume(source: str, mount: Mount) -> tuple[tuple[str, ...], str]:
-    """The source is `mon1:6789,mon2:6789:/folder`, since 5.17 `user@fsid.name=/folder` with the monitors in an option."""
+    """The source is `mon1:6789,mon2:6789:/folder`, since 5.17 `user@fsid.name=/folder` with the
+    monitors in an option.
+    """
     if "=/" in source:
         name, _, folder = source.partition("=/")
         monitors = mount.option("mon_addr") or ""
-        return tuple(filter(None, printable_text(monitors).split("/"))), f"{name.rpartition('.')[2]}:/{folder}"
+        return tuple(
+            filter(None, printable_text(monitors).split("/"))
+        ), f"{name.rpartition('.')[2]}:/{folder}"
     monitors, _, folder = source.rpartition(":/")
     return tuple(filter(None, monitors.split(","))), f"/{folder}"
 
 
 def _first_text(mount: Mount, *names: str, what: str) -> str | Unknown:
-    values: Iterator[str] = (printable_text(value) for name in names if (value := mount.option(name)))
+    values: Iterator[str] = (
+        printable_text(value) for name in names if (value := mount.option(name))
+    )
     return next(values, _not_shown(mount, what))
 
 
-def _first_number(mount: Mount, *names: str, what: str, default: int | None = None) -> int | Unknown:
+def _first_number(
+    mount: Mount, *names: str, what: str, default: int | None = None
+) -> int | Unknown:
     for name in names:
         if (text := mount.option(name)) is not None:
             return parse_number(text, f"option {name} of {mount.point}")
@@ -86,4 +97,6 @@ def _first_number(mount: Mount, *names: str, what: str, default: int | None = No
 
 
 def _not_shown(mount: Mount, what: str) -> Unknown:
-    return Unknown(f"the mount options of {printable_text(mount.file_system)} do not show it ({what})")
+    return Unknown(
+        f"the mount options of {printable_text(mount.file_system)} do not show it ({what})"
+    )

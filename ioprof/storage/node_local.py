@@ -1,4 +1,6 @@
-"""Finds this node's local scratch folder: schedulers name it in environment variables, each in its own."""
+"""Finds this node's local scratch folder: schedulers name it in environment variables, each in its
+own.
+"""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -19,13 +21,15 @@ VARIABLES: Final = (
     ("LOCAL_SCRATCH", "the site's local scratch"),
     ("TMPDIR", "TMPDIR"),
 )
-"""Variables and their meaning, best first. Sources: the handbooks of Slurm sites, TSUBAME, ABCI, NCI and CSC."""
+"""Variables and their meaning, best first. Sources: the handbooks of Slurm sites, TSUBAME, ABCI,
+NCI and CSC."""
 
 GIVEN: Final = "given"
 """`NodeLocal.by` of a folder that the user named."""
 
 BEEOND: Final = ("/beeond", "/mnt/beeond", "/data/beeond")
-"""Mount points of BeeOND: its default, and those of sites that set no variable; only a mount of `beegfs` there counts."""
+"""Mount points of BeeOND: its default, and those of sites that set no variable; only a mount of
+`beegfs` there counts."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +41,15 @@ class NodeLocal:
     """How it was found."""
 
 
-def node_local(environment: Mapping[str, str], kind_of: Callable[[Path], str], type_of: Callable[[Path], str]) -> NodeLocal:
-    """The best local folder of this node; `CommandError` lists the candidates, and why each was rejected.
+def node_local(
+    environment: Mapping[str, str], kind_of: Callable[[Path], str], type_of: Callable[[Path], str]
+) -> NodeLocal:
+    """The best local folder of this node; `CommandError` lists the candidates, and why each was
+    rejected.
 
-    `kind_of` returns the storage kind of a folder (`local`, `shared`, `memory`, `unknown`), `type_of` its file system. A folder in
-    memory is used only where there is no other: its content takes memory from the job.
+    `kind_of` returns the storage kind of a folder (`local`, `shared`, `memory`, `unknown`),
+    `type_of` its file system. A folder in memory is used only where there is no other: its content
+    takes memory from the job.
     """
     refused = []
     in_memory: NodeLocal | None = None
@@ -60,10 +68,15 @@ def node_local(environment: Mapping[str, str], kind_of: Callable[[Path], str], t
         return in_memory
     looked = ", ".join(name for name, _ in VARIABLES)
     found = "; ".join(refused) if refused else f"none of {looked} is set, and no BeeOND is mounted"
-    raise CommandError(f"--stage-to auto: no local folder of this node found ({found}); name one: --stage-to /local/scratch")
+    raise CommandError(
+        f"--stage-to auto: no local folder of this node found ({found}); name one: --stage-to"
+        " /local/scratch"
+    )
 
 
-def _candidates(environment: Mapping[str, str], type_of: Callable[[Path], str]) -> Iterator[NodeLocal]:
+def _candidates(
+    environment: Mapping[str, str], type_of: Callable[[Path], str]
+) -> Iterator[NodeLocal]:
     for name, words in VARIABLES:
         if folder := environment.get(name):
             yield NodeLocal(Path(folder), f"{name} ({words})" if words != name else name)

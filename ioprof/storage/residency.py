@@ -1,15 +1,21 @@
-"""Residency: how much of a dataset's files is in this machine's page cache; eviction and preloading of files.
+"""Residency: how much of a dataset's files is in this machine's page cache; eviction and preloading
+of files.
 
-Residency is queried by the first of these methods that the kernel permits for a file, and the result names the method:
+Residency is queried by the first of these methods that the kernel permits for a file, and the
+result names the method:
 
-1. `cachestat` (system call 451, Linux 6.5): counts pages; refused to users who neither own the file nor may write it.
-2. `mincore` on a mapping: since Linux 5.2 it reports everything as resident to the same users, so it is not used for them.
-3. `preadv2(RWF_NOWAIT)` (ext4, xfs, btrfs): reads cached pages and refuses others; permitted to every reader. But it starts to
-   fetch what it refuses (seen on Linux 6.18), so only a sample of pages is tried, and uncached pages are dropped again.
+1. `cachestat` (system call 451, Linux 6.5): counts pages; refused to users who neither own the file
+   nor may write it.
+2. `mincore` on a mapping: since Linux 5.2 it reports everything as resident to the same users, so
+   it is not used for them.
+3. `preadv2(RWF_NOWAIT)` (ext4, xfs, btrfs): reads cached pages and refuses others; permitted to
+   every reader. But it starts to fetch what it refuses (seen on Linux 6.18), so only a sample of
+   pages is tried, and uncached pages are dropped again.
 4. None: the residency is unknown, never 0.
 
-Eviction is `posix_fadvise(POSIX_FADV_DONTNEED)`, which needs no privileges, and skips pages that are dirty, mapped or locked. So
-after a first try the file is written back by `fsync`, and evicted again.
+Eviction is `posix_fadvise(POSIX_FADV_DONTNEED)`, which needs no privileges, and skips pages that
+are dirty, mapped or locked. So after a first try the file is written back by `fsync`, and evicted
+again.
 """
 
 import ctypes
@@ -35,13 +41,17 @@ _CHUNK_FILES: Final = 64
 _READ_BYTES: Final = 1 << 20
 _PART_BYTES: Final = 1 << 26
 _TRIES: Final = 3
-_PROBES: Final = 1 << 14  # of one call, for all files together: each probe of an uncached page costs a read
+_PROBES: Final = (
+    1 << 14
+)  # of one call, for all files together: each probe of an uncached page costs a read
 _PROBES_OF_FILE: Final = 16
 _PROBES_OF_LARGE_FILE: Final = 1024
 _LARGE_PAGES: Final = 1 << 12
 _CACHESTAT: Final = 451
 _FAILED: Final = ctypes.c_void_p(-1).value
-_OWN_CACHE: Final = {"gpfs": "GPFS keeps data in its own page pool, which the kernel does not count"}
+_OWN_CACHE: Final = {
+    "gpfs": "GPFS keeps data in its own page pool, which the kernel does not count"
+}
 _CAP_FOWNER: Final = 3
 
 
@@ -57,7 +67,8 @@ class Residency:
     methods: dict[str, int]
     """Number of files per method: `cachestat`, `mincore`, `RWF_NOWAIT sampled`."""
     unknown_files: int
-    """Number of files whose residency is unknown, or that were not in the sample; they are not in `bytes`."""
+    """Number of files whose residency is unknown, or that were not in the sample; they are not in
+    `bytes`."""
     reason: str | None
     """The reason for the first unknown file."""
 
@@ -93,19 +104,28 @@ class _Range(ctypes.Structure):
 
 class _Cachestat(ctypes.Structure):
     # <linux/mman.h>, struct cachestat
-    _fields_ = tuple((name, ctypes.c_uint64) for name in ("cache", "dirty", "writeback", "evicted", "recently_evicted"))
+    _fields_ = tuple(
+        (name, ctypes.c_uint64)
+        for name in ("cache", "dirty", "writeback", "evicted", "recently_evicted")
+    )
 
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def cached_pages(descriptor: int, offset: int, length: int) -> int | None:
-    """Pages of a range in the page cache, by cachestat; None where kernel, file system or permissions do not allow it.
+    """Pages of a range in the page cache, by cachestat; None where kernel, file system or
+    permissions do not allow it.
 
     Length 0 means to the end of the file.
     """
     found = _Cachestat()
-    arguments = (ctypes.c_uint(descriptor), ctypes.byref(_Range(offset, length)), ctypes.byref(found), ctypes.c_uint(0))
+    arguments = (
+        ctypes.c_uint(descriptor),
+        ctypes.byref(_Range(offset, length)),
+        ctypes.byref(found),
+        ctypes.c_uint(0),
+    )
     return int(found.cache) if _libc.syscall(ctypes.c_long(_CACHESTAT), *arguments) == 0 else None
 
 
@@ -121,20 +141,32 @@ class CacheQueries:
         return cached_pages(descriptor, 0, 0)
 
     def may_use_mincore(self, descriptor: int, status: os.stat_result) -> bool:
-        """The kernel's own condition (can_do_mincore in mm/mincore.c): owner, write permission, or CAP_FOWNER."""
+        """The kernel's own condition (can_do_mincore in mm/mincore.c): owner, write permission, or
+        CAP_FOWNER.
+        """
         if status.st_uid == os.geteuid():
             return True
         with suppress(OSError, ValueError, IndexError), open("/proc/self/status", "rb") as lines:
-            if any(line.startswith(b"CapEff:") and int(line.split()[1], 16) >> _CAP_FOWNER & 1 for line in lines):
+            if any(
+                line.startswith(b"CapEff:") and int(line.split()[1], 16) >> _CAP_FOWNER & 1
+                for line in lines
+            ):
                 return True
-        return os.access(f"/proc/self/fd/{descriptor}", os.W_OK, effective_ids=os.access in os.supports_effective_ids)
+        return os.access(
+            f"/proc/self/fd/{descriptor}",
+            os.W_OK,
+            effective_ids=os.access in os.supports_effective_ids,
+        )
 
     def is_cached(self, descriptor: int, place: int) -> bool:
-        """Whether the page at this offset is cached, by RWF_NOWAIT; raises OSError where that is not supported."""
+        """Whether the page at this offset is cached, by RWF_NOWAIT; raises OSError where that is
+        not supported.
+        """
         before = resource.getrusage(resource.RUSAGE_THREAD).ru_inblock
         try:
             got = os.preadv(descriptor, [bytearray(1)], place, getattr(os, "RWF_NOWAIT", 0))
-            # Linux 6.18 starts to fetch an uncached page, and a fast device may deliver it before the call returns.
+            # Linux 6.18 starts to fetch an uncached page, and a fast device may deliver it before
+            # the call returns.
             return got > 0 and resource.getrusage(resource.RUSAGE_THREAD).ru_inblock == before
         except BlockingIOError:
             return False
@@ -143,18 +175,26 @@ class CacheQueries:
 _KERNEL: Final = CacheQueries()
 
 
-def residency(paths: Sequence[str], advance: Advance = ignore_progress, queries: CacheQueries = _KERNEL) -> Residency:
-    """The part of these files in the page cache; raises `CommandError` for a file that cannot be opened."""
+def residency(
+    paths: Sequence[str], advance: Advance = ignore_progress, queries: CacheQueries = _KERNEL
+) -> Residency:
+    """The part of these files in the page cache; raises `CommandError` for a file that cannot be
+    opened.
+    """
     return _total(_each(_Files(queries).query, paths, advance))
 
 
 def evict(paths: Sequence[str], advance: Advance = ignore_progress) -> Residency:
-    """Evict these files from the page cache, and return what remains; raises `CommandError` for a file that cannot be opened."""
+    """Evict these files from the page cache, and return what remains; raises `CommandError` for a
+    file that cannot be opened.
+    """
     return _total(_each(_Files(_KERNEL).evict, paths, advance))
 
 
 def warm(paths: Sequence[str], advance: Advance = ignore_progress) -> Residency:
-    """Read all of these files once, in parallel, and return what is in the page cache then; raises `CommandError` as above."""
+    """Read all of these files once, in parallel, and return what is in the page cache then; raises
+    `CommandError` as above.
+    """
     parts = []
     for path in paths:
         try:
@@ -168,7 +208,9 @@ def warm(paths: Sequence[str], advance: Advance = ignore_progress) -> Residency:
 
 
 def mapping_processes(paths: Iterable[str], proc: str = "/proc") -> dict[int, str]:
-    """Processes that map any of these files, whose touched pages cannot be evicted: pid → command; only visible processes."""
+    """Processes that map any of these files, whose touched pages cannot be evicted: pid → command;
+    only visible processes.
+    """
     wanted = {(status.st_dev, status.st_ino) for status in map(os.stat, paths)}
     found = {}
     for pid in filter(str.isdigit, os.listdir(proc)):
@@ -183,9 +225,11 @@ def mapping_processes(paths: Iterable[str], proc: str = "/proc") -> dict[int, st
 
 
 def proactive_reclaim(sys: str = "/sys") -> str | None:
-    """What reclaims page cache on this machine although memory is free; None if nothing is known to.
+    """What reclaims page cache on this machine although memory is free; None if nothing is known
+    to.
 
-    DAMON's `pageout` schemes and its reclaim module (kernel: admin-guide/mm/damon) reclaim pages not accessed for some seconds.
+    DAMON's `pageout` schemes and its reclaim module (kernel: admin-guide/mm/damon) reclaim pages
+    not accessed for some seconds.
     """
     if _text(f"{sys}/module/damon_reclaim/parameters/enabled") == "Y":
         return "DAMON reclaims idle memory (module damon_reclaim)"
@@ -199,10 +243,12 @@ def proactive_reclaim(sys: str = "/sys") -> str | None:
     return None
 
 
-# ------------------------------------------------------------------------------------------------ many files
+# --------------------------------------------------------------------------------------- many files
 
 
-def _each(function: Callable[[str], _Answer], paths: Sequence[str], advance: Advance) -> Iterable[_Answer]:
+def _each(
+    function: Callable[[str], _Answer], paths: Sequence[str], advance: Advance
+) -> Iterable[_Answer]:
     def chunk(part: Sequence[str]) -> list[_Answer]:
         return [function(path) for path in part]
 
@@ -232,10 +278,12 @@ def _total(answers: Iterable[_Answer]) -> Residency:
             continue
         pages, resident = pages + answer.pages, resident + answer.resident
         methods[answer.method] += 1
-    return Residency(files, pages * PAGE_BYTES, resident * PAGE_BYTES, dict(methods), unknown, reason)
+    return Residency(
+        files, pages * PAGE_BYTES, resident * PAGE_BYTES, dict(methods), unknown, reason
+    )
 
 
-# ------------------------------------------------------------------------------------------------ one file
+# ----------------------------------------------------------------------------------------- one file
 
 
 class _Files:
@@ -263,7 +311,9 @@ class _Files:
                     break
             return answer
         except OSError as error:
-            raise CommandError(f"{path}: cannot be evicted from the page cache ({error.strerror})", exit_code=1) from None
+            raise CommandError(
+                f"{path}: cannot be evicted from the page cache ({error.strerror})", exit_code=1
+            ) from None
         finally:
             os.close(descriptor)
 
@@ -289,16 +339,23 @@ class _Files:
 
     def _by_nowait(self, descriptor: int, pages: int, probes: int) -> _Answer:
         places = [number * pages // probes * PAGE_BYTES for number in range(probes)]
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # so that no probe reads more than its own page
+        os.posix_fadvise(
+            descriptor, 0, 0, os.POSIX_FADV_RANDOM
+        )  # so that no probe reads more than its own page
         try:
             absent = [place for place in places if not self._queries.is_cached(descriptor, place)]
         except OSError as error:
-            reason = "this user neither owns nor may write it, so the kernel does not report what is cached"
+            reason = (
+                "this user neither owns nor may write it, so the kernel does not report what is"
+                " cached"
+            )
             if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
                 reason = f"cannot be read ({error.strerror})"
             return _Answer(reason=reason)
         for place in absent:
-            os.pread(descriptor, 1, place)  # waits for the fetch that the probe started: a page being read cannot be dropped
+            os.pread(
+                descriptor, 1, place
+            )  # waits for the fetch that the probe started: a page being read cannot be dropped
             os.posix_fadvise(descriptor, place, PAGE_BYTES, os.POSIX_FADV_DONTNEED)
         return _Answer(pages, (probes - len(absent)) * pages // probes, "RWF_NOWAIT sampled")
 
@@ -310,7 +367,9 @@ def _read_parts(parts: Sequence[tuple[str, int, int]]) -> int:
         descriptor = _open(path)
         try:
             end = min(start + _PART_BYTES, size)
-            while start < end and (count := os.preadv(descriptor, [memoryview(buffer)[: end - start]], start)):
+            while start < end and (
+                count := os.preadv(descriptor, [memoryview(buffer)[: end - start]], start)
+            ):
                 start, done = start + count, done + count
         except OSError as error:
             raise CommandError(f"{path}: cannot be read ({error.strerror})", exit_code=1) from None
@@ -320,9 +379,17 @@ def _read_parts(parts: Sequence[tuple[str, int, int]]) -> int:
 
 
 def mincore_pages(descriptor: int, size: int) -> int | None:
-    """Pages of a file of `size` bytes in the page cache, by mincore; None where it cannot be mapped."""
+    """Pages of a file of `size` bytes in the page cache, by mincore; None where it cannot be
+    mapped.
+    """
     _libc.mmap.restype = ctypes.c_void_p
-    arguments = (ctypes.c_size_t(size), mmap.PROT_READ, mmap.MAP_SHARED, descriptor, ctypes.c_long(0))
+    arguments = (
+        ctypes.c_size_t(size),
+        mmap.PROT_READ,
+        mmap.MAP_SHARED,
+        descriptor,
+        ctypes.c_long(0),
+    )
     address = _libc.mmap(None, *arguments)
     if address in (None, _FAILED):
         return None
@@ -337,12 +404,14 @@ def mincore_pages(descriptor: int, size: int) -> int | None:
 
 def _open(path: str) -> int:
     try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a named pipe must not block here
+        return os.open(
+            path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+        )  # a named pipe must not block here
     except OSError as error:
         raise CommandError(f"{path}: cannot be opened ({error.strerror})", exit_code=1) from None
 
 
-# ------------------------------------------------------------------------------------------------ the text files of /proc
+# -------------------------------------------------------------------------- the text files of /proc
 
 
 def _mapped_file(line: bytes) -> tuple[int, int] | None:

@@ -1,4 +1,6 @@
-"""A sample file of a path, for trying what its file system supports: the path itself, or a file in the folder."""
+"""A sample file of a path, for trying what its file system supports: the path itself, or a file in
+the folder.
+"""
 
 import errno
 import os
@@ -27,8 +29,11 @@ def first_entries(folder: str, most: int) -> list["os.DirEntry[str]"]:
 List = Callable[[str, int], list["os.DirEntry[str]"]]
 
 
-def sample_of(path: Path, status: os.stat_result, list_entries: List = first_entries) -> Path | None:
-    """The path itself if it is a file, otherwise the largest of the first files in or below the folder, on the same device.
+def sample_of(
+    path: Path, status: os.stat_result, list_entries: List = first_entries
+) -> Path | None:
+    """The path itself if it is a file, otherwise the largest of the first files in or below the
+    folder, on the same device.
 
     None where no file can be read.
     """
@@ -36,15 +41,19 @@ def sample_of(path: Path, status: os.stat_result, list_entries: List = first_ent
         return path if os.access(path, os.R_OK) else None
     if not stat.S_ISDIR(status.st_mode):
         return None
-    found = [(size, name) for size, name in _files(path, status.st_dev, list_entries) if os.access(name, os.R_OK)]
+    found = [
+        (size, name)
+        for size, name in _files(path, status.st_dev, list_entries)
+        if os.access(name, os.R_OK)
+    ]
     return Path(max(found)[1]) if found else None
 
 
 def answers_nowait(path: Path) -> bool | Unknown:
     """Whether the file system of that file supports preadv2(RWF_NOWAIT); reads nothing.
 
-    The read is far beyond the end of the file, which suffices: the flag is checked first. Within the file, Linux 6.18 would start
-    to fetch uncached pages.
+    The read is far beyond the end of the file, which suffices: the flag is checked first. Within
+    the file, Linux 6.18 would start to fetch uncached pages.
     """
     if not hasattr(os, "RWF_NOWAIT"):
         return Unknown("this build of Python has no RWF_NOWAIT")
@@ -64,14 +73,21 @@ def answers_nowait(path: Path) -> bool | Unknown:
 
 
 def _files(folder: Path, device: int, list_entries: List) -> Iterator[tuple[int, str]]:
-    """Sizes and paths, a few per folder, depth first: a tree of a thousand classes has no file at its top."""
+    """Sizes and paths, a few per folder, depth first: a tree of a thousand classes has no file at
+    its top.
+    """
     left, folders = _MAX_ENTRIES, [os.fspath(folder)]
     while folders and left > 0:
         entries = list_entries(folders.pop(), min(left, _MAX_FOLDER_ENTRIES))
         left -= len(entries) + 1
         for entry in entries:
-            with suppress(OSError):  # removed meanwhile, or in a folder that may be listed but not searched
+            with suppress(
+                OSError
+            ):  # removed meanwhile, or in a folder that may be listed but not searched
                 if entry.is_dir(follow_symlinks=False):
                     folders.append(entry.path)
-                elif entry.is_file(follow_symlinks=False) and (status := entry.stat()).st_dev == device:
+                elif (
+                    entry.is_file(follow_symlinks=False)
+                    and (status := entry.stat()).st_dev == device
+                ):
                     yield status.st_size, entry.path

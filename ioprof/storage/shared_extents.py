@@ -1,7 +1,9 @@
-"""Whether files share extents on the disk: a copy that shares its extents is not a second dataset for the disk.
+"""Whether files share extents on the disk: a copy that shares its extents is not a second dataset
+for the disk.
 
-FIEMAP shows shared extents (reflinks of xfs and btrfs, also those made by deduplication programs; kernel: filesystems/fiemap).
-Block deduplication below the extents is not visible: ZFS with `dedup=on`, VDO, and servers of all kinds.
+FIEMAP shows shared extents (reflinks of xfs and btrfs, also those made by deduplication programs;
+kernel: filesystems/fiemap). Block deduplication below the extents is not visible: ZFS with
+`dedup=on`, VDO, and servers of all kinds.
 """
 
 import errno
@@ -13,8 +15,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 _FS_IOC_FIEMAP: Final = 0xC020660B  # <linux/fs.h>
-_HEAD: Final = struct.Struct("<QQIIII")  # struct fiemap: start, length, flags, extents mapped, room for extents, reserved
-_EXTENT: Final = struct.Struct("<QQQQQI12x")  # struct fiemap_extent: logical, physical, length, reserved twice, flags
+_HEAD: Final = struct.Struct(
+    "<QQIIII"
+)  # struct fiemap: start, length, flags, extents mapped, room for extents, reserved
+_EXTENT: Final = struct.Struct(
+    "<QQQQQI12x"
+)  # struct fiemap_extent: logical, physical, length, reserved twice, flags
 _SYNC: Final = 1
 _LAST, _SHARED = 1, 0x2000
 _EXTENTS: Final = 64
@@ -30,16 +36,24 @@ class ExtentSharing:
     files: int
     bytes: int
     shared_bytes: int | None
-    """Bytes in extents that another file has too; None where the file system does not report them, see `reason`."""
+    """Bytes in extents that another file has too; None where the file system does not report them,
+    see `reason`."""
     reason: str | None
 
     def facts(self) -> dict[str, Any]:
         """For run.json."""
-        return {"files": self.files, "bytes": self.bytes, "shared_bytes": self.shared_bytes, "reason": self.reason}
+        return {
+            "files": self.files,
+            "bytes": self.bytes,
+            "shared_bytes": self.shared_bytes,
+            "reason": self.reason,
+        }
 
 
 def extent_sharing(paths: Sequence[str], file_system: str) -> ExtentSharing:
-    """The shared extents of an evenly spaced sample of these files; `file_system` is the name of its type."""
+    """The shared extents of an evenly spaced sample of these files; `file_system` is the name of
+    its type.
+    """
     sample = paths[:: max(1, len(paths) // _SAMPLE)][:_SAMPLE]
     total = shared = 0
     try:
@@ -48,7 +62,10 @@ def extent_sharing(paths: Sequence[str], file_system: str) -> ExtentSharing:
             total += sum(length for length, _ in found)
             shared += sum(length for length, flags in found if flags & _SHARED)
     except OSError as error:
-        refusal = f"{file_system or 'the file system'} does not report the extents of its files ({error.strerror})"
+        refusal = (
+            f"{file_system or 'the file system'} does not report the extents of its files"
+            f" ({error.strerror})"
+        )
         return ExtentSharing(len(sample), 0, None, refusal)
     reason = _DEDUPLICATING.get(file_system)
     return ExtentSharing(len(sample), total, None if reason else shared, reason)
@@ -67,10 +84,15 @@ def _query_extents(descriptor: int) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     start, is_last = 0, False
     while not is_last:
-        buffer = bytearray(_HEAD.pack(start, _ALL - start, _SYNC, 0, _EXTENTS, 0) + bytes(_EXTENTS * _EXTENT.size))
+        buffer = bytearray(
+            _HEAD.pack(start, _ALL - start, _SYNC, 0, _EXTENTS, 0) + bytes(_EXTENTS * _EXTENT.size)
+        )
         fcntl.ioctl(descriptor, _FS_IOC_FIEMAP, buffer)
         count = min(_HEAD.unpack_from(buffer)[3], _EXTENTS)
-        extents = [_EXTENT.unpack_from(buffer, _HEAD.size + number * _EXTENT.size) for number in range(count)]
+        extents = [
+            _EXTENT.unpack_from(buffer, _HEAD.size + number * _EXTENT.size)
+            for number in range(count)
+        ]
         found += [(length, flags) for _, _, length, _, _, flags in extents]
         is_last = not extents or bool(extents[-1][5] & _LAST)
         if not is_last:

@@ -1,7 +1,8 @@
-"""Checkpoints of the built-in job: folders `step-N`, each made by all ranks through `torch.distributed.checkpoint`.
+"""Checkpoints of the built-in job: folders `step-N`, each made by all ranks through
+`torch.distributed.checkpoint`.
 
-A checkpoint is written under another name and gets its own when all ranks have written theirs, so that a job which is killed at any
-instant leaves whole checkpoints alone.
+A checkpoint is written under another name and gets its own when all ranks have written theirs, so
+that a job which is killed at any instant leaves whole checkpoints alone.
 """
 
 import os
@@ -17,7 +18,8 @@ KEPT: Final = 2
 _NAME: Final = re.compile(r"step-(\d+)")
 _UNFINISHED: Final = ".unfinished"
 _OWN: Final = "ioprof.json"
-"""In each checkpoint, so that none of another program is removed: torchtitan, for example, gives them the same names."""
+"""In each checkpoint, so that none of another program is removed: torchtitan, for example, gives
+them the same names."""
 _FILES: Final = re.compile(rf"__\d+_\d+\.distcp(\.tmp)?|\.metadata(\.tmp)?|{re.escape(_OWN)}")
 """What is in a checkpoint."""
 
@@ -54,7 +56,9 @@ def save(folder: Path, step: int, state: dict[str, Any], rank: int, num_ranks: i
 
 
 def foreign_unfinished(folder: Path) -> Path | None:
-    """What has the name of a checkpoint that ioprof began, and is none; the job would fail once it writes one of this name."""
+    """What has the name of a checkpoint that ioprof began, and is none; the job would fail once it
+    writes one of this name.
+    """
     found = sorted(folder.glob(f"step-*{_UNFINISHED}"))
     return next((path for path in found if _NAME.fullmatch(path.stem) and not _is_own(path)), None)
 
@@ -70,7 +74,9 @@ def _remove(path: Path) -> None:
 
 
 def load(folder: Path, step: int, state: dict[str, Any], num_ranks: int) -> dict[str, Any]:
-    """The state of this rank after `step` steps; `state` has the keys and shapes to read, and its tensors are overwritten."""
+    """The state of this rank after `step` steps; `state` has the keys and shapes to read, and its
+    tensors are overwritten.
+    """
     from torch.distributed.checkpoint.state_dict_loader import load as load_state
 
     load_state(state, checkpoint_id=folder / f"step-{step}", no_dist=num_ranks == 1)

@@ -27,13 +27,16 @@ def network_path(spool: Path) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class JobConfig(JobOptions):
-    """The built-in training job: its options, each as it is for this job, and what was found out for it."""
+    """The built-in training job: its options, each as it is for this job, and what was found out
+    for it.
+    """
 
     spool: Path = Path()
     """Node-local folder that takes the capture files while the job runs."""
     dataset: Path | None = None
     local_copy: Path | None = None
-    """Of the dataset, on this node: what loaders fill while they read (see `ioprof.loaders.filling`)."""
+    """Of the dataset, on this node: what loaders fill while they read (see
+    `ioprof.loaders.filling`)."""
     recipe: Recipe = field(default_factory=Recipe)
     steps_per_epoch: int = 0
     """0: without a dataset there are no epochs."""
@@ -58,13 +61,24 @@ class JobConfig(JobOptions):
     def save(self, path: Path) -> None:
         """Write the config for the ranks to read."""
         keys = asdict(self)
-        path.write_text(json.dumps({key: str(value) if isinstance(value, Path) else value for key, value in keys.items()}))
+        path.write_text(
+            json.dumps(
+                {
+                    key: str(value) if isinstance(value, Path) else value
+                    for key, value in keys.items()
+                }
+            )
+        )
 
     @classmethod
     def load(cls, path: Path) -> "JobConfig":
         """The config that `save` wrote."""
         keys: dict[str, Any] = json.loads(path.read_text())
-        paths = {each.name: Path(keys[each.name]) for each in fields(cls) if keys[each.name] and each.type in (Path, Path | None)}
+        paths = {
+            each.name: Path(keys[each.name])
+            for each in fields(cls)
+            if keys[each.name] and each.type in (Path, Path | None)
+        }
         return cls(**{**keys, **paths, "recipe": Recipe(**keys["recipe"])})
 
     @property
@@ -100,13 +114,25 @@ class JobConfig(JobOptions):
         """The options of one rank's loader."""
         shape = self.model_facts.sample_shape
         options = LoaderOptions(
-            self.batch_size, self.steps, rank, 1 if self.is_pipeline else self.ranks,
-            crop=shape[-1], sample_shape=shape, first_batch=self.first_step, **values_of(LoadingOptions, self),
-        )  # fmt: skip
-        return options if self.local_copy is None else FillingOptions(**vars(options), local_copy=self.local_copy)
+            self.batch_size,
+            self.steps,
+            rank,
+            1 if self.is_pipeline else self.ranks,
+            crop=shape[-1],
+            sample_shape=shape,
+            first_batch=self.first_step,
+            **values_of(LoadingOptions, self),
+        )
+        return (
+            options
+            if self.local_copy is None
+            else FillingOptions(**vars(options), local_copy=self.local_copy)
+        )
 
     def evaluation_options(self, rank: int, num_batches: int) -> LoaderOptions:
-        """The options of the loader of one evaluation, which makes `num_batches` batches of all samples."""
+        """The options of the loader of one evaluation, which makes `num_batches` batches of all
+        samples.
+        """
         options = replace(self, local_copy=None).loader_options(rank)
         return replace(options, num_batches=num_batches, first_batch=0, evaluates=True)
 

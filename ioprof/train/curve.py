@@ -54,7 +54,9 @@ class Curve:
     def save(self) -> None:
         """Write it; the last one counts."""
         stride = -(-len(self.losses) // MOST_LOSSES) or 1
-        groups = [self.losses[first : first + stride] for first in range(0, len(self.losses), stride)]
+        groups = [
+            self.losses[first : first + stride] for first in range(0, len(self.losses), stride)
+        ]
         record = {
             "first_step": self.first_step,
             "steps_per_loss": stride,

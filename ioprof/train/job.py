@@ -1,4 +1,6 @@
-"""One rank of the built-in job: `python -m ioprof.train.job CONFIG PID`, started by ioprof, whose process id is PID."""
+"""One rank of the built-in job: `python -m ioprof.train.job CONFIG PID`, started by ioprof, whose
+process id is PID.
+"""
 
 import os
 import signal
@@ -53,18 +55,23 @@ def main() -> int:
     manual.stop()
     with suppress(OSError):  # on a full disk there is only the exit status
         write_json_atomically(status_path(config.spool, rank), {"rank": rank, "outcome": outcome})
-    # Other ranks may be gone or hang, and to destroy the process group could wait for them without end.
+    # Other ranks may be gone or hang, and to destroy the process group could wait for them without
+    # end.
     sys.stdout.flush()
     os._exit(0 if outcome == "done" else 1)
 
 
 def status_path(spool: Path, rank: int) -> Path:
-    """Where a rank leaves how it ended: `{"rank", "outcome"}`, outcome `done`, `stopped` or what went wrong."""
+    """Where a rank leaves how it ended: `{"rank", "outcome"}`, outcome `done`, `stopped` or what
+    went wrong.
+    """
     return spool / f"rank-{rank}.json"
 
 
 def progress_path(spool: Path) -> Path:
-    """A file that the first rank of this ioprof makes one byte longer with each step, see `Loop.progress`."""
+    """A file that the first rank of this ioprof makes one byte longer with each step, see
+    `Loop.progress`.
+    """
     return spool / "progress"
 
 
@@ -72,7 +79,9 @@ def train(config: JobConfig, rank: int, local_rank: int) -> None:
     """All steps of one rank."""
     torch.set_num_threads(config.threads or max(1, (os.cpu_count() or 1) // _ranks_here(config)))
     dataset = config.open_dataset()
-    device_id = local_rank if config.device == "cuda" else None  # a loader may decode on the rank's own GPU
+    device_id = (
+        local_rank if config.device == "cuda" else None
+    )  # a loader may decode on the rank's own GPU
     loader = _loader(config, dataset, rank, device_id)
     batches = iter(loader)
     if config.ranks > 1:
@@ -81,7 +90,11 @@ def train(config: JobConfig, rank: int, local_rank: int) -> None:
     is_apart = config.is_task and config.ranks > 1 and config.device.startswith("emulated:")
     offset_ns = clock_offset_ns(rank, config.ranks) if is_apart else 0
     accelerator = make_accelerator(config, num_classes, rank, local_rank, offset_ns)
-    with open(progress_path(config.spool), "ab") if rank == config.first_rank else nullcontext() as progress:
+    with (
+        open(progress_path(config.spool), "ab")
+        if rank == config.first_rank
+        else nullcontext() as progress
+    ):
         if config.probe_network and config.ranks > 1:
             found = measure_network(config, rank, local_rank, _sizes(config))
             if rank == config.first_rank:
@@ -92,7 +105,11 @@ def train(config: JobConfig, rank: int, local_rank: int) -> None:
             dist.barrier()
         try:
             loop.train(batches)
-        except (RuntimeError, OSError, EOFError):  # what is raised, and where, depends on what a lost worker was doing
+        except (
+            RuntimeError,
+            OSError,
+            EOFError,
+        ):  # what is raised, and where, depends on what a lost worker was doing
             if lost := loader.lost_worker():
                 raise LoaderError(lost) from None
             raise
@@ -106,8 +123,12 @@ def train(config: JobConfig, rank: int, local_rank: int) -> None:
 
 def _loader(config: JobConfig, dataset: Dataset | None, rank: int, device_id: int | None) -> Loader:
     if config.reads(rank):
-        return make_loader(config.loader, dataset, replace(config.loader_options(rank), device_id=device_id))
-    from ioprof.train.accelerators.pipeline import NoBatches  # jobs with stages load torch's pipelining
+        return make_loader(
+            config.loader, dataset, replace(config.loader_options(rank), device_id=device_id)
+        )
+    from ioprof.train.accelerators.pipeline import (
+        NoBatches,
+    )  # jobs with stages load torch's pipelining
 
     return NoBatches(config.first_step, config.steps)
 
@@ -135,7 +156,9 @@ def _stop(_number: int, _frame: FrameType | None) -> None:
 def _disarm() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would raise because the loader's workers stop too
+    signal.signal(
+        signal.SIGCHLD, signal.SIG_DFL
+    )  # torch's handler would raise because the loader's workers stop too
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""A real model on a real device: its training step, its evaluation, and all of its state that a checkpoint must have."""
+"""A real model on a real device: its training step, its evaluation, and all of its state that a
+checkpoint must have.
+"""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -14,16 +16,24 @@ from ioprof.train.models import make_model
 from ioprof.train.recipe import make_optimizer, make_schedule
 
 _AUXILIARY_WEIGHT: Final = 0.4
-"""Of the loss of an auxiliary head, as in TensorFlow's and torchvision's training of Inception-v3."""
+"""Of the loss of an auxiliary head, as in TensorFlow's and torchvision's training of
+Inception-v3."""
 
 
 class Learner:
     """One rank's model, optimizer and learning rate."""
 
     def __init__(
-        self, config: JobConfig, num_classes: int, device: torch.device, parallel: Callable[[nn.Module], nn.Module], rank: int
+        self,
+        config: JobConfig,
+        num_classes: int,
+        device: torch.device,
+        parallel: Callable[[nn.Module], nn.Module],
+        rank: int,
     ) -> None:
-        """`parallel` makes the model that exchanges its gradients with other ranks; it is used where there are any."""
+        """`parallel` makes the model that exchanges its gradients with other ranks; it is used
+        where there are any.
+        """
         torch.manual_seed(config.seed)
         self._device, self._config = device, config
         self._format = torch.channels_last if config.channels_last else torch.contiguous_format
@@ -31,7 +41,9 @@ class Learner:
         self._own = model.to(device).to(memory_format=self._format)  # type: ignore[call-overload]
         self.model = parallel(self._own) if config.ranks > 1 else self._own
         self.optimizer = make_optimizer(config.recipe, self.model, device.type)
-        self._schedule = make_schedule(config.recipe, self.optimizer, config.steps_per_epoch, config.steps)
+        self._schedule = make_schedule(
+            config.recipe, self.optimizer, config.steps_per_epoch, config.steps
+        )
         self._loss = nn.CrossEntropyLoss(label_smoothing=config.recipe.label_smoothing)
         torch.manual_seed(config.seed * 1_000_003 + 1 + rank)  # ranks drop different units
         if config.checkpoints is not None and config.ranks > 2 and not config.is_sharded:
@@ -40,7 +52,9 @@ class Learner:
     def train_step(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Forward, backward with the exchange under it, optimizer. The loss, on the device."""
         with self._autocast():
-            loss = self._objective(self.model(self._in_format(images)), self._targets(images, labels))
+            loss = self._objective(
+                self.model(self._in_format(images)), self._targets(images, labels)
+            )
         loss.backward()
         self.optimizer.step()
         if self._schedule is not None:
@@ -61,8 +75,12 @@ class Learner:
         return Score(len(images), targets.numel(), float(loss), int(correct))
 
     def state(self, rank: int) -> dict[str, Any]:
-        """What a checkpoint has of this rank. Buffers are those of rank 0, which the next forward pass would send in any case."""
-        from torch.distributed.checkpoint.state_dict import get_state_dict  # jobs with checkpoints load it
+        """What a checkpoint has of this rank. Buffers are those of rank 0, which the next forward
+        pass would send in any case.
+        """
+        from torch.distributed.checkpoint.state_dict import (
+            get_state_dict,
+        )  # jobs with checkpoints load it
 
         if self._config.ranks > 1:
             for buffer in self._own.buffers():
@@ -78,7 +96,12 @@ class Learner:
         """Set all that `state` returned."""
         from torch.distributed.checkpoint.state_dict import set_state_dict
 
-        set_state_dict(self.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+        set_state_dict(
+            self.model,
+            self.optimizer,
+            model_state_dict=state["model"],
+            optim_state_dict=state["optimizer"],
+        )
         if self._schedule is not None:
             self._schedule.load_state_dict(state["schedule"])
         torch.set_rng_state(state["random"][f"cpu of rank {rank}"])
@@ -86,7 +109,11 @@ class Learner:
             torch.cuda.set_rng_state(state["random"][f"cuda of rank {rank}"])
 
     def _autocast(self) -> Any:
-        return torch.autocast(self._device.type, dtype=torch.bfloat16) if self._config.bf16 else nullcontext()
+        return (
+            torch.autocast(self._device.type, dtype=torch.bfloat16)
+            if self._config.bf16
+            else nullcontext()
+        )
 
     def _in_format(self, images: torch.Tensor) -> torch.Tensor:
         return images.contiguous(memory_format=self._format) if images.ndim == 4 else images
@@ -104,16 +131,22 @@ class Learner:
         return loss
 
     def _settle_buckets(self) -> None:
-        """Have DistributedDataParallel order its buckets as the backward pass fills them, which it does after the first step.
+        """Have DistributedDataParallel order its buckets as the backward pass fills them, which it
+        does after the first step.
 
-        In which order three or more ranks add depends on the place in a bucket. A job that goes on from a checkpoint has a first
-        step of its own, and would add in another order than the job that was not interrupted. Nothing of the model is changed.
+        In which order three or more ranks add depends on the place in a bucket. A job that goes on
+        from a checkpoint has a first step of its own, and would add in another order than the job
+        that was not interrupted. Nothing of the model is changed.
         """
         before = {name: value.clone() for name, value in self._own.state_dict().items()}
-        samples = torch.zeros((2, *self._config.model_facts.sample_shape), dtype=torch.uint8, device=self._device)
+        samples = torch.zeros(
+            (2, *self._config.model_facts.sample_shape), dtype=torch.uint8, device=self._device
+        )
         labels = torch.zeros(2, dtype=torch.int64, device=self._device)
         for _ in range(2):  # the buckets are made anew when the second forward pass begins
-            loss = self._objective(self.model(self._in_format(samples)), self._targets(samples, labels))
+            loss = self._objective(
+                self.model(self._in_format(samples)), self._targets(samples, labels)
+            )
             loss.backward()
             self.optimizer.zero_grad()
         self._own.load_state_dict(before)

@@ -1,8 +1,9 @@
 """The steps of one rank, with evaluations and checkpoints between them.
 
-The loop is the usual one with copies ahead: wait for batch i, start its copy and its step, then wait for the device to finish step
-i - 1. So the device always has the next step queued, and the loader's wait runs under the step before. Before an evaluation and a
-checkpoint it waits for the step itself.
+The loop is the usual one with copies ahead: wait for batch i, start its copy and its step, then
+wait for the device to finish step i - 1. So the device always has the next step queued, and the
+loader's wait runs under the step before. Before an evaluation and a checkpoint it waits for the
+step itself.
 """
 
 import os
@@ -34,8 +35,8 @@ class Loop:
     rank: int
     accelerator: Accelerator
     progress: IO[bytes] | None
-    """A file that gets one byte per step: the share of the step in which the rank waited for its batch, from 0 to 255. Of the first
-    rank of an ioprof alone."""
+    """A file that gets one byte per step: the share of the step in which the rank waited for its
+    batch, from 0 to 255. Of the first rank of an ioprof alone."""
     left_out: dict[str, None] = field(default_factory=dict)
     """Images that the loaders left out as corrupt, each once, in order."""
 
@@ -43,7 +44,9 @@ class Loop:
         """Go on from the checkpoint of the first step, if that is not the job's beginning."""
         config = self.config
         if config.first_step and config.checkpoints is not None:
-            state = checkpoints.load(config.checkpoints, config.first_step, self.accelerator.state(), config.ranks)
+            state = checkpoints.load(
+                config.checkpoints, config.first_step, self.accelerator.state(), config.ranks
+            )
             self.accelerator.restore(state)
 
     def train(self, batches: Iterator[Batch]) -> None:
@@ -58,7 +61,10 @@ class Loop:
             waited_ns = monotonic_ns() - asked_ns
             self.left_out |= dict.fromkeys(batch.left_out)
             accelerator.launch(batch._replace(number=manual.consumed_batch(batch.number)), step)
-            evaluates, saves = self._is_due(step, config.evaluate_every), self._is_due(step, config.checkpoint_every)
+            evaluates, saves = (
+                self._is_due(step, config.evaluate_every),
+                self._is_due(step, config.checkpoint_every),
+            )
             until = step + 1 if evaluates or saves or step == config.steps - 1 else step
             for each in range(finished, until):
                 loss = accelerator.synchronize(each)
@@ -68,9 +74,13 @@ class Loop:
             if evaluates:
                 curve.evaluations.append(self._evaluate(step, curve))
             if saves and config.checkpoints is not None:
-                checkpoints.save(config.checkpoints, step + 1, accelerator.state(), self.rank, config.ranks)
+                checkpoints.save(
+                    config.checkpoints, step + 1, accelerator.state(), self.rank, config.ranks
+                )
                 curve.checkpoints.append(step + 1)
-            if self.rank == config.learning_rank and (evaluates or saves or step == config.steps - 1):
+            if self.rank == config.learning_rank and (
+                evaluates or saves or step == config.steps - 1
+            ):
                 with suppress(OSError):  # a full disk loses the curve, not the job
                     curve.save()
             manual.end_step()
@@ -80,11 +90,15 @@ class Loop:
                     os.write(self.progress.fileno(), bytes([int(255 * min(share, 1.0))]))
 
     def _is_due(self, step: int, every: int) -> bool:
-        """Whether something that happens every so many steps, and at the end, happens after this step."""
+        """Whether something that happens every so many steps, and at the end, happens after this
+        step.
+        """
         return every > 0 and ((step + 1) % every == 0 or step == self.config.steps - 1)
 
     def _evaluate(self, step: int, curve: Curve) -> Evaluation:
-        """What the model makes of all samples of the dataset for evaluations, each taken by one rank."""
+        """What the model makes of all samples of the dataset for evaluations, each taken by one
+        rank.
+        """
         config = self.config
         assert config.evaluation_dataset is not None
         dataset = Dataset.load(config.evaluation_dataset)
@@ -94,12 +108,16 @@ class Loop:
             learns = True
             # Processes must not be forked while threads of a loader run.
             loader = config.loader if config.loader == "threads" else dataset.layout
-            for batch in make_loader(loader, dataset, config.evaluation_options(self.rank, num_batches)):
+            for batch in make_loader(
+                loader, dataset, config.evaluation_options(self.rank, num_batches)
+            ):
                 self.left_out |= dict.fromkeys(batch.left_out)
                 numbered = batch._replace(number=manual.consumed_batch(batch.number))
                 samples, predictions, loss, correct = self.accelerator.evaluate(numbered, step)
                 learns = loss is not None
-                totals += torch.tensor([samples, predictions, loss or 0.0, correct or 0], dtype=torch.float64)
+                totals += torch.tensor(
+                    [samples, predictions, loss or 0.0, correct or 0], dtype=torch.float64
+                )
             if config.ranks > 1:
                 shared = totals.cuda() if config.device == "cuda" else totals
                 with manual.unrecorded_collectives():

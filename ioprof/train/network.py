@@ -1,9 +1,12 @@
-"""What the network between the ranks delivers, over torch's process group: messages between two of them, and all-reduces of all.
+"""What the network between the ranks delivers, over torch's process group: messages between two of
+them, and all-reduces of all.
 
-    python -m ioprof.train.network CONFIG PID     one rank of `ioprof probe --network`, started as those of the built-in job are
+    python -m ioprof.train.network CONFIG PID     one rank of `ioprof probe --network`, started as
+                                                  those of the built-in job are
 
-The bandwidth of an all-reduce of L bytes over p ranks that takes t seconds is 2L(p-1)/p / t: the bytes that each rank has to send
-and to receive over its own link in the best algorithm (Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009).
+The bandwidth of an all-reduce of L bytes over p ranks that takes t seconds is 2L(p-1)/p / t: the
+bytes that each rank has to send and to receive over its own link in the best algorithm (Patarasuk
+and Yuan, J. Parallel Distrib. Comput. 69, 2009).
 """
 
 import os
@@ -30,14 +33,20 @@ _SECONDS: Final = 0.5
 _MOST_REPEATS: Final = 50
 
 
-def measure_network(config: JobConfig, rank: int, local_rank: int, sizes: tuple[int, ...] = SIZES) -> dict[str, Any]:
-    """Messages between rank 0 and the last, and all-reduces of these sizes. All ranks call it, and have the same result."""
+def measure_network(
+    config: JobConfig, rank: int, local_rank: int, sizes: tuple[int, ...] = SIZES
+) -> dict[str, Any]:
+    """Messages between rank 0 and the last, and all-reduces of these sizes. All ranks call it, and
+    have the same result.
+    """
     device = torch.device("cuda", local_rank) if config.device == "cuda" else torch.device("cpu")
     ranks, messages, reduced = config.ranks, [], []
     with manual.unrecorded_collectives():
         latency_s = _repeated(partial(_round_trip, 4, rank, ranks, device), device) / 2
         for size in sizes:
-            messages.append((size, _repeated(partial(_round_trip, size, rank, ranks, device), device) / 2))
+            messages.append(
+                (size, _repeated(partial(_round_trip, size, rank, ranks, device), device) / 2)
+            )
             tensor = torch.zeros(max(1, size // 4), device=device)
             reduced.append((size, _repeated(partial(dist.all_reduce, tensor), device)))
     share = 2 * (config.ranks - 1) / config.ranks
@@ -45,8 +54,14 @@ def measure_network(config: JobConfig, rank: int, local_rank: int, sizes: tuple[
         "ranks": config.ranks,
         "backend": str(dist.get_backend()),
         "latency_s": latency_s,
-        "messages": [{"bytes": size, "seconds": took_s, "bytes_per_s": size / took_s} for size, took_s in messages],
-        "all_reduces": [{"bytes": size, "seconds": took_s, "bytes_per_s": share * size / took_s} for size, took_s in reduced],
+        "messages": [
+            {"bytes": size, "seconds": took_s, "bytes_per_s": size / took_s}
+            for size, took_s in messages
+        ],
+        "all_reduces": [
+            {"bytes": size, "seconds": took_s, "bytes_per_s": share * size / took_s}
+            for size, took_s in reduced
+        ],
     }
 
 
@@ -62,7 +77,9 @@ def _round_trip(size: int, rank: int, ranks: int, device: torch.device) -> None:
 
 
 def _repeated(operation: Any, device: torch.device) -> float:
-    """Seconds of an operation: the median of as many as fit the time, each as long as the slowest rank took. The first warms up."""
+    """Seconds of an operation: the median of as many as fit the time, each as long as the slowest
+    rank took. The first warms up.
+    """
     times = [_timed(operation, device) for _ in range(2)]
     for _ in range(min(_MOST_REPEATS, int(_SECONDS / times[-1]))):
         times.append(_timed(operation, device))

@@ -23,31 +23,78 @@ class JobOptions(LoadingOptions):
     """The training job, as it is asked for."""
 
     loader: Annotated[
-        str, Option(f"One of {', '.join(LOADERS)}.", "Loader", choices=tuple(LOADERS), unset="the dataset's layout")
+        str,
+        Option(
+            f"One of {', '.join(LOADERS)}.",
+            "Loader",
+            choices=tuple(LOADERS),
+            unset="the dataset's layout",
+        ),
     ] = ""
-    model: Annotated[str, Option(f"One of {', '.join(MODELS)}.", _PANEL, choices=tuple(MODELS), unset="the device's")] = ""
-    device: Annotated[str, Option("cpu, cuda, or emulated:NAME, which takes the known time of that device.", _PANEL)] = (
-        "emulated:a100"
-    )
-    ranks: Annotated[int, Option("Training processes; under a launcher its tasks.", _PANEL, least=1)] = 1
-    ranks_per_node: Annotated[int, Option("Ranks on the faster link of an emulated device.", _PANEL, least=1, unset="all")] = 0
+    model: Annotated[
+        str,
+        Option(f"One of {', '.join(MODELS)}.", _PANEL, choices=tuple(MODELS), unset="the device's"),
+    ] = ""
+    device: Annotated[
+        str,
+        Option("cpu, cuda, or emulated:NAME, which takes the known time of that device.", _PANEL),
+    ] = "emulated:a100"
+    ranks: Annotated[
+        int, Option("Training processes; under a launcher its tasks.", _PANEL, least=1)
+    ] = 1
+    ranks_per_node: Annotated[
+        int, Option("Ranks on the faster link of an emulated device.", _PANEL, least=1, unset="all")
+    ] = 0
     batch_size: Annotated[int, Option("Samples per step and rank.", _PANEL, least=1)] = 64
     steps: Annotated[int, Option("Steps to train.", _PANEL, least=1, unset="one epoch")] = 0
-    epochs: Annotated[int | None, Option("Epochs to train, instead of --steps.", _PANEL, least=1)] = None
+    epochs: Annotated[
+        int | None, Option("Epochs to train, instead of --steps.", _PANEL, least=1)
+    ] = None
     predict_epochs: Annotated[
         int | None,
-        Option("Predict the time of so many epochs, from the two that are made unless --epochs says more.", _PANEL, least=2),
+        Option(
+            "Predict the time of so many epochs, from the two that are made unless --epochs says"
+            " more.",
+            _PANEL,
+            least=2,
+        ),
     ] = None
     copy: Annotated[str, _one_of("How batches get to the device", COPIES)] = COPIES[0]
-    exchange: Annotated[str, _one_of("Of gradients, on an emulated device", tuple(SCHEMES))] = "ring"
-    bf16: Annotated[bool | None, Option("Compute in bfloat16 (autocast).", _PANEL, unset="on a GPU")] = None
-    channels_last: Annotated[bool | None, Option("Memory order of images and weights.", _PANEL, unset="on a GPU")] = None
-    parallel: Annotated[str, _one_of("What the ranks divide among them, pipeline and fsdp on --device cpu", PARALLEL)] = DATA
-    microbatches: Annotated[int, Option("Parts of a batch in a pipeline.", _PANEL, least=1, unset="2 per stage")] = 0
-    threads: Annotated[
-        int, Option("Threads of a rank's computation on the CPU.", _PANEL, least=1, unset="the cores divided among the ranks")
+    exchange: Annotated[str, _one_of("Of gradients, on an emulated device", tuple(SCHEMES))] = (
+        "ring"
+    )
+    bf16: Annotated[
+        bool | None, Option("Compute in bfloat16 (autocast).", _PANEL, unset="on a GPU")
+    ] = None
+    channels_last: Annotated[
+        bool | None, Option("Memory order of images and weights.", _PANEL, unset="on a GPU")
+    ] = None
+    parallel: Annotated[
+        str,
+        _one_of("What the ranks divide among them, pipeline and fsdp on --device cpu", PARALLEL),
+    ] = DATA
+    microbatches: Annotated[
+        int, Option("Parts of a batch in a pipeline.", _PANEL, least=1, unset="2 per stage")
     ] = 0
-    probe_network: Annotated[bool, Option("Measure the network between the ranks before the first step.", _PANEL)] = False
-    eval_every: Annotated[str | int | None, Option("Evaluate after so many steps, or epochs (2epochs).", _PANEL)] = None
-    checkpoint_every: Annotated[str | int | None, Option("A checkpoint after so many steps, or epochs (2epochs).", _PANEL)] = None
-    dataset_scale: Annotated[str, Option("Read a multiple of the dataset: 0.5x, 2x, 50%; made next to it, once.", "Storage")] = "1x"
+    threads: Annotated[
+        int,
+        Option(
+            "Threads of a rank's computation on the CPU.",
+            _PANEL,
+            least=1,
+            unset="the cores divided among the ranks",
+        ),
+    ] = 0
+    probe_network: Annotated[
+        bool, Option("Measure the network between the ranks before the first step.", _PANEL)
+    ] = False
+    eval_every: Annotated[
+        str | int | None, Option("Evaluate after so many steps, or epochs (2epochs).", _PANEL)
+    ] = None
+    checkpoint_every: Annotated[
+        str | int | None, Option("A checkpoint after so many steps, or epochs (2epochs).", _PANEL)
+    ] = None
+    dataset_scale: Annotated[
+        str,
+        Option("Read a multiple of the dataset: 0.5x, 2x, 50%; made next to it, once.", "Storage"),
+    ] = "1x"

@@ -1,7 +1,8 @@
 """How the weights change: optimizer, learning rate over time, label smoothing.
 
-Everything is torch's own except LARS, which is that of pytorch-optimizer: You et al. (arXiv 1708.03888), on weights alone; biases
-and the parameters of normalisation have plain momentum without decay, as in MLPerf's submissions.
+Everything is torch's own except LARS, which is that of pytorch-optimizer: You et al. (arXiv
+1708.03888), on weights alone; biases and the parameters of normalisation have plain momentum
+without decay, as in MLPerf's submissions.
 """
 
 from dataclasses import dataclass
@@ -33,7 +34,8 @@ class Recipe:
     lars_eta: float = 1e-3
     """Trust coefficient of LARS."""
     schedule: str = "constant"
-    """One of `SCHEDULES`: over `epochs` it stays, falls by `decay` every `decay_epochs`, or is lr × (1 - t/T)^`power`."""
+    """One of `SCHEDULES`: over `epochs` it stays, falls by `decay` every `decay_epochs`, or is lr ×
+    (1 - t/T)^`power`."""
     epochs: int | None = None
     """For which the schedule is made, whatever part of it is run. None: the steps of the job."""
     decay: float = 0.1
@@ -45,9 +47,14 @@ class Recipe:
 
     def check(self) -> None:
         """CommandError for names that are not known, or a package that is missing."""
-        for option, value, known in (("optimizer", self.optimizer, OPTIMIZERS), ("schedule", self.schedule, SCHEDULES)):
+        for option, value, known in (
+            ("optimizer", self.optimizer, OPTIMIZERS),
+            ("schedule", self.schedule, SCHEDULES),
+        ):
             if value not in known:
-                raise CommandError(f"{option} = {value!r} in the preset: unknown; choose one of {', '.join(known)}")
+                raise CommandError(
+                    f"{option} = {value!r} in the preset: unknown; choose one of {', '.join(known)}"
+                )
 
     @property
     def depends_on_epochs(self) -> bool:
@@ -61,17 +68,28 @@ def make_optimizer(recipe: Recipe, model: "nn.Module", device: str) -> "Optimize
 
     rate = recipe.lr if recipe.lr is not None else 0.01 if device == "cpu" else 0.1
     if recipe.optimizer == "sgd":
-        return torch.optim.SGD(model.parameters(), lr=rate, momentum=recipe.momentum, weight_decay=recipe.weight_decay)
+        return torch.optim.SGD(
+            model.parameters(), lr=rate, momentum=recipe.momentum, weight_decay=recipe.weight_decay
+        )
     try:
         from pytorch_optimizer import LARS
     except ImportError as error:
-        raise CommandError(f"the preset needs LARS, which is not installed ({error}); type: pip install 'ioprof[lars]'") from None
+        raise CommandError(
+            f"the preset needs LARS, which is not installed ({error}); type: pip install"
+            " 'ioprof[lars]'"
+        ) from None
     return LARS(
-        model.parameters(), lr=rate, momentum=recipe.momentum, weight_decay=recipe.weight_decay, trust_coefficient=recipe.lars_eta
+        model.parameters(),
+        lr=rate,
+        momentum=recipe.momentum,
+        weight_decay=recipe.weight_decay,
+        trust_coefficient=recipe.lars_eta,
     )
 
 
-def make_schedule(recipe: Recipe, optimizer: "Optimizer", steps_per_epoch: int, total_steps: int) -> "LRScheduler | None":
+def make_schedule(
+    recipe: Recipe, optimizer: "Optimizer", steps_per_epoch: int, total_steps: int
+) -> "LRScheduler | None":
     """What changes the learning rate after each step; None where it stays."""
     from torch.optim.lr_scheduler import LinearLR, MultiStepLR, PolynomialLR, SequentialLR
 
@@ -88,4 +106,8 @@ def make_schedule(recipe: Recipe, optimizer: "Optimizer", steps_per_epoch: int, 
         schedule = MultiStepLR(optimizer, [step for step in falls if step > 0], gamma=recipe.decay)
     if not warmup:
         return schedule
-    return SequentialLR(optimizer, [LinearLR(optimizer, _FIRST_WARMUP_SHARE, total_iters=warmup), schedule], milestones=[warmup])
+    return SequentialLR(
+        optimizer,
+        [LinearLR(optimizer, _FIRST_WARMUP_SHARE, total_iters=warmup), schedule],
+        milestones=[warmup],
+    )

@@ -1,8 +1,9 @@
 """How the ranks of the built-in job find each other, and make torch's process group.
 
-Ranks that one ioprof starts meet on this host: rank 0 opens a store on a free port, and leaves the port in the spool. Ranks of a
-launcher, one ioprof each, meet at MASTER_ADDR and MASTER_PORT where it says them (torchrun does), else by a file of rank 0 in a
-folder that all hosts share: so no list of hosts of any scheduler needs to be read.
+Ranks that one ioprof starts meet on this host: rank 0 opens a store on a free port, and leaves the
+port in the spool. Ranks of a launcher, one ioprof each, meet at MASTER_ADDR and MASTER_PORT where
+it says them (torchrun does), else by a file of rank 0 in a folder that all hosts share: so no list
+of hosts of any scheduler needs to be read.
 """
 
 import json
@@ -47,10 +48,16 @@ def join(config: JobConfig, rank: int, environment: Mapping[str, str]) -> None:
 
 
 def clock_offset_ns(rank: int, ranks: int) -> int:
-    """What to add to a time of this rank's clock to get one of rank 0's, by the shortest of some messages over the job's store."""
+    """What to add to a time of this rank's clock to get one of rank 0's, by the shortest of some
+    messages over the job's store.
+    """
     store, key = dist.distributed_c10d._get_default_store(), "clock of rank 0"  # noqa: SLF001
     if rank == 0:
-        for name in (f"{key} for {other}/{number}" for other in range(1, ranks) for number in range(_READINGS)):
+        for name in (
+            f"{key} for {other}/{number}"
+            for other in range(1, ranks)
+            for number in range(_READINGS)
+        ):
             store.get(name)
             store.set(f"{name} is", str(monotonic_ns()))
         return 0
@@ -65,10 +72,13 @@ def clock_offset_ns(rank: int, ranks: int) -> int:
 
 def _host(folder: Path, config: JobConfig) -> Any:
     """The store of rank 0, and the file by which the others find it."""
-    store = TCPStore("0.0.0.0" if config.is_task else "127.0.0.1", 0, is_master=True, wait_for_workers=False)  # noqa: S104
+    address = "0.0.0.0" if config.is_task else "127.0.0.1"  # noqa: S104
+    store = TCPStore(address, 0, is_master=True, wait_for_workers=False)
     addresses = list(_own_addresses()) if config.is_task else ["127.0.0.1"]
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # the parts of a run will be in it
-    write_json_atomically(folder / _FILE, {"addresses": addresses, "port": store.port, "job": config.job})
+    write_json_atomically(
+        folder / _FILE, {"addresses": addresses, "port": store.port, "job": config.job}
+    )
     return store
 
 
@@ -78,12 +88,22 @@ def _find(folder: Path, config: JobConfig, rank: int) -> Any:
         with suppress(OSError, ValueError, KeyError):
             os.listdir(folder)  # a network file system looks for new files then
             found = json.loads((folder / _FILE).read_text())
-            if found["job"] == config.job and (address := _reachable(found["addresses"], found["port"])) is not None:
+            if (
+                found["job"] == config.job
+                and (address := _reachable(found["addresses"], found["port"])) is not None
+            ):
                 store = TCPStore(address, found["port"], is_master=False, wait_for_workers=False)
-                store.set(f"address of rank 0 from rank {rank}", json.dumps([os.uname().nodename, address]))
+                store.set(
+                    f"address of rank 0 from rank {rank}",
+                    json.dumps([os.uname().nodename, address]),
+                )
                 return store
         time.sleep(_POLL_S)
-    raise IoprofError(f"rank {rank} found no rank 0 within {TIMEOUT_S:.0f} s: {folder} must be a folder of all hosts", 1)
+    raise IoprofError(
+        f"rank {rank} found no rank 0 within {TIMEOUT_S:.0f} s: {folder} must be a folder of all"
+        " hosts",
+        1,
+    )
 
 
 def _reachable(addresses: list[str], port: int) -> str | None:
@@ -95,10 +115,14 @@ def _reachable(addresses: list[str], port: int) -> str | None:
 
 
 def _choose_interface(store: Any, rank: int, ranks: int) -> None:
-    """Have Gloo use the network by which another host reached rank 0; by itself it takes that of the host's name."""
+    """Have Gloo use the network by which another host reached rank 0; by itself it takes that of
+    the host's name.
+    """
     chosen = "address of rank 0"
     if rank == 0:
-        reached = [json.loads(store.get(f"{chosen} from rank {other}")) for other in range(1, ranks)]
+        reached = [
+            json.loads(store.get(f"{chosen} from rank {other}")) for other in range(1, ranks)
+        ]
         far = [address for host, address in reached if host != os.uname().nodename]
         store.set(chosen, (far or [reached[0][1]])[0])
     address = store.get(chosen).decode()
@@ -106,7 +130,8 @@ def _choose_interface(store: Any, rank: int, ranks: int) -> None:
         probe.connect((address, 9))  # sends nothing; the kernel chooses the route
         own = probe.getsockname()[0]
         names = _own_addresses()
-        # A host reaches its own address by the loopback device, whose name is of no use to other hosts.
+        # A host reaches its own address by the loopback device, whose name is of no use to other
+        # hosts.
         if (name := names.get(address) or names.get(own)) is not None:
             os.environ[_INTERFACE] = name
 

@@ -11,14 +11,18 @@ from torch.utils.flop_counter import FlopCounterMode
 from ioprof.train.models import ModelFacts
 
 
-def stage_of(model: nn.Sequential, facts: ModelFacts, num_stages: int, number: int) -> nn.Sequential:
+def stage_of(
+    model: nn.Sequential, facts: ModelFacts, num_stages: int, number: int
+) -> nn.Sequential:
     """The layers of one stage, under their names in the whole model.
 
-    Layers without parameters stay with the one before. Of all divisions that one is taken whose largest stage has the fewest
-    operations in the forward pass.
+    Layers without parameters stay with the one before. Of all divisions that one is taken whose
+    largest stage has the fewest operations in the forward pass.
     """
     named = list(model.named_children())
-    first = [place for place, (_, layer) in enumerate(named) if any(True for _ in layer.parameters())]
+    first = [
+        place for place, (_, layer) in enumerate(named) if any(True for _ in layer.parameters())
+    ]
     first[0] = 0  # what prepares the samples is part of the first stage
     costs = _costs(model, facts)
     bounds = [*first, len(named)]
@@ -28,11 +32,15 @@ def stage_of(model: nn.Sequential, facts: ModelFacts, num_stages: int, number: i
 
 
 def divide(costs: list[int], num_parts: int) -> list[int]:
-    """Where each part begins, and the end: parts of at least one element whose largest sum is the least that there is."""
+    """Where each part begins, and the end: parts of at least one element whose largest sum is the
+    least that there is.
+    """
 
     @cache
     def best(begin: int, parts: int) -> tuple[int, tuple[int, ...]]:
-        """The largest sum of the elements from `begin` on in so many parts, and where these begin."""
+        """The largest sum of the elements from `begin` on in so many parts, and where these
+        begin.
+        """
         if parts == 1:
             return sum(costs[begin:]), (begin,)
         found = []

@@ -1,4 +1,5 @@
-"""Follows a job that is being recorded: reads its capture files while the job writes them, and keeps sums.
+"""Follows a job that is being recorded: reads its capture files while the job writes them, and
+keeps sums.
 
 follower.py     the new records of a capture file since the last look
 spool.py        all capture files of a job, with the ids of ranks and workers

@@ -1,8 +1,10 @@
-"""The new records of one capture file since the last look, while the process that writes it goes on.
+"""The new records of one capture file since the last look, while the process that writes it goes
+on.
 
-`native/FORMAT.md` describes the file. A slot below a chunk's count does not change until the chunk is flushed, so what is read here
-is complete, and the file is only read, by pread: the job's processes do not wait for it. An active chunk is flushed to the end of
-the file when it is full, and begins again: a look reads what is new in the flushed copies, then in the active chunk itself.
+`native/FORMAT.md` describes the file. A slot below a chunk's count does not change until the chunk
+is flushed, so what is read here is complete, and the file is only read, by pread: the job's
+processes do not wait for it. An active chunk is flushed to the end of the file when it is full, and
+begins again: a look reads what is new in the flushed copies, then in the active chunk itself.
 """
 
 import os
@@ -16,12 +18,20 @@ import numpy as np
 import numpy.typing as npt
 
 from ioprof.format.layout import CHUNK_HEADER_DTYPE, FILE_HEADER_DTYPE, RECORD_DTYPE
-from ioprof.format.wire_format import CHUNK_BYTES, CHUNK_HEADER_BYTES, FORMAT_VERSION, HEADER_BYTES, MAGIC, SLOTS
+from ioprof.format.wire_format import (
+    CHUNK_BYTES,
+    CHUNK_HEADER_BYTES,
+    FORMAT_VERSION,
+    HEADER_BYTES,
+    MAGIC,
+    SLOTS,
+)
 from ioprof.ingest.chunks import Buffers, find_spans
 
 _Array = npt.NDArray[Any]
 _MOST_CHUNKS: Final = 96
-"""Chunks of one file that are read in one look, 6 MiB; of what is beyond that only the number of slots is counted."""
+"""Chunks of one file that are read in one look, 6 MiB; of what is beyond that only the number of
+slots is counted."""
 
 
 class _State(NamedTuple):
@@ -77,7 +87,9 @@ class Follower:
         """The records since the last look. A file that has gone, or is damaged, has none."""
         try:
             if self._descriptor < 0:
-                descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+                descriptor = os.open(
+                    self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+                )
                 if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                     os.close(descriptor)
                     return _nothing()
@@ -106,17 +118,23 @@ class Follower:
             return _nothing()
         self.header = header
         end = max(0, (os.fstat(self._descriptor).st_size - HEADER_BYTES) // CHUNK_BYTES)
-        # Active chunks before copies: a copy whose active chunk had not begun again by then may not be complete.
+        # Active chunks before copies: a copy whose active chunk had not begun again by then may not
+        # be complete.
         active = {place: self._state(place) for place in self._chunks}
         waiting, self._waiting = [*self._waiting, *range(self._known, end)], []
         self._known = max(self._known, end)
         found, room, parts = _nothing(), _MOST_CHUNKS, []
         for place in waiting:
             state = self._state(place)
-            if state.origin == place + 1 or (not state.origin and state.slots):  # the Python writer's chunks have no origin
+            if state.origin == place + 1 or (
+                not state.origin and state.slots
+            ):  # the Python writer's chunks have no origin
                 active[place] = state
                 self._chunks.setdefault(place, _Chunk(state.flushes))
-            elif not 0 < state.origin <= place or active.get(state.origin - 1, _NO_STATE).flushes <= state.flushes:
+            elif (
+                not 0 < state.origin <= place
+                or active.get(state.origin - 1, _NO_STATE).flushes <= state.flushes
+            ):
                 self._waiting.append(place)  # claimed, or not complete
             elif room:
                 parts.append(self._slots(place, self._first_new(state), state.slots, found))
@@ -136,7 +154,9 @@ class Follower:
         known, own = self._chunks[place], _nothing()
         first = known.slots if state.flushes == known.flushes else 0
         records = self._slots(place, first, state.slots, own)
-        if self._state(place).flushes != state.flushes:  # it was flushed meanwhile: the next look finds the copy
+        if (
+            self._state(place).flushes != state.flushes
+        ):  # it was flushed meanwhile: the next look finds the copy
             if state.flushes != known.flushes:
                 self._chunks[place] = _Chunk(state.flushes, 0, state.tallies)
             return own.records
@@ -154,7 +174,9 @@ class Follower:
         return _State(int(header["origin"]), state >> 32, min(state & 0xFFFFFFFF, SLOTS), tallies)
 
     def _slots(self, place: int, first: int, count: int, found: Look) -> _Array:
-        """The spans in the slots from `first` to `count` of a chunk; strings are added to `found`."""
+        """The spans in the slots from `first` to `count` of a chunk; strings are added to
+        `found`.
+        """
         count = min(count, SLOTS)
         if first >= count:
             return np.empty(0, RECORD_DTYPE)
@@ -164,7 +186,9 @@ class Follower:
         buffers.data[:CHUNK_HEADER_BYTES] = head.view(np.uint8)
         start = HEADER_BYTES + place * CHUNK_BYTES + CHUNK_HEADER_BYTES + first * size
         data = os.pread(self._descriptor, (count - first) * size, start)
-        buffers.data[CHUNK_HEADER_BYTES : CHUNK_HEADER_BYTES + len(data)] = np.frombuffer(data, np.uint8)
+        buffers.data[CHUNK_HEADER_BYTES : CHUNK_HEADER_BYTES + len(data)] = np.frombuffer(
+            data, np.uint8
+        )
         records, _, strings = find_spans(buffers, 1, CHUNK_BYTES, np.zeros(1, bool), Counter())
         found.strings.update(dict(strings))
         spans: _Array = records[records["start_ns"] > 0]

@@ -1,8 +1,9 @@
-"""Sums of a job that goes on: steps, what they waited for, bytes by source, what workers did, the slowest reads.
+"""Sums of a job that goes on: steps, what they waited for, bytes by source, what workers did, the
+slowest reads.
 
-Causes are charged as in `ioprof.analysis.charge.blame`, to what the worker of a batch did while the rank waited for it, but less
-precisely: waiting for other ranks is part of `exchange`, GPU kernels are known after the job only, threads without batches are
-`loader`.
+Causes are charged as in `ioprof.analysis.charge.blame`, to what the worker of a batch did while the
+rank waited for it, but less precisely: waiting for other ranks is part of `exchange`, GPU kernels
+are known after the job only, threads without batches are `loader`.
 """
 
 import heapq
@@ -14,7 +15,17 @@ import numpy as np
 import numpy.typing as npt
 
 from ioprof.analysis.charge.blocked_sends import LEAST_LATE_NS, Message
-from ioprof.analysis.intervals import EMPTY, Intervals, overlaps, pack, partition, subtract, total, union, union_all
+from ioprof.analysis.intervals import (
+    EMPTY,
+    Intervals,
+    overlaps,
+    pack,
+    partition,
+    subtract,
+    total,
+    union,
+    union_all,
+)
 from ioprof.format.schema import KINDS, SOURCES
 from ioprof.ingest.untrusted_values import text
 from ioprof.masking import masked_text
@@ -28,12 +39,27 @@ _READS: Final = (_KIND["open"], _KIND["read"], _KIND["fault"])
 _STAGES: Final = ("storage", "page_cache", "decode", "transform", "collate")
 """What a worker does for a batch; where two are recorded at once the first counts."""
 _OWN: Final = {
-    "validation": ("validate",), "compute": ("compute", "kernel"), "checkpoint": ("checkpoint",), "exchange": ("comm",),
-    "h2d": ("h2d", "d2h"), "gc": ("gc",),
-}  # fmt: skip
+    "validation": ("validate",),
+    "compute": ("compute", "kernel"),
+    "checkpoint": ("checkpoint",),
+    "exchange": ("comm",),
+    "h2d": ("h2d", "d2h"),
+    "gc": ("gc",),
+}
 """Causes that are spans of the rank itself."""
-_ORDER: Final = ("validation", "compute", "checkpoint", "h2d", *_STAGES, "delivery", "loader", "exchange", "gc")
-"""An instant is charged to the first. In the report `exchange` is before the stages, but without waiting for other ranks."""
+_ORDER: Final = (
+    "validation",
+    "compute",
+    "checkpoint",
+    "h2d",
+    *_STAGES,
+    "delivery",
+    "loader",
+    "exchange",
+    "gc",
+)
+"""An instant is charged to the first. In the report `exchange` is before the stages, but without
+waiting for other ranks."""
 _KEPT_NS: Final = 120_000_000_000
 """Work for batches is forgotten so long after it."""
 _AFTER_NS: Final = 1_000_000
@@ -98,7 +124,9 @@ class _Work:
     """What one process did lately: intervals by stage, and its fetches."""
 
     def __init__(self) -> None:
-        self._stages: dict[str, deque[Intervals]] = {stage: deque() for stage in (*_STAGES, "fetch")}
+        self._stages: dict[str, deque[Intervals]] = {
+            stage: deque() for stage in (*_STAGES, "fetch")
+        }
 
     def add(self, stage: str, times: Intervals) -> None:
         if len(times):
@@ -109,7 +137,11 @@ class _Work:
         if not len(windows):
             return EMPTY
         first, last = windows[0, 0], windows[-1, 1]
-        near = [times for times in self._stages[stage] if times[:, 1].max() > first and times[:, 0].min() < last]
+        near = [
+            times
+            for times in self._stages[stage]
+            if times[:, 1].max() > first and times[:, 0].min() < last
+        ]
         return union(overlaps(union_all(near), windows)) if near else EMPTY
 
     def forget(self, before_ns: int) -> None:
@@ -119,7 +151,9 @@ class _Work:
 
 
 def _late(times: _Array, work: _Work, message: Message) -> Intervals:
-    """Of waits of one process, as rows of start, when the batch was made and end: when batches were kept back."""
+    """Of waits of one process, as rows of start, when the batch was made and end: when batches were
+    kept back.
+    """
     late = np.column_stack([times[:, 1] + message.takes_ns, times[:, 2]])
     late = late[late[:, 1] - late[:, 0] >= LEAST_LATE_NS]
     near = union(late + np.array([0, _AFTER_NS]))
@@ -133,7 +167,8 @@ class Live:
     def __init__(self) -> None:
         self.ranks: dict[int, RankSums] = {}
         self.workers: dict[tuple[str, int, int], WorkerSums] = {}
-        """By host, rank, and number of the worker, -1: the rank itself. Each epoch may have a new process of that number."""
+        """By host, rank, and number of the worker, -1: the rank itself. Each epoch may have a new
+        process of that number."""
         self.slowest: list[SlowRead] = []
         self.spans = 0
         self.skipped = 0
@@ -141,7 +176,8 @@ class Live:
         self._unknown: dict[tuple[str, int], list[News]] = {}
         self._num_unknown = 0
         self._took_ns: dict[int, deque[int]] = {}
-        """By rank: from when batches were made, or asked for if that was later, to their arrival."""
+        """By rank: from when batches were made, or asked for if that was later, to their
+        arrival."""
         self._heap: list[tuple[int, int, SlowRead]] = []
         self._work: dict[tuple[str, int], _Work] = {}
         self._own: dict[int, dict[str, list[Intervals]]] = {}
@@ -184,7 +220,9 @@ class Live:
             kept.setdefault(who.rank, []).extend((start, end, each) for (start, end), each in rows)
 
     def settle(self, until_ns: int) -> None:
-        """Charge the steps that ended before `until_ns`, when all that was recorded by then has been added."""
+        """Charge the steps that ended before `until_ns`, when all that was recorded by then has
+        been added.
+        """
         for rank, steps in self._steps.items():
             done = [step for step in steps if step[1] <= until_ns and step[2] >= 0]
             if done:
@@ -203,7 +241,11 @@ class Live:
 
     def _add_reads(self, sums: RankSums, news: News, times: Intervals) -> None:
         records = news.records
-        is_read = (records["kind"] == _KIND["read"]) & (records["source"] > 0) & (records["source"] <= len(SOURCES))
+        is_read = (
+            (records["kind"] == _KIND["read"])
+            & (records["source"] > 0)
+            & (records["source"] <= len(SOURCES))
+        )
         taken = times[:, 1] - times[:, 0]
         for source, place in _SOURCE.items():
             mask = is_read & (records["source"] == place)
@@ -211,15 +253,25 @@ class Live:
                 sums.reads[source] += int(mask.sum())
                 sums.bytes[source] += int(np.maximum(records["bytes"][mask], 0).sum())
                 sums.read_ns[source] += int(taken[mask].sum())
-        from_storage = is_read & np.isin(records["source"], [_SOURCE["storage"], _SOURCE["unknown"]])
+        from_storage = is_read & np.isin(
+            records["source"], [_SOURCE["storage"], _SOURCE["unknown"]]
+        )
         bounds = np.array(LATENCY_BOUNDS_S) * 1e9
-        sums.latencies += np.bincount(np.searchsorted(bounds, taken[from_storage]), minlength=len(bounds) + 1)
+        sums.latencies += np.bincount(
+            np.searchsorted(bounds, taken[from_storage]), minlength=len(bounds) + 1
+        )
         least = self._heap[0][0] if len(self._heap) >= _NUM_SLOWEST else 0
         slow = np.flatnonzero(is_read & (taken > least))
         for place in slow[np.argsort(-taken[slow], kind="stable")][:_NUM_SLOWEST].tolist():
             record = records[place]
             path = masked_text(text(news.strings.get(int(record["file"]), b"?")))
-            found = SlowRead(int(taken[place]), path, SOURCES[int(record["source"]) - 1], int(record["bytes"]), news.who.rank)
+            found = SlowRead(
+                int(taken[place]),
+                path,
+                SOURCES[int(record["source"]) - 1],
+                int(record["bytes"]),
+                news.who.rank,
+            )
             heapq.heappush(self._heap, (found.took_ns, -int(record["start_ns"]), found))
             if len(self._heap) > _NUM_SLOWEST:
                 heapq.heappop(self._heap)
@@ -241,13 +293,17 @@ class Live:
             return
         work.add("fetch", times[is_fetch])
         fetches = self._fetches.setdefault(who.rank or 0, {})
-        for batch, end in zip(records["batch"][is_fetch].tolist(), times[is_fetch][:, 1].tolist(), strict=True):
+        for batch, end in zip(
+            records["batch"][is_fetch].tolist(), times[is_fetch][:, 1].tolist(), strict=True
+        ):
             fetches[batch] = (key, end)
         while len(fetches) > _MOST_FETCHES:
             del fetches[next(iter(fetches))]
         sums.samples += int(np.maximum(records["offset"][is_fetch], 0).sum())
         place = who.host, who.rank or 0, -1 if who.worker is None else who.worker
-        worker = self.workers.setdefault(place, WorkerSums(who, first_ns=int(times[is_fetch][0, 0])))
+        worker = self.workers.setdefault(
+            place, WorkerSums(who, first_ns=int(times[is_fetch][0, 0]))
+        )
         worker.fetched.append((key, times[is_fetch]))
 
     def _add_stages(self, sums: WorkerSums, work: _Work, rows: Intervals) -> None:
@@ -269,9 +325,15 @@ class Live:
         self._waits[rank] = [wait for wait in self._waits.get(rank, ()) if wait[0] >= last_ns]
         waited = self._waited(rank, waits)
         own = {cause: union_all(times) for cause, times in self._own.get(rank, {}).items()}
-        self._own[rank] = {cause: [times[times[:, 1] > last_ns]] for cause, times in own.items() if (times[:, 1] > last_ns).any()}
+        self._own[rank] = {
+            cause: [times[times[:, 1] > last_ns]]
+            for cause, times in own.items()
+            if (times[:, 1] > last_ns).any()
+        }
         named = [cause for cause in _ORDER if cause in own or cause in waited]
-        *charged, host = partition(windows, [own[cause] if cause in own else waited[cause] for cause in named])
+        *charged, host = partition(
+            windows, [own[cause] if cause in own else waited[cause] for cause in named]
+        )
         for cause, times in zip(named, charged, strict=True):
             sums.cause_ns[cause] += total(times)
         sums.cause_ns["host"] += total(host)
@@ -282,7 +344,8 @@ class Live:
         sums.wait_ns += sum(end - start for start, end, _ in waits)
 
     def _waited(self, rank: int, waits: list[tuple[int, int, int]]) -> dict[str, Intervals]:
-        """When the rank waited, by what for: the worker of the batch until it was made, then its delivery.
+        """When the rank waited, by what for: the worker of the batch until it was made, then its
+        delivery.
 
         A batch that its worker's next one kept from being sent was waited for because of that.
         """
@@ -290,8 +353,12 @@ class Live:
         of_process: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
         for start, end, batch in waits:
             if (found := fetches.get(batch)) is not None:
-                of_process.setdefault(found[0], []).append((start, min(max(found[1], start), end), end))
-        delivered = np.array([times[1:] for of_one in of_process.values() for times in of_one], np.int64).reshape(-1, 2)
+                of_process.setdefault(found[0], []).append(
+                    (start, min(max(found[1], start), end), end)
+                )
+        delivered = np.array(
+            [times[1:] for of_one in of_process.values() for times in of_one], np.int64
+        ).reshape(-1, 2)
         took_ns = self._took_ns.setdefault(rank, deque(maxlen=_MOST_FETCHES))
         took_ns.extend((delivered[:, 1] - delivered[:, 0]).tolist())
         message = Message.of(np.array(took_ns, np.int64))

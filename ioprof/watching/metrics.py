@@ -1,7 +1,8 @@
 """The sums of a job as metrics of Prometheus, in its text format, and a server for them.
 
-The format: https://prometheus.io/docs/instrumenting/exposition_formats/. Names follow https://prometheus.io/docs/practices/naming/:
-base units, `_total` for what only grows. Each value has the labels `job`, `rank` and `host`.
+The format: https://prometheus.io/docs/instrumenting/exposition_formats/. Names follow
+https://prometheus.io/docs/practices/naming/: base units, `_total` for what only grows. Each value
+has the labels `job`, `rank` and `host`.
 """
 
 import threading
@@ -25,32 +26,74 @@ def metrics_text(live: Live, job: str, is_running: bool, lost: int) -> str:
 
 
 def _families(live: Live, job: str, is_running: bool, lost: int) -> Iterator[str]:
-    ranks = [(sums, {"job": job, "rank": str(rank), "host": sums.host}) for rank, sums in sorted(live.ranks.items())]
-    yield _family("ioprof_job_running", "gauge", "1 while the job runs, 0 after its end.", [("", {"job": job}, float(is_running))])
-    yield _family("ioprof_spans_total", "counter", "Spans that were read from the capture files.", [("", {"job": job}, live.spans)])
-    yield _family("ioprof_spans_lost_total", "counter", "Spans that found no room in a capture file.", [("", {"job": job}, lost)])
+    ranks = [
+        (sums, {"job": job, "rank": str(rank), "host": sums.host})
+        for rank, sums in sorted(live.ranks.items())
+    ]
     yield _family(
-        "ioprof_spans_skipped_total", "counter", "Records that were written faster than they are read here.",
+        "ioprof_job_running",
+        "gauge",
+        "1 while the job runs, 0 after its end.",
+        [("", {"job": job}, float(is_running))],
+    )
+    yield _family(
+        "ioprof_spans_total",
+        "counter",
+        "Spans that were read from the capture files.",
+        [("", {"job": job}, live.spans)],
+    )
+    yield _family(
+        "ioprof_spans_lost_total",
+        "counter",
+        "Spans that found no room in a capture file.",
+        [("", {"job": job}, lost)],
+    )
+    yield _family(
+        "ioprof_spans_skipped_total",
+        "counter",
+        "Records that were written faster than they are read here.",
         [("", {"job": job}, live.skipped)],
-    )  # fmt: skip
+    )
     for name, text, values in (
         ("steps", "Training steps.", [sums.steps for sums, _ in ranks]),
         ("step_seconds", "Time of the training steps.", [sums.step_ns / 1e9 for sums, _ in ranks]),
         ("batches", "Batches that the rank received.", [sums.batches for sums, _ in ranks]),
-        ("samples", "Samples in the batches that were made for the rank.", [sums.samples for sums, _ in ranks]),
-        ("wait_seconds", "Time in which the rank waited for batches.", [sums.wait_ns / 1e9 for sums, _ in ranks]),
+        (
+            "samples",
+            "Samples in the batches that were made for the rank.",
+            [sums.samples for sums, _ in ranks],
+        ),
+        (
+            "wait_seconds",
+            "Time in which the rank waited for batches.",
+            [sums.wait_ns / 1e9 for sums, _ in ranks],
+        ),
     ):
         yield _family(
-            f"ioprof_{name}_total", "counter", text, [("", labels, value) for (_, labels), value in zip(ranks, values, strict=True)]
+            f"ioprof_{name}_total",
+            "counter",
+            text,
+            [("", labels, value) for (_, labels), value in zip(ranks, values, strict=True)],
         )
     yield _family(
-        "ioprof_cause_seconds_total", "counter", "Time of the steps by what it was spent on or waited for, an estimate.",
-        [("", {**labels, "cause": cause}, took / 1e9) for sums, labels in ranks for cause, took in sorted(sums.cause_ns.items())],
-    )  # fmt: skip
+        "ioprof_cause_seconds_total",
+        "counter",
+        "Time of the steps by what it was spent on or waited for, an estimate.",
+        [
+            ("", {**labels, "cause": cause}, took / 1e9)
+            for sums, labels in ranks
+            for cause, took in sorted(sums.cause_ns.items())
+        ],
+    )
     for name, text, counters, scale in (
         ("reads", "Reads by where the bytes came from.", [sums.reads for sums, _ in ranks], 1.0),
         ("read_bytes", "Bytes that reads returned.", [sums.bytes for sums, _ in ranks], 1.0),
-        ("read_seconds", "Time that reads took, added up over threads.", [sums.read_ns for sums, _ in ranks], 1e9),
+        (
+            "read_seconds",
+            "Time that reads took, added up over threads.",
+            [sums.read_ns for sums, _ in ranks],
+            1e9,
+        ),
     ):
         yield _family(
             f"ioprof_{name}_total", "counter", text,
@@ -61,11 +104,25 @@ def _families(live: Live, job: str, is_running: bool, lost: int) -> Iterator[str
             ],
         )  # fmt: skip
     yield _family(
-        "ioprof_storage_read_latency_seconds", "histogram", "Reads that did not provably come from the page cache.",
-        [sample for sums, labels in ranks for sample in _histogram(sums.latencies.tolist(), _storage_ns(sums.read_ns), labels)],
-    )  # fmt: skip
+        "ioprof_storage_read_latency_seconds",
+        "histogram",
+        "Reads that did not provably come from the page cache.",
+        [
+            sample
+            for sums, labels in ranks
+            for sample in _histogram(sums.latencies.tolist(), _storage_ns(sums.read_ns), labels)
+        ],
+    )
     workers = [
-        (sums, {"job": job, "rank": str(sums.who.rank), "host": sums.who.host, "worker": _number(sums.who.worker)})
+        (
+            sums,
+            {
+                "job": job,
+                "rank": str(sums.who.rank),
+                "host": sums.who.host,
+                "worker": _number(sums.who.worker),
+            },
+        )
         for sums in live.workers.values()
     ]
     workers.sort(key=lambda worker: tuple(worker[1].values()))
@@ -74,13 +131,17 @@ def _families(live: Live, job: str, is_running: bool, lost: int) -> Iterator[str
         [("", labels, sums.batches) for sums, labels in workers],
     )  # fmt: skip
     yield _family(
-        "ioprof_worker_seconds_total", "counter", "Time in which a worker made batches, by stage.",
+        "ioprof_worker_seconds_total",
+        "counter",
+        "Time in which a worker made batches, by stage.",
         [
             ("", {**labels, "stage": stage}, took / 1e9)
             for sums, labels in workers
-            for stage, took in sorted({**sums.stage_ns, "python": sums.fetch_ns - sum(sums.stage_ns.values())}.items())
+            for stage, took in sorted(
+                {**sums.stage_ns, "python": sums.fetch_ns - sum(sums.stage_ns.values())}.items()
+            )
         ],
-    )  # fmt: skip
+    )
 
 
 def _number(worker: int | None) -> str:
@@ -93,7 +154,9 @@ def _storage_ns(read_ns: dict[str, int]) -> float:
 
 def _histogram(counts: list[int], total_s: float, labels: dict[str, str]) -> Iterator[Sample]:
     so_far = 0
-    for bound, number in zip([*(f"{bound:g}" for bound in LATENCY_BOUNDS_S), "+Inf"], counts, strict=True):
+    for bound, number in zip(
+        [*(f"{bound:g}" for bound in LATENCY_BOUNDS_S), "+Inf"], counts, strict=True
+    ):
         so_far += number
         yield "_bucket", {**labels, "le": bound}, so_far
     yield "_sum", labels, total_s
@@ -109,8 +172,13 @@ def _family(name: str, kind: str, text: str, samples: list[Sample]) -> str:
 
 
 def _escape(value: str) -> str:
-    """A label's value: the format escapes backslash, quote and newline; other control characters become escapes too."""
-    plain = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in value[:_MOST_CHARS])
+    """A label's value: the format escapes backslash, quote and newline; other control characters
+    become escapes too.
+    """
+    plain = "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode()
+        for each in value[:_MOST_CHARS]
+    )
     return plain.replace("\\", "\\\\").replace('"', '\\"')
 
 
@@ -124,7 +192,9 @@ class MetricsServer:
             self._server = ThreadingHTTPServer((address, port), _handler(self))
         except (OSError, OverflowError) as error:
             what = getattr(error, "strerror", None) or error
-            raise CommandError(f"--prometheus {port}: cannot listen on {address} ({what}); choose another port") from None
+            raise CommandError(
+                f"--prometheus {port}: cannot listen on {address} ({what}); choose another port"
+            ) from None
         self._server.daemon_threads = True
         self.port = int(self._server.server_address[1])
         """The port that it has, if 0 was asked for."""

@@ -1,4 +1,6 @@
-"""What `ioprof watch` prints: a screen that changes, or a line for each look where there is no terminal."""
+"""What `ioprof watch` prints: a screen that changes, or a line for each look where there is no
+terminal.
+"""
 
 import time
 from collections.abc import Callable, Iterator
@@ -23,17 +25,29 @@ _LEAST_SHARE: Final = 0.005
 
 
 def follow(job: WatchedJob, every_s: float, console: Console) -> None:
-    """Show a job until it ends: a screen that changes, or a line for each look where the console is no terminal."""
+    """Show a job until it ends: a screen that changes, or a line for each look where the console is
+    no terminal.
+    """
     if not console.is_terminal:
-        _look_until_end(job, every_s, lambda: console.print(line(job.live, job.totals()), markup=False))
+        _look_until_end(
+            job, every_s, lambda: console.print(line(job.live, job.totals()), markup=False)
+        )
         return
     with Screen(console=console, auto_refresh=False, transient=False) as shown:
-        _look_until_end(job, every_s, lambda: shown.update(screen(job.live, job.totals(), job.name, console.height), refresh=True))
+        _look_until_end(
+            job,
+            every_s,
+            lambda: shown.update(
+                screen(job.live, job.totals(), job.name, console.height), refresh=True
+            ),
+        )
 
 
 def _look_until_end(job: WatchedJob, every_s: float, show: Callable[[], None]) -> None:
     while True:
-        is_running = job.is_running  # before the look, so that the last look finds all that was recorded
+        is_running = (
+            job.is_running
+        )  # before the look, so that the last look finds all that was recorded
         job.look()
         show()
         if not is_running:
@@ -60,10 +74,17 @@ def line(live: Live, per_second: Totals | None) -> str:
 
 def screen(live: Live, per_second: Totals | None, name: str, height: int = 0) -> RenderableType:
     """All that is known. `height` is that of the terminal: lists are cut so that it holds them."""
-    blocks: list[RenderableType] = [Text(f"{clean(name, 50)}: {line(live, per_second)}", style="bold")]
+    blocks: list[RenderableType] = [
+        Text(f"{clean(name, 50)}: {line(live, per_second)}", style="bold")
+    ]
     if live.skipped:
         share = live.skipped / (live.skipped + live.spans)
-        blocks.append(Text(f"{percent(share)} of the records were written faster than they are read here", style="dim"))
+        blocks.append(
+            Text(
+                f"{percent(share)} of the records were written faster than they are read here",
+                style="dim",
+            )
+        )
     if not live.ranks:
         return Group(*blocks, Text("no rank has recorded anything yet", style="dim"))
     room = max(3, height - 12) if height else _MOST_WORKERS
@@ -78,8 +99,17 @@ def screen(live: Live, per_second: Totals | None, name: str, height: int = 0) ->
 def _causes(live: Live) -> Iterator[tuple[str, float]]:
     """Shares of the steps' time, largest first."""
     whole = sum(sums.step_ns for sums in live.ranks.values())
-    shares = {cause: sum(sums.cause_ns[cause] for sums in live.ranks.values()) / whole for cause in CAUSES} if whole else {}
-    yield from sorted(((cause, share) for cause, share in shares.items() if share), key=lambda each: -each[1])
+    shares = (
+        {
+            cause: sum(sums.cause_ns[cause] for sums in live.ranks.values()) / whole
+            for cause in CAUSES
+        }
+        if whole
+        else {}
+    )
+    yield from sorted(
+        ((cause, share) for cause, share in shares.items() if share), key=lambda each: -each[1]
+    )
 
 
 def _cause_table(live: Live) -> RenderableType:
@@ -93,11 +123,23 @@ def _cause_table(live: Live) -> RenderableType:
 
 def _worker_table(live: Live, most: int) -> Table:
     table = _table("worker", "busy", "batches", "mostly")
-    workers = sorted(live.workers.values(), key=lambda sums: (sums.who.rank or 0, sums.who.worker or 0, sums.who.pid))
+    workers = sorted(
+        live.workers.values(),
+        key=lambda sums: (sums.who.rank or 0, sums.who.worker or 0, sums.who.pid),
+    )
     for sums in workers[:most]:
-        name = f"rank {sums.who.rank}" if sums.who.worker is None else f"rank {sums.who.rank} worker {sums.who.worker}"
+        name = (
+            f"rank {sums.who.rank}"
+            if sums.who.worker is None
+            else f"rank {sums.who.rank} worker {sums.who.worker}"
+        )
         stage, share = _mostly(sums)
-        table.add_row(Text(name), Text(percent(_busy(sums), 0)), Text(count(sums.batches)), Text(f"{stage} {percent(share, 0)}"))
+        table.add_row(
+            Text(name),
+            Text(percent(_busy(sums), 0)),
+            Text(count(sums.batches)),
+            Text(f"{stage} {percent(share, 0)}"),
+        )
     if len(workers) > most:
         table.add_row(Text(f"and {len(workers) - most} more", style="dim"), "", "", "")
     return table
@@ -133,5 +175,9 @@ def _table(first: str, *others: str) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column(first, no_wrap=True)
     for name in others:
-        table.add_column(name, justify="right" if name in ("share", "busy", "batches", "took", "bytes") else "left", no_wrap=True)
+        table.add_column(
+            name,
+            justify="right" if name in ("share", "busy", "batches", "took", "bytes") else "left",
+            no_wrap=True,
+        )
     return table

@@ -1,4 +1,6 @@
-"""All capture files of a job that is being recorded: which process wrote each, and what is new in them."""
+"""All capture files of a job that is being recorded: which process wrote each, and what is new in
+them.
+"""
 
 import os
 from collections.abc import Iterator
@@ -70,12 +72,20 @@ class LiveSpool:
     @property
     def lost(self) -> int:
         """Spans that found no room."""
-        return sum(int(file.follower.header["lost"]) for file in self._files.values() if file.follower.header is not None)
+        return sum(
+            int(file.follower.header["lost"])
+            for file in self._files.values()
+            if file.follower.header is not None
+        )
 
     @property
     def pids(self) -> set[int]:
         """The processes that have not ended their recording."""
-        headers = [file.follower.header for file in self._files.values() if file.follower.header is not None]
+        headers = [
+            file.follower.header
+            for file in self._files.values()
+            if file.follower.header is not None
+        ]
         return {int(header["pid"]) for header in headers if not header["closed"]}
 
     def _names(self) -> list[str]:
@@ -86,10 +96,20 @@ class LiveSpool:
             return []
 
     def _processes(self) -> dict[tuple[str, int], Who]:
-        """Who wrote the files. A rank is that of the best source, as when the run folder is made; see `RANK_SOURCES`."""
-        headers = [file.follower.header for file in self._files.values() if file.follower.header is not None]
+        """Who wrote the files. A rank is that of the best source, as when the run folder is made;
+        see `RANK_SOURCES`.
+        """
+        headers = [
+            file.follower.header
+            for file in self._files.values()
+            if file.follower.header is not None
+        ]
         ranks: dict[tuple[str, int], int] = {}
-        sources = {_key(each): max(1, int(each["rank_source"]) or 1) for each in headers if _rank(each) is not None}
+        sources = {
+            _key(each): max(1, int(each["rank_source"]) or 1)
+            for each in headers
+            if _rank(each) is not None
+        }
         best = min(sources.values(), default=len(RANK_SOURCES))
         for header in headers:
             rank = _rank(header)
@@ -100,7 +120,9 @@ class LiveSpool:
         found = {}
         for key in parents:
             above, rank = key, ranks.get(key)
-            while rank is None and above in parents and (above := parents[above]) not in (key, None):
+            while (
+                rank is None and above in parents and (above := parents[above]) not in (key, None)
+            ):
                 rank = ranks.get(above)
             found[key] = Who(*key, rank, workers.get(key))
         return found

@@ -1,4 +1,6 @@
-"""What `ioprof watch` is to follow: the spools of a run folder, or of the job that a process belongs to."""
+"""What `ioprof watch` is to follow: the spools of a run folder, or of the job that a process
+belongs to.
+"""
 
 import json
 import os
@@ -36,34 +38,54 @@ class Target:
 
 
 def targets(run_or_pid: str) -> list[Target]:
-    """The recordings of a run folder, or of the job that a process belongs to or has started. `CommandError`: there is none."""
+    """The recordings of a run folder, or of the job that a process belongs to or has started.
+    `CommandError`: there is none.
+    """
     folder = Path(run_or_pid)
     if run_or_pid.isdecimal() and not folder.exists():
         return [_of_process(int(run_or_pid))]
     parts = parts_folder(folder)
     folders = [folder, *sorted(parts.iterdir())] if parts.is_dir() else [folder]
-    found = [Target(spool, each) for each in folders if is_pending(each) and (spool := pending_spool(each)).is_dir()]
+    found = [
+        Target(spool, each)
+        for each in folders
+        if is_pending(each) and (spool := pending_spool(each)).is_dir()
+    ]
     if found:
         return found
     if (folder / "run.json").is_file():
         raise CommandError(f"{folder}: the run has ended; see it with: ioprof report {folder}")
     if is_pending(folder):
-        raise CommandError(f"{folder}: its capture files are not on this host; watch it on the host that records it")
+        raise CommandError(
+            f"{folder}: its capture files are not on this host; watch it on the host that"
+            " records it"
+        )
     if (folder / JOB).is_file():
         return [Target(folder, _out_of(folder))]
-    raise CommandError(f"{folder}: nothing is recorded there; start a job with: ioprof record --out {folder} -- COMMAND")
+    raise CommandError(
+        f"{folder}: nothing is recorded there; start a job with: ioprof record --out {folder} --"
+        " COMMAND"
+    )
 
 
 def only_target(run_or_pid: str) -> Target:
-    """The one recording of a run folder or process that goes on. `CommandError`: there is none, or there are several."""
+    """The one recording of a run folder or process that goes on. `CommandError`: there is none, or
+    there are several.
+    """
     found = targets(run_or_pid)
     if len(found) > 1:
         these = ", ".join(str(each.out or each.spool) for each in found[:4])
-        raise CommandError(f"{run_or_pid}: is recorded in {len(found)} parts on this host; name one of them: {these}")
+        raise CommandError(
+            f"{run_or_pid}: is recorded in {len(found)} parts on this host; name one of them:"
+            f" {these}"
+        )
     (target,) = found
     if not target.is_recorded and not target.has_living(_recording_pids(target.spool)):
         where = target.out or target.spool
-        raise CommandError(f"{where}: the job and its ioprof have ended; make the run folder with: ioprof gather {where}")
+        raise CommandError(
+            f"{where}: the job and its ioprof have ended; make the run folder with: ioprof gather"
+            f" {where}"
+        )
     return target
 
 
@@ -78,7 +100,9 @@ def _of_process(pid: int) -> Target:
     for each in _family(pid):
         if (spool := _spool_of(each)) is not None and spool.is_dir():
             return Target(spool, _out_of(spool))
-    raise CommandError(f"process {pid}: is not recorded by ioprof; start the job with: ioprof record -- COMMAND")
+    raise CommandError(
+        f"process {pid}: is not recorded by ioprof; start the job with: ioprof record -- COMMAND"
+    )
 
 
 def _family(pid: int) -> Iterator[int]:
@@ -100,7 +124,9 @@ def _spool_of(pid: int) -> Path | None:
     except OSError:
         return None
     name = os.fsencode(SPOOL_VARIABLE) + b"="
-    return next((Path(os.fsdecode(each[len(name) :])) for each in variables if each.startswith(name)), None)
+    return next(
+        (Path(os.fsdecode(each[len(name) :])) for each in variables if each.startswith(name)), None
+    )
 
 
 def _out_of(spool: Path) -> Path | None:

@@ -42,7 +42,12 @@ class Totals:
 
     def less(self, before: Self, seconds: float) -> Self:
         """The growth per second."""
-        return type(self)(*((now - then) / seconds for now, then in zip(vars(self).values(), vars(before).values(), strict=True)))
+        return type(self)(
+            *(
+                (now - then) / seconds
+                for now, then in zip(vars(self).values(), vars(before).values(), strict=True)
+            )
+        )
 
     @property
     def waited(self) -> float | None:
@@ -54,9 +59,17 @@ class WatchedJob:
     """The sums of a job, and when which of them were known."""
 
     def __init__(self, found: list[Target], server: MetricsServer | None) -> None:
-        self._targets, self._spools, self._server = found, [LiveSpool(target.spool) for target in found], server
+        self._targets, self._spools, self._server = (
+            found,
+            [LiveSpool(target.spool) for target in found],
+            server,
+        )
         out = found[0].out
-        self.name = (out or found[0].spool).name if len(found) == 1 or out is None else out.parent.name.removesuffix(".parts")
+        self.name = (
+            (out or found[0].spool).name
+            if len(found) == 1 or out is None
+            else out.parent.name.removesuffix(".parts")
+        )
         self.live = Live()
         self._history: deque[tuple[float, Totals]] = deque()
 
@@ -76,7 +89,9 @@ class WatchedJob:
 
     @property
     def is_running(self) -> bool:
-        """Whether it is recorded, or goes on without the ioprof that recorded it, which may have been killed."""
+        """Whether it is recorded, or goes on without the ioprof that recorded it, which may have
+        been killed.
+        """
         pairs = zip(self._targets, self._spools, strict=True)
         return any(target.is_recorded or target.has_living(spool.pids) for target, spool in pairs)
 

@@ -1,6 +1,8 @@
-"""Jobs with a known fault, and what the report of each must say: one module per subject, each with a tuple `CASES`.
+"""Jobs with a known fault, and what the report of each must say: one module per subject, each with
+a tuple `CASES`.
 
-`case.py` says what a case is and runs it; `tests/test_fault_suite.py` runs all of them, `benchmarks/faults.py` several times.
+`case.py` says what a case is and runs it; `tests/test_fault_suite.py` runs all of them,
+`benchmarks/faults.py` several times.
 """
 
 import pkgutil

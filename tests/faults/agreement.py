@@ -1,4 +1,5 @@
-"""Whether a report contradicts itself: headline, bar, table and advice, and words that do not fit the job (DESIGN 8, law 9)."""
+"""Whether a report contradicts itself: headline, bar, table and advice, and words that do not fit
+the job (DESIGN 8, law 9)."""
 
 import re
 from collections.abc import Iterator
@@ -18,7 +19,9 @@ from ioprof.report.texts.statements import is_on_cpu
 from ioprof.report.texts.text import summary_text
 from ioprof.report.texts.units import ADVICE_LENGTH
 
-_OTHER_JOBS: Final = re.compile(r"ioprof (run|convert)\b|(?<!\w)--(workers|batch-size|steps|cache|copy|loader)\b")
+_OTHER_JOBS: Final = re.compile(
+    r"ioprof (run|convert)\b|(?<!\w)--(workers|batch-size|steps|cache|copy|loader)\b"
+)
 _ACCELERATOR: Final = re.compile(r"(?<![/.\w])(GPUs?|[Aa]ccelerators?)(?![/\w])")  # not in paths
 
 
@@ -69,8 +72,12 @@ def _of_headline(summary: Summary, brief: str) -> Iterator[str]:
 
 
 def _of_causes(summary: Summary, brief: str) -> Iterator[str]:
-    """The greatest cause but compute, in the table and as the first bar, is the bound, or the text says why it is not."""
-    verdict, shares = summary.verdict, {entry.cause: entry.share or 0.0 for entry in summary.steps.causes}
+    """The greatest cause but compute, in the table and as the first bar, is the bound, or the text
+    says why it is not."""
+    verdict, shares = (
+        summary.verdict,
+        {entry.cause: entry.share or 0.0 for entry in summary.steps.causes},
+    )
     bound = verdict.bound_by or ""
     largest = max(shares, key=lambda cause: shares[cause])
     if bound == "compute":
@@ -83,11 +90,21 @@ def _of_causes(summary: Summary, brief: str) -> Iterator[str]:
         *(LEAVES if bound in LEAVES else ()),
         *(["straggler"] if "rank " in verdict.text else []),
     }
-    largest = max((cause for cause in shares if cause != "compute"), key=lambda cause: shares[cause])
+    largest = max(
+        (cause for cause in shares if cause != "compute"), key=lambda cause: shares[cause]
+    )
     if largest not in explained and f"{largest.replace('_', ' ')} alone took" not in verdict.text:
         yield f"{bound}-bound, and most of the time is {largest} in the table"
-    names = [line.split()[0] for line in brief.splitlines() if re.match(rf"({'|'.join(shares)}) +[0-9.]+%", line)]
-    bars = [name for name in names if name == bound or name not in ("compute", "straggler", verdict.first_epoch)]
+    names = [
+        line.split()[0]
+        for line in brief.splitlines()
+        if re.match(rf"({'|'.join(shares)}) +[0-9.]+%", line)
+    ]
+    bars = [
+        name
+        for name in names
+        if name == bound or name not in ("compute", "straggler", verdict.first_epoch)
+    ]
     if bound in names and bars[:1] != [bound]:
         yield f"{bound}-bound, and the first bar is {bars[:1]}"
     if bound not in names:
@@ -95,20 +112,30 @@ def _of_causes(summary: Summary, brief: str) -> Iterator[str]:
 
 
 def _of_advice(summary: Summary) -> Iterator[str]:
-    """The first advice acts on the bound, on what the text begins with, or on what the workers have."""
+    """The first advice acts on the bound, on what the text begins with, or on what the workers
+    have."""
     verdict = summary.verdict
     if not verdict.advice:
         yield "no advice"
         return
     first = verdict.advice[0]
     if not (_acts_on(first, verdict.bound_by or "") or _acts_on_beginning(first, summary)):
-        yield f"bound by {verdict.bound_by}, and the first advice is about {first.cause}: {first.action}"
+        yield (
+            f"bound by {verdict.bound_by}, and the first advice is about {first.cause}:"
+            f" {first.action}"
+        )
 
 
 def _acts_on(advice: Advice, bound: str) -> bool:
     change = advice.change
-    is_pipeline = change is not None and bool(change.workers or change.prefetch or change.persistent_workers)
-    return advice.cause == bound or (is_pipeline and bound in LEAVES) or advice.no_gain is NoGain.OF_RECORDING
+    is_pipeline = change is not None and bool(
+        change.workers or change.prefetch or change.persistent_workers
+    )
+    return (
+        advice.cause == bound
+        or (is_pipeline and bound in LEAVES)
+        or advice.no_gain is NoGain.OF_RECORDING
+    )
 
 
 def _acts_on_beginning(advice: Advice, summary: Summary) -> bool:
@@ -116,4 +143,6 @@ def _acts_on_beginning(advice: Advice, summary: Summary) -> bool:
     if advice.no_gain is NoGain.NOT_OF_STEPS:
         return summary.verdict.phase is not None
     has_limit = summary.cpu is not None and bool(summary.cpu.limits)
-    return advice.no_gain is NoGain.NOT_MODELLED and (has_limit or summary.run.loading_rank is not None)
+    return advice.no_gain is NoGain.NOT_MODELLED and (
+        has_limit or summary.run.loading_rank is not None
+    )

@@ -28,14 +28,16 @@ from ioprof.report.texts.text import summary_text
 HEAD_LINES: Final = 3
 """Lines of the report within which the cause must be named."""
 _MOST_OFF: Final = 0.3
-"""Difference of a rate to that of the program's stopwatch, which counts the start of the workers, too."""
+"""Difference of a rate to that of the program's stopwatch, which counts the start of the workers,
+too."""
 
 
 @dataclass(frozen=True)
 class Case:
     """A program, where its data is, and what the report must say.
 
-    `{data}` in its arguments is the folder of the data, `{fast}` that of the same data where it is not slow.
+    `{data}` in its arguments is the folder of the data, `{fast}` that of the same data where it is
+    not slow.
     """
 
     name: str
@@ -66,24 +68,30 @@ class Case:
     num_cores: int = 1
     """Cores without which the case is skipped."""
     prepares: bool = False
-    """The program brings the images into another format first, when its arguments are "prepare", the images and a new folder."""
+    """The program brings the images into another format first, when its arguments are "prepare",
+    the images and a new folder."""
     make: tuple[object, ...] = ()
-    """A program of tests/programs/ that makes the data of the case in the folder that it gets as its first argument, and its other
-    arguments; none: the images."""
+    """A program of tests/programs/ that makes the data of the case in the folder that it gets as
+    its first argument, and its other arguments; none: the images."""
     names: tuple[str, ...] = ()
     """What the whole report contains."""
     never_names: tuple[str, ...] = ()
     """What it does not contain."""
     unsettled: str = ""
-    """Why the report of this case is not right in every run yet; empty: it is. The tests leave such a case out."""
+    """Why the report of this case is not right in every run yet; empty: it is. The tests leave such
+    a case out."""
     like: str = ""
-    """The case that shows the same claim of the report in less time; empty: none. The tests leave such a case out."""
+    """The case that shows the same claim of the report in less time; empty: none. The tests leave
+    such a case out."""
     most_unexplained: float = 0.05
-    """Share of the steps' time that may be `host` or `loader` without a name, where lines of code name less than 90 % of these."""
+    """Share of the steps' time that may be `host` or `loader` without a name, where lines of code
+    name less than 90 % of these."""
     phase: str | None = None
-    """`verdict.phase`: a part of the job besides its steps that the verdict must begin with; None: not checked."""
+    """`verdict.phase`: a part of the job besides its steps that the verdict must begin with; None:
+    not checked."""
     files: tuple[tuple[str, int | Path], ...] = ()
-    """Further files on the slow disk: their names in the data, and their sizes, or what they are copies of."""
+    """Further files on the slow disk: their names in the data, and their sizes, or what they are
+    copies of."""
     needs_faults: bool = False
     """The case is skipped where page faults cannot be recorded."""
     options: tuple[object, ...] = ()
@@ -91,7 +99,8 @@ class Case:
     unsure: Doubt | None = None
     """The verdict may be another one if it is unsure for this reason."""
     prints_rate: bool = False
-    """The program prints samples, batches and seconds, and the report's rate of all steps must be near that."""
+    """The program prints samples, batches and seconds, and the report's rate of all steps must be
+    near that."""
 
 
 @dataclass(frozen=True)
@@ -110,15 +119,24 @@ class Outcome:
 
     @property
     def unexplained(self) -> float:
-        """Share of the steps' time in `host` and `loader` without a detail, of which lines of code do not name 90 %."""
+        """Share of the steps' time in `host` and `loader` without a detail, of which lines of code
+        do not name 90 %."""
         summary, found = self.run.summary, 0.0
         for entry in summary.steps.causes:
             if entry.cause not in ("host", "loader") or not entry.share:
                 continue
-            rest = max(0.0, entry.share - sum(detail.share for detail in entry.details if detail.name not in PLACES))
-            if entry.cause == "loader" and any(line.cause == "workers" for line in summary.unexplained):
+            rest = max(
+                0.0,
+                entry.share
+                - sum(detail.share for detail in entry.details if detail.name not in PLACES),
+            )
+            if entry.cause == "loader" and any(
+                line.cause == "workers" for line in summary.unexplained
+            ):
                 continue  # all that workers do is named
-            by_lines = sum(line.seconds for line in summary.unexplained if line.cause == entry.cause)
+            by_lines = sum(
+                line.seconds for line in summary.unexplained if line.cause == entry.cause
+            )
             if by_lines < 0.9 * rest / entry.share * (entry.seconds or 0.0):
                 found += rest
         return found
@@ -129,10 +147,18 @@ class Outcome:
         if case.unsure is not None and case.unsure in verdict.doubts:
             return contradictions(self.run)
         head = " ".join(self.head.lower().split())  # a line may be broken within the words
-        wrong = [f"lacks {words!r}: {self.head}" for words in case.says if words.lower() not in head]
-        wrong += [f"says {words!r}: {self.head}" for words in case.never_says if words.lower() in head]
-        wrong += [f"lacks {words!r} in the report" for words in case.names if words not in self.report]
-        wrong += [f"has {words!r} in the report" for words in case.never_names if words in self.report]
+        wrong = [
+            f"lacks {words!r}: {self.head}" for words in case.says if words.lower() not in head
+        ]
+        wrong += [
+            f"says {words!r}: {self.head}" for words in case.never_says if words.lower() in head
+        ]
+        wrong += [
+            f"lacks {words!r} in the report" for words in case.names if words not in self.report
+        ]
+        wrong += [
+            f"has {words!r} in the report" for words in case.never_names if words in self.report
+        ]
         if case.bound_by is not None and verdict.bound_by != case.bound_by:
             wrong.append(f"bound by {verdict.bound_by} ({verdict.text}), not {case.bound_by}")
         if case.phase is not None and verdict.phase != case.phase:
@@ -144,7 +170,8 @@ class Outcome:
         return [*wrong, *contradictions(self.run), *self._wrong_rate(case)]
 
     def _wrong_rate(self, case: Case) -> list[str]:
-        """Of all steps, against the program's own stopwatch, which includes the start of the workers."""
+        """Of all steps, against the program's own stopwatch, which includes the start of the
+        workers."""
         if not case.prints_rate:
             return []
         samples, _, seconds = map(float, self.output.split())
@@ -187,7 +214,9 @@ def prepared_data(case: Case, data: Path, folder: Path) -> Iterator[tuple[Path, 
             yield data, group.join
     elif case.read_ms:
         slow_storage.evict(data)
-        with fuse_server(data, read_ms=case.read_ms, keep_cache=False) as mounted:  # in each epoch again
+        with fuse_server(
+            data, read_ms=case.read_ms, keep_cache=False
+        ) as mounted:  # in each epoch again
             yield mounted.path, None
     else:
         yield data, None
@@ -216,14 +245,30 @@ def run_case(case: Case, data: Path, folder: Path, ioprof: Sequence[object]) -> 
         words = [sys.executable, PROGRAMS / str(case.make[0]), data, *map(str, case.make[1:])]
         subprocess.run(words, check=True, capture_output=True, timeout=100)
     with prepared_data(case, data, folder) as (place, join):
-        command = (*case.before, *(case.launcher or (sys.executable,)), PROGRAMS / case.program, *case.arguments)
+        command = (
+            *case.before,
+            *(case.launcher or (sys.executable,)),
+            PROGRAMS / case.program,
+            *case.arguments,
+        )
         out = ("--out", folder / "run")
-        job = ("run", *case.options, *out) if case.options else ("record", "--quiet", *out, "--", *command)
+        job = (
+            ("run", *case.options, *out)
+            if case.options
+            else ("record", "--quiet", *out, "--", *command)
+        )
         ended = subprocess.run(
-            [*map(str, ioprof), *(str(word).format(data=place, fast=data, python=sys.executable) for word in job)],
-            cwd=folder, env={**os.environ, **dict(case.environment)}, capture_output=True, text=True, timeout=200,
+            [
+                *map(str, ioprof),
+                *(str(word).format(data=place, fast=data, python=sys.executable) for word in job),
+            ],
+            cwd=folder,
+            env={**os.environ, **dict(case.environment)},
+            capture_output=True,
+            text=True,
+            timeout=200,
             preexec_fn=join,  # type: ignore[arg-type]
-        )  # fmt: skip
+        )
         assert 0 == ended.returncode, ended.stderr
     return ended.stdout
 
@@ -232,7 +277,9 @@ def outcome_of(run: Run, output: str = "") -> Outcome:
     """What the report of a run says, with the gain of each advice."""
     advice = [action.action for action in run.summary.verdict.advice]
     run = with_gains(run)
-    return Outcome(run, head_of(run), advice[0] if advice else "", output, " ".join(report_of(run).split()))
+    return Outcome(
+        run, head_of(run), advice[0] if advice else "", output, " ".join(report_of(run).split())
+    )
 
 
 def head_of(run: Run) -> str:

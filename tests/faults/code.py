@@ -1,4 +1,5 @@
-"""Code: jobs whose time goes to Python of their own, which the report must name by file and line."""
+"""Code: jobs whose time goes to Python of their own, which the report must name by file and
+line."""
 
 from pathlib import Path
 from typing import Final
@@ -12,7 +13,7 @@ _LINES: Final = Path(PROGRAMS, "own_code.py").read_text().splitlines()
 
 def _line(mark: str) -> str:
     """`own_code.py:57`, the line that ends with this comment."""
-    return f"own_code.py:{next(number for number, line in enumerate(_LINES, 1) if line.endswith(f'  # {mark}'))}"
+    return f"own_code.py:{next(number for number, line in enumerate(_LINES, 1) if line.endswith(f'  # {mark}'))}"  # noqa: E501
 
 
 CASES = (
@@ -43,7 +44,10 @@ CASES = (
             advises="Wait less often until writes are on storage",
             names=(file,),
         )
-        for how, what, file in (("log", "a line of a log", "losses.csv"), ("database", "a row of SQLite", "losses.db"))
+        for how, what, file in (
+            ("log", "a line of a log", "losses.csv"),
+            ("database", "a row of SQLite", "losses.db"),
+        )
     ),
     Case(
         name="checkpoints that are flushed and renamed",
@@ -152,10 +156,16 @@ CASES = (
         )
         for place, pool, like in (
             ("thread_futures", "ThreadPoolExecutor", ""),
-            ("thread_tasks", "pool of threads of multiprocessing", "own code in the tasks of a ThreadPoolExecutor"),
+            (
+                "thread_tasks",
+                "pool of threads of multiprocessing",
+                "own code in the tasks of a ThreadPoolExecutor",
+            ),
         )
     ),
-    Case(  # the loop needs the interpreter's lock after each of its operators, and waits for what the threads make
+    # the loop needs the interpreter's lock after each of its operators, and waits for what the
+    # threads make
+    Case(
         name="Python in the tasks of a ThreadPoolExecutor",
         program="own_code.py",
         arguments=("thread_python", 120, 2),

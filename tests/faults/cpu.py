@@ -1,4 +1,5 @@
-"""CPU time: jobs whose ranks and workers do not get the cores that they could use, and jobs that do."""
+"""CPU time: jobs whose ranks and workers do not get the cores that they could use, and jobs that
+do."""
 
 import os
 from typing import Final
@@ -72,13 +73,18 @@ CASES = (
         arguments=(300, "before"),
         before=_TWO,
         never_says=(*_ACCUSATIONS, "other processes of the job"),
-        most_unexplained=0.15,  # seconds of a tiny model, of whose Python few samples of stacks are taken
+        # seconds of a tiny model, of whose Python few samples of stacks are taken
+        most_unexplained=0.15,
         num_cores=2,
     ),
     Case(
         name="healthy job on two cores",
         program="train_on_files.py",
-        arguments=("{data}", 1, 108),  # so many that samples of stacks find the twentieth of the time that has no other name
+        arguments=(
+            "{data}",
+            1,
+            108,
+        ),  # so many that samples of stacks find the twentieth of the time that has no other name
         never_says=_ACCUSATIONS,
         num_cores=2,
     ),

@@ -38,7 +38,12 @@ CASES = (
         bound_by="straggler",
         says=("bubbles of the pipeline",),
         advises="Use more microbatches",
-        names=("Use more microbatches (n_microbatches=): with 2 and 2 stages of the same time bubbles take 33.3%",),
+        names=(
+            (
+                "Use more microbatches (n_microbatches=): with 2 and 2 stages of the same time"
+                " bubbles take 33.3%"
+            ),
+        ),
         num_cores=2,
     ),
     Case(

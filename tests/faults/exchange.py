@@ -1,4 +1,5 @@
-"""Exchange by NCCL, as its profiler plugin records it without CUPTI: the calls of NCCL are made by the program."""
+"""Exchange by NCCL, as its profiler plugin records it without CUPTI: the calls of NCCL are made by
+the program."""
 
 from faults.case import Case
 

@@ -90,11 +90,18 @@ CASES = (
         )
         for fault, rank, name in (
             ("slow_rank", 1, "a rank whose samples take 20 ms longer"),
-            ("slow_first_rank", 0, "a first rank whose samples take 20 ms longer, and whose buffers others wait for"),
+            (
+                "slow_first_rank",
+                0,
+                "a first rank whose samples take 20 ms longer, and whose buffers others wait for",
+            ),
         )
     ),
     Case(
-        name="ranks that average their models every eight steps, one with samples that take 20 ms longer in the first two",
+        name=(
+            "ranks that average their models every eight steps, one with samples that take 20 ms"
+            " longer in the first two"
+        ),
         program=_PROGRAM,
         arguments=("local_sgd", 48, 0),
         launcher=_TWO,

@@ -3,8 +3,11 @@
 from faults.case import Case
 
 
-def _slow_disk(library: str, is_mapped: bool = False, advises: str = "storage", like: str = "") -> Case:
-    """Of data that is mapped, waits for pages that the kernel reads ahead are not all seen as faults: no verdict is checked."""
+def _slow_disk(
+    library: str, is_mapped: bool = False, advises: str = "storage", like: str = ""
+) -> Case:
+    """Of data that is mapped, waits for pages that the kernel reads ahead are not all seen as
+    faults: no verdict is checked."""
     return Case(
         name=f"{library} on a slow disk",
         program=f"train_with_{library}.py",
@@ -28,7 +31,9 @@ CASES = (
         bound_by="transform",
         says=("transform",),  # the first advice may be to start Ray in less time
         needs=("ray",),
-        unsettled="16 to 20 % of the time has no name on a slow machine, where 10 may; not found why",
+        unsettled=(
+            "16 to 20 % of the time has no name on a slow machine, where 10 may; not found why"
+        ),
         most_unexplained=0.1,  # its tasks are tied by time, and start in the first step
     ),
     _slow_disk("webdataset", advises="local copy of the shards (cache_dir="),
@@ -45,7 +50,10 @@ CASES = (
         needs=("webdataset",),
     ),
     Case(
-        name="webdataset that shuffles after it decodes, with workers that are made anew in each epoch",
+        name=(
+            "webdataset that shuffles after it decodes, with workers that are made anew in each"
+            " epoch"
+        ),
         program="train_with_webdataset.py",
         arguments=("train", "{data}", 2, 90, 10, "late"),
         prepares=True,

@@ -3,8 +3,8 @@
 from faults.case import Case
 from ioprof.format.run_record import Doubt
 
-# Minor faults are recorded within a budget, and in some runs half of the bytes that they waited for are not timed; then the verdict
-# is another one, and says that it is unsure for that reason.
+# Minor faults are recorded within a budget, and in some runs half of the bytes that they waited for
+# are not timed; then the verdict is another one, and says that it is unsure for that reason.
 
 CASES = (
     Case(

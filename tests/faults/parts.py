@@ -1,4 +1,5 @@
-"""Parts of a job that are neither reading nor computing: collections, samplers, checkpoints, validation, workers, the index."""
+"""Parts of a job that are neither reading nor computing: collections, samplers, checkpoints,
+validation, workers, the index."""
 
 from pathlib import Path
 from typing import Final
@@ -13,7 +14,7 @@ _LINES: Final = Path(PROGRAMS, _PROGRAM).read_text().splitlines()
 
 def _line(mark: str) -> str:
     """`train_with_fault.py:42`, the line that ends with this comment."""
-    return f"{_PROGRAM}:{next(number for number, line in enumerate(_LINES, 1) if line.endswith(f'  # {mark}'))}"
+    return f"{_PROGRAM}:{next(number for number, line in enumerate(_LINES, 1) if line.endswith(f'  # {mark}'))}"  # noqa: E501
 
 
 CASES = (
@@ -148,6 +149,13 @@ CASES = (
         program=_PROGRAM,
         arguments=("none", 0, 200, 0),
         most_unexplained=0.1,  # of steps of milliseconds, a part is always Python between the spans
-        never_says=("Garbage-c", "sampler", "Checkpoint-", "Validation-", "start of workers", "before its first step"),
+        never_says=(
+            "Garbage-c",
+            "sampler",
+            "Checkpoint-",
+            "Validation-",
+            "start of workers",
+            "before its first step",
+        ),
     ),
 )

@@ -1,4 +1,5 @@
-"""Pipelines: jobs that are held up by how their input is set up, and jobs whose loop is not one batch per optimizer step."""
+"""Pipelines: jobs that are held up by how their input is set up, and jobs whose loop is not one
+batch per optimizer step."""
 
 from typing import Final
 
@@ -86,8 +87,22 @@ CASES = (
             like="a rank whose data is on slow storage" if cause == "decode" else "",
         )
         for name, fault, steps, read_ms, bound, cause in (
-            ("a rank whose data is on slow storage", "slow_rank_storage", 24, 20, "storage", "storage"),
-            ("a rank that decodes what others have decoded", "slow_rank_decode", 24, 0, "decode", "decode"),
+            (
+                "a rank whose data is on slow storage",
+                "slow_rank_storage",
+                24,
+                20,
+                "storage",
+                "storage",
+            ),
+            (
+                "a rank that decodes what others have decoded",
+                "slow_rank_decode",
+                24,
+                0,
+                "decode",
+                "decode",
+            ),
             ("a rank that computes more", "slow_rank_compute", 24, 0, "straggler", "compute"),
         )
     ),

@@ -1,4 +1,5 @@
-"""The training process itself: jobs that read, fault and decode in the training loop or in threads of its process."""
+"""The training process itself: jobs that read, fault and decode in the training loop or in threads
+of its process."""
 
 from pathlib import Path
 from typing import Final
@@ -13,7 +14,7 @@ _PREFETCH: Final = Path(PROGRAMS, "prefetch_thread.py").read_text().splitlines()
 
 def _line(mark: str) -> str:
     """`prefetch_thread.py:38`, the line that ends with this comment."""
-    return f"prefetch_thread.py:{next(number for number, line in enumerate(_PREFETCH, 1) if line.endswith(f'  # {mark}'))}"
+    return f"prefetch_thread.py:{next(number for number, line in enumerate(_PREFETCH, 1) if line.endswith(f'  # {mark}'))}"  # noqa: E501
 
 
 def _library() -> Path | None:
@@ -57,7 +58,11 @@ CASES = (
         arguments=("{data}", 60, 5),
         bound_by="decode",
         says=("Decode-bound", _line("decode"), "while threads of its process"),
-        never_says=(f"{_line('wait')} in Prefetcher.next)", "the training process itself spent", "Host-bound"),
+        never_says=(
+            f"{_line('wait')} in Prefetcher.next)",
+            "the training process itself spent",
+            "Host-bound",
+        ),
         advises=f"{_line('decode')} in Prefetcher.sample: threads of the training process",
         names=(_line("decode"),),
     ),

@@ -1,4 +1,5 @@
-"""Ranks: jobs in which one process loads for all of them, or whose ranks wait for each other in turn."""
+"""Ranks: jobs in which one process loads for all of them, or whose ranks wait for each other in
+turn."""
 
 from typing import Final
 
@@ -24,7 +25,10 @@ CASES = (
         says=("rank 0",),
     ),
     Case(
-        name="garbage collected by two ranks at different steps, with gradients of four batches per exchange",
+        name=(
+            "garbage collected by two ranks at different steps, with gradients of four batches per"
+            " exchange"
+        ),
         program="accumulate_on_ranks.py",
         arguments=(150, "staggered"),
         launcher=_TWO,

@@ -1,4 +1,5 @@
-"""What a training process does beside its loop, or in it: threads, pools, and losses that are no modules."""
+"""What a training process does beside its loop, or in it: threads, pools, and losses that are no
+modules."""
 
 from pathlib import Path
 from typing import Final
@@ -12,7 +13,7 @@ _LINES: Final = Path(PROGRAMS, "beside_training.py").read_text().splitlines()
 
 def _line(mark: str) -> str:
     """`beside_training.py:57`, the line that ends with this comment."""
-    return f"beside_training.py:{next(number for number, line in enumerate(_LINES, 1) if line.endswith(f'  # {mark}'))}"
+    return f"beside_training.py:{next(number for number, line in enumerate(_LINES, 1) if line.endswith(f'  # {mark}'))}"  # noqa: E501
 
 
 CASES = (
@@ -124,7 +125,8 @@ CASES = (
         )
         for kind, name, most, needs in (
             ("threads", "a ThreadPoolExecutor", 0.05, ()),
-            # In 0.4 s that are `loader` its threads have some two samples, where sampling may take 0.2 % of a core.
+            # In 0.4 s that are `loader` its threads have some two samples, where sampling may take
+            # 0.2 % of a core.
             ("pool", "a pool of threads of multiprocessing", 0.1, ()),
             ("loky", "joblib.Parallel with processes", 0.05, ("joblib",)),
             ("generator", "joblib.Parallel with threads", 0.1, ("joblib",)),

@@ -1,4 +1,5 @@
-"""Tests that need a GPU: skipped where something is missing, by its name; what they measured is printed at the end."""
+"""Tests that need a GPU: skipped where something is missing, by its name; what they measured is
+printed at the end."""
 
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -8,9 +9,17 @@ from typing import Final
 import pytest
 
 NEEDED: Final = {
-    "lmdb": "lmdb", "msgspec": "msgspec", "numpy": "numpy", "PIL": "pillow", "polars": "polars", "psutil": "psutil", "rich": "rich",
-    "simplejpeg": "simplejpeg", "torch": "torch", "typer": "typer",
-}  # fmt: skip
+    "lmdb": "lmdb",
+    "msgspec": "msgspec",
+    "numpy": "numpy",
+    "PIL": "pillow",
+    "polars": "polars",
+    "psutil": "psutil",
+    "rich": "rich",
+    "simplejpeg": "simplejpeg",
+    "torch": "torch",
+    "typer": "typer",
+}
 """What a recorded job and its report import, and the package that has it."""
 MISSING: Final = [package for name, package in NEEDED.items() if find_spec(name) is None]
 MEASURED: Final = pytest.StashKey[list[str]]()
@@ -23,7 +32,9 @@ class _Skipped(pytest.Module):
         pytest.skip(f"not installed: {', '.join(MISSING)}", allow_module_level=True)
 
 
-def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+def pytest_pycollect_makemodule(
+    module_path: Path, parent: pytest.Collector
+) -> pytest.Module | None:
     """Skip the modules before they are imported."""
     return _Skipped.from_parent(parent, path=module_path) if MISSING else None
 
@@ -36,11 +47,14 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.fixture
 def measured(request: pytest.FixtureRequest) -> Callable[[str], None]:
-    """Takes a line for the end of the output: a number that no test can judge, since it depends on the device."""
+    """Takes a line for the end of the output: a number that no test can judge, since it depends on
+    the device."""
     return request.config.stash.setdefault(MEASURED, []).append
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
     """The lines that tests gave to `measured`."""
     if lines := config.stash.get(MEASURED, []):
         terminalreporter.section("measured")

@@ -28,9 +28,22 @@ CASES: Final = (
         bound_by="compute",
         never_says=("train_on_gpu.py",),
     ),
-    Case(name="the loss is read in each step", arguments=("item", 400), bound_by="compute", never_says=("train_on_gpu.py",)),
-    Case(name="memory of the device is given back in each step", arguments=("collected", 300), says=("in give_back",)),
-    Case(name="mixed precision with a scaler of the loss", arguments=("scaled", 300), bound_by="compute"),
+    Case(
+        name="the loss is read in each step",
+        arguments=("item", 400),
+        bound_by="compute",
+        never_says=("train_on_gpu.py",),
+    ),
+    Case(
+        name="memory of the device is given back in each step",
+        arguments=("collected", 300),
+        says=("in give_back",),
+    ),
+    Case(
+        name="mixed precision with a scaler of the loss",
+        arguments=("scaled", 300),
+        bound_by="compute",
+    ),
     Case(
         name="Python between steps",
         arguments=("python", 150),
@@ -82,11 +95,26 @@ CASES: Final = (
         says=("from the device to the host", "to pageable memory", "train_on_gpu.py"),
         advises="to the host less often",
     ),
-    Case(name="one worker that decodes", arguments=("decode", 60, "{data}"), bound_by="decode", advises="worker"),
+    Case(
+        name="one worker that decodes",
+        arguments=("decode", 60, "{data}"),
+        bound_by="decode",
+        advises="worker",
+    ),
     Case(name="validation without a loader", arguments=("evaluation", 200), names=("alidation",)),
     Case(name="a checkpoint every 20 steps", arguments=("checkpoint", 400), names=("heckpoint",)),
-    Case(name="a callback of Lightning in Python", arguments=("lightning", 150), needs=("lightning",), bound_by="host"),
-    Case(name="transformers and a dataset in Python", arguments=("huggingface", 60), needs=("transformers",), bound_by="loader"),
+    Case(
+        name="a callback of Lightning in Python",
+        arguments=("lightning", 150),
+        needs=("lightning",),
+        bound_by="host",
+    ),
+    Case(
+        name="transformers and a dataset in Python",
+        arguments=("huggingface", 60),
+        needs=("transformers",),
+        bound_by="loader",
+    ),
     Case(name="CUDA graphs", arguments=("compiled", 300), bound_by="compute"),
 )
 
@@ -106,7 +134,20 @@ def test_the_report_names_the_fault(case: Case, images: Path, measured, tmp_path
     step = found.run.summary.steps
     gpu = found.run.trace.run.capture.gpu
     windows = [(window.cost_ns or 0, window.spans or 0) for window in (gpu.windows if gpu else ())]
-    blocked = ", ".join(f"blocked {cost / 1e6:.0f} ms for {spans:,} activities" for cost, spans in windows)
+    blocked = ", ".join(
+        f"blocked {cost / 1e6:.0f} ms for {spans:,} activities" for cost, spans in windows
+    )
     took = f"step {(step.p50_s or 0) * 1e3:.1f} ms"
-    measured(" | ".join((case.name, found.head.splitlines()[0], took, blocked, found.advice, found.output.strip())))
+    measured(
+        " | ".join(
+            (
+                case.name,
+                found.head.splitlines()[0],
+                took,
+                blocked,
+                found.advice,
+                found.output.strip(),
+            )
+        )
+    )
     assert [] == found.faults_of(case)

@@ -15,7 +15,8 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 SLACK_NS = 50_000
-"""Maximum error of times: interpolation in Kineto, our anchors, and the latency of an event on the device."""
+"""Maximum error of times: interpolation in Kineto, our anchors, and the latency of an event on the
+device."""
 FLOATS = 1 << 20
 
 
@@ -53,7 +54,8 @@ def rows(window, kind, *columns):
 
 
 def test_copies_come_with_their_bytes_and_memory(tensors, tmp_path):
-    """Pinned and pageable memory are distinguished in both directions; nothing is damaged or dropped."""
+    """Pinned and pageable memory are distinguished in both directions; nothing is damaged or
+    dropped."""
     _, pageable, pinned = tensors
 
     def copy():
@@ -65,8 +67,12 @@ def test_copies_come_with_their_bytes_and_memory(tensors, tmp_path):
 
     window = recorded(tmp_path, copy)
     size = 4 * FLOATS
-    assert [("pageable", size, 1), ("pinned", size, 1)] == rows(window, "h2d", "name", "bytes", "step")
-    assert [("pageable", size, 1), ("pinned", size, 1)] == rows(window, "d2h", "name", "bytes", "step")
+    assert [("pageable", size, 1), ("pinned", size, 1)] == rows(
+        window, "h2d", "name", "bytes", "step"
+    )
+    assert [("pageable", size, 1), ("pinned", size, 1)] == rows(
+        window, "d2h", "name", "bytes", "step"
+    )
     assert ({}, {}) == (dict(+window.damage), dict(window.left_out))
 
 
@@ -86,7 +92,8 @@ def test_kernels_belong_to_the_step_that_launched_them(tensors, tmp_path):
 
 
 def test_times_agree_with_cuda_events(tensors, tmp_path):
-    """A kernel starts and ends at the times of the CUDA events around it, which have an anchor of their own."""
+    """A kernel starts and ends at the times of the CUDA events around it, which have an anchor of
+    their own."""
     matrix, _, _ = tensors
     begin, end, anchor = (torch.cuda.Event(enable_timing=True) for _ in range(3))
     readings = {}
@@ -98,7 +105,7 @@ def test_times_agree_with_cuda_events(tensors, tmp_path):
         readings["anchor"] = before_ns, clock.monotonic_ns()
         torch.mm(
             matrix, matrix
-        )  # while it runs the rest is queued, so that the events and the kernel follow each other immediately
+        )  # while it runs the rest is queued, so that the events and the kernel follow each other immediately  # noqa: E501
         begin.record()
         torch.mm(matrix, matrix)
         end.record()
@@ -108,7 +115,9 @@ def test_times_agree_with_cuda_events(tensors, tmp_path):
     window = recorded(tmp_path, measure)
     before_ns, after_ns = readings["anchor"]
     anchor_ns, half_ns = (before_ns + after_ns) // 2, (after_ns - before_ns) // 2
-    begin_ns, end_ns = (anchor_ns + round(anchor.elapsed_time(event) * 1e6) for event in (begin, end))
+    begin_ns, end_ns = (
+        anchor_ns + round(anchor.elapsed_time(event) * 1e6) for event in (begin, end)
+    )
     found = rows(window, "kernel", "start_ns", "end_ns")
     assert min(abs(start - begin_ns) for start, _ in found) < SLACK_NS + half_ns
     assert min(abs(stop - end_ns) for _, stop in found) < SLACK_NS + half_ns
@@ -157,10 +166,12 @@ def test_a_loop_of_short_launches_waits_for_nothing(tensors, tmp_path):
 
 @pytest.mark.parametrize("backward", [False, True])
 def test_launches_wait_while_the_queue_is_full(tensors, tmp_path, backward):
-    """In the forward pass, and in the backward pass, in a thread of autograd: its waits are those of the loop.
+    """In the forward pass, and in the backward pass, in a thread of autograd: its waits are those
+    of the loop.
 
-    The backward pass multiplies twice for each launch, and keeps all products. A product of the forward pass takes longer, so that
-    the device is behind the launches there too: with 43 us it was not always.
+    The backward pass multiplies twice for each launch, and keeps all products. A product of the
+    forward pass takes longer, so that the device is behind the launches there too: with 43 us it
+    was not always.
     """
     size = 1024 if backward else 2048
     matrix = (torch.rand(size, size, device="cuda") * 2 / size).requires_grad_(backward)
@@ -204,7 +215,8 @@ def test_windows_that_block_the_job_for_long_are_left_out(tensors, tmp_path):
 
 
 def test_a_cuda_graph_may_be_captured_across_the_end_of_a_step(tensors, tmp_path, monkeypatch):
-    """A synchronisation would invalidate the graph, so windows are postponed: here to the next step, else by half a second."""
+    """A synchronisation would invalidate the graph, so windows are postponed: here to the next
+    step, else by half a second."""
     matrix, _, _ = tensors
     monkeypatch.setattr(gpu, "_RETRY_NS", 0)
     gpu.start(tmp_path, "1ms/1ms", rank=0)
@@ -227,7 +239,8 @@ def test_a_cuda_graph_may_be_captured_across_the_end_of_a_step(tensors, tmp_path
 
 
 def test_many_sessions_lose_nothing(tensors, tmp_path):
-    """Many windows; events corrupted by Kineto (pytorch issue 192021) are counted, so kept plus dropped ones are all."""
+    """Many windows; events corrupted by Kineto (pytorch issue 192021) are counted, so kept plus
+    dropped ones are all."""
     matrix, _, _ = tensors
     gpu.start(tmp_path, "1ms/1ms", rank=0)
     for step in range(20):
@@ -239,7 +252,11 @@ def test_many_sessions_lose_nothing(tensors, tmp_path):
     windows = kineto.read_windows(tmp_path)
     found = sum(len(window.spans.filter(kind="kernel")) for window in windows)
     assert len(windows) > 5
-    assert found + sum(sum(window.left_out.values()) + window.unrecorded_launches for window in windows) >= 190
+    assert (
+        found
+        + sum(sum(window.left_out.values()) + window.unrecorded_launches for window in windows)
+        >= 190
+    )
     assert {} == dict(sum((+window.damage for window in windows), start=type(windows[0].damage)()))
 
 

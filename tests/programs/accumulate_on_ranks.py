@@ -1,9 +1,12 @@
-"""Two ranks of DistributedDataParallel that exchange gradients once for several batches (`no_sync`), on the CPU.
+"""Two ranks of DistributedDataParallel that exchange gradients once for several batches
+(`no_sync`), on the CPU.
 
-accumulate_on_ranks.py STEPS HOW     HOW: staggered, each rank collects the garbage of many objects in every tenth step, and not in
+accumulate_on_ranks.py STEPS HOW HOW: staggered, each rank collects the garbage of many objects in
+every tenth step, and not in
                                      the same one as the other; none
 
-Prints, by rank, how long collecting and the whole loop took, and of each backward pass that exchanges when it began and ended.
+Prints, by rank, how long collecting and the whole loop took, and of each backward pass that
+exchanges when it began and ended.
 """
 
 import gc
@@ -27,9 +30,18 @@ def main() -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(rank)
-    model = DistributedDataParallel(nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 1)))
+    model = DistributedDataParallel(
+        nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 1))
+    )
     optimizer = Descent(model.parameters(), lr=0.01)
-    kept = [{"path": str(number), "boxes": [(number, 1.0), (number, 2.0)]} for number in range(300_000)] if how != "none" else []
+    kept = (
+        [
+            {"path": str(number), "boxes": [(number, 1.0), (number, 2.0)]}
+            for number in range(300_000)
+        ]
+        if how != "none"
+        else []
+    )
     gc.collect()
     gc.disable()
     rows = num_steps * ACCUMULATED * 32
@@ -53,8 +65,16 @@ def main() -> None:
             started_s = time.perf_counter()
             gc.collect()
             collecting += time.perf_counter() - started_s
-    found = {"rank": rank, "collecting_s": collecting, "seconds": time.perf_counter() - began, "passes": passes, "kept": len(kept)}
-    sys.stdout.write(json.dumps(found) + "\n")  # under torchrun's `python -u`, print() would write the end of the line by itself
+    found = {
+        "rank": rank,
+        "collecting_s": collecting,
+        "seconds": time.perf_counter() - began,
+        "passes": passes,
+        "kept": len(kept),
+    }
+    sys.stdout.write(
+        json.dumps(found) + "\n"
+    )  # under torchrun's `python -u`, print() would write the end of the line by itself
     dist.destroy_process_group()
 
 

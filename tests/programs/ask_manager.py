@@ -1,6 +1,7 @@
 """Trains a tiny model on features that a manager of multiprocessing keeps for all workers.
 
-ask_manager.py STEPS WORKERS     Prints samples, batches and how long the loop took by its own stopwatch.
+ask_manager.py STEPS WORKERS Prints samples, batches and how long the loop took by its own
+stopwatch.
 """
 
 import sys
@@ -35,7 +36,12 @@ class Features(Dataset):
 def main() -> None:
     torch.manual_seed(0)
     with Manager() as manager:
-        kept = manager.dict({number: np.random.default_rng(number).random((1500, WIDTH), np.float32) for number in range(KEPT)})
+        kept = manager.dict(
+            {
+                number: np.random.default_rng(number).random((1500, WIDTH), np.float32)
+                for number in range(KEPT)
+            }
+        )
         loader = DataLoader(Features(kept), BATCH, num_workers=num_workers)
         model = nn.Linear(WIDTH, 1)
         optimizer = Descent(model.parameters(), lr=0.01)

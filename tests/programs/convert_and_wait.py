@@ -1,4 +1,5 @@
-"""Converts SOURCE to DESTINATION by two workers, and stops after the first images until its standard input ends."""
+"""Converts SOURCE to DESTINATION by two workers, and stops after the first images until its
+standard input ends."""
 
 import sys
 from pathlib import Path
@@ -16,7 +17,12 @@ def wait(_: int) -> None:
 
 if __name__ == "__main__":
     try:
-        convert(Path(sys.argv[1]), Path(sys.argv[2]), ConvertOptions(layout="lmdb", image="rgb256", workers=2), wait)
+        convert(
+            Path(sys.argv[1]),
+            Path(sys.argv[2]),
+            ConvertOptions(layout="lmdb", image="rgb256", workers=2),
+            wait,
+        )
     except IoprofError as error:
         error_line(str(error))
         raise SystemExit(error.exit_code) from None

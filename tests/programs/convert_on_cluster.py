@@ -1,4 +1,5 @@
-"""Converts SOURCE to DESTINATION by a Dask cluster of three workers of its own. Arguments: SOURCE DESTINATION OPTIONS-AS-JSON."""
+"""Converts SOURCE to DESTINATION by a Dask cluster of three workers of its own. Arguments: SOURCE
+DESTINATION OPTIONS-AS-JSON."""
 
 import json
 import sys

@@ -1,4 +1,5 @@
-"""A training with two workers on the CPU; each worker and the trainer print their threads, settings of libraries, and cores.
+"""A training with two workers on the CPU; each worker and the trainer print their threads, settings
+of libraries, and cores.
 
 Argument: the number of batches.
 """
@@ -17,7 +18,10 @@ except ImportError:
 
 def describe(who: str) -> str:
     pools = torch.get_num_threads(), cv2.getNumThreads() if cv2 else None
-    return f"{who}: {len(os.listdir('/proc/self/task'))} threads, pools {pools}, CPUs {sorted(os.sched_getaffinity(0))}"
+    return (
+        f"{who}: {len(os.listdir('/proc/self/task'))} threads, pools {pools}, CPUs"
+        f" {sorted(os.sched_getaffinity(0))}"
+    )
 
 
 class Numbers(Dataset):
@@ -41,5 +45,7 @@ if __name__ == "__main__":
         model(numbers).sum().backward()
         optimizer.step()
         said |= {*texts}
-        trainer = describe("trainer")  # while the loader is at work: its threads end some time after it
+        trainer = describe(
+            "trainer"
+        )  # while the loader is at work: its threads end some time after it
     print("\n".join(sorted(said)), trainer, f"{model.weight.sum().item():.9f}", sep="\n")

@@ -1,4 +1,5 @@
-"""A training job whose worker decodes most of the time: decode_bound.py KIND STEPS, with KIND one of `KINDS`.
+"""A training job whose worker decodes most of the time: decode_bound.py KIND STEPS, with KIND one
+of `KINDS`.
 
 The data is made first, in the working directory, and is warm.
 """
@@ -24,11 +25,15 @@ class Parquet:
 
         choice = np.random.default_rng(0)
         columns = {f"column {number}": choice.integers(0, 1000, 400_000) for number in range(4)}
-        pa.parquet.write_table(pa.table(columns), "table.parquet", compression="gzip", row_group_size=100_000)
+        pa.parquet.write_table(
+            pa.table(columns), "table.parquet", compression="gzip", row_group_size=100_000
+        )
         self.read_table = pa.parquet.read_table
 
     def decode(self, number: int) -> float:
-        return float(self.read_table("table.parquet", use_threads=False)[number % 4][number].as_py())
+        return float(
+            self.read_table("table.parquet", use_threads=False)[number % 4][number].as_py()
+        )
 
 
 class Video:
@@ -43,13 +48,22 @@ class Video:
             stream = container.add_stream("mpeg4", rate=24)
             stream.width, stream.height = 640, 480
             for number in range(24):
-                picture = np.stack([rows + number, columns - number, rows * columns // 99], 2).astype(np.uint8)
+                picture = np.stack(
+                    [rows + number, columns - number, rows * columns // 99], 2
+                ).astype(np.uint8)
                 container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
             container.mux(stream.encode(None))
 
     def decode(self, number: int) -> float:
         with self.open("video.mp4") as container:
-            return float(np.mean([frame.to_ndarray(format="rgb24")[number % 480, 0, 0] for frame in container.decode(video=0)]))
+            return float(
+                np.mean(
+                    [
+                        frame.to_ndarray(format="rgb24")[number % 480, 0, 0]
+                        for frame in container.decode(video=0)
+                    ]
+                )
+            )
 
 
 class Tokens:
@@ -73,7 +87,9 @@ class Compressed:
     """Arrays that are compressed by the standard library."""
 
     def __init__(self) -> None:
-        self.data = zlib.compress(np.random.default_rng(0).integers(0, 60, 8_000_000, np.uint8).tobytes(), 1)
+        self.data = zlib.compress(
+            np.random.default_rng(0).integers(0, 60, 8_000_000, np.uint8).tobytes(), 1
+        )
 
     def decode(self, number: int) -> float:
         return float(io.BytesIO(zlib.decompress(self.data)).getvalue()[number])
@@ -100,7 +116,9 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     model = nn.Linear(8, 1)
     optimizer = Descent(model.parameters(), 1e-9)
-    for batch in DataLoader(Samples(sys.argv[1], 6 * int(sys.argv[2])), batch_size=6, num_workers=1):
+    for batch in DataLoader(
+        Samples(sys.argv[1], 6 * int(sys.argv[2])), batch_size=6, num_workers=1
+    ):
         loss = model(batch).mean()
         optimizer.zero_grad()
         loss.backward()

@@ -1,7 +1,8 @@
 """Decodes files that are read meanwhile: decode_cold.py make FOLDER, or decode_cold.py run FOLDER.
 
-`run` has a DataLoader's worker decode the files one after the other, each in a span of the user's own, named for its library. It
-prints for each the library, a sum of what was decoded, and the processor's time in seconds.
+`run` has a DataLoader's worker decode the files one after the other, each in a span of the user's
+own, named for its library. It prints for each the library, a sum of what was decoded, and the
+processor's time in seconds.
 """
 
 import importlib
@@ -15,19 +16,28 @@ from torch.utils.data import DataLoader, Dataset
 
 from ioprof import span
 
-LIBRARIES = (("pyarrow.dataset", "data.parquet"), ("h5py", "data.h5"), ("zarr", "data.zarr"), ("numpy", "data.npz"))
+LIBRARIES = (
+    ("pyarrow.dataset", "data.parquet"),
+    ("h5py", "data.h5"),
+    ("zarr", "data.zarr"),
+    ("numpy", "data.npz"),
+)
 
 
 def make(folder: Path) -> None:
     """About 2 MB for each library that is installed, compressed to about two thirds of its size."""
     values = np.random.default_rng(0).integers(0, 40, (12, 256 << 10), np.uint8)
-    np.savez_compressed(folder / "data.npz", **{f"part {number}": part for number, part in enumerate(values)})
+    np.savez_compressed(
+        folder / "data.npz", **{f"part {number}": part for number, part in enumerate(values)}
+    )
     try:
         import pyarrow as pa
         import pyarrow.parquet
 
         columns = {f"column {number}": part for number, part in enumerate(values)}
-        pa.parquet.write_table(pa.table(columns), folder / "data.parquet", compression="gzip", use_dictionary=False)
+        pa.parquet.write_table(
+            pa.table(columns), folder / "data.parquet", compression="gzip", use_dictionary=False
+        )
     except ImportError:
         pass
     try:
@@ -41,7 +51,12 @@ def make(folder: Path) -> None:
         import zarr
 
         codec = zarr.codecs.GzipCodec(level=5)
-        options = {"shape": values.shape, "chunks": (1, 256 << 10), "dtype": "u1", "compressors": codec}
+        options = {
+            "shape": values.shape,
+            "chunks": (1, 256 << 10),
+            "dtype": "u1",
+            "compressors": codec,
+        }
         zarr.create_array(str(folder / "data.zarr"), **options)[:] = values
     except ImportError:
         pass
@@ -69,7 +84,9 @@ class Files(Dataset[Any]):
         """As a table."""
         import pyarrow.parquet  # which reads by pyarrow.dataset
 
-        table = pyarrow.parquet.read_table(self.folder / "data.parquet", use_threads=False, pre_buffer=False)
+        table = pyarrow.parquet.read_table(
+            self.folder / "data.parquet", use_threads=False, pre_buffer=False
+        )
         return sum(int(column.to_numpy().sum()) for column in table.columns)
 
     def h5py(self) -> int:
@@ -100,6 +117,8 @@ if __name__ == "__main__":
             if Path(sys.argv[2], name).exists():
                 importlib.import_module(library)  # in a span of decoding this would be decoding
         for (library, _), (found, cpu_s) in zip(
-            LIBRARIES, DataLoader(Files(Path(sys.argv[2])), batch_size=None, num_workers=1), strict=True
+            LIBRARIES,
+            DataLoader(Files(Path(sys.argv[2])), batch_size=None, num_workers=1),
+            strict=True,
         ):
             print(library, found, cpu_s)

@@ -1,7 +1,7 @@
 """A training loop that decodes images itself; its DataLoader yields indices only, or there is none.
 
-Arguments: TREE STEPS WORKERS; WORKERS -1: no DataLoader. Prints the seconds of decoding, the seconds of the loop, and the last
-loss.
+Arguments: TREE STEPS WORKERS; WORKERS -1: no DataLoader. Prints the seconds of decoding, the
+seconds of the loop, and the last loss.
 """
 
 import sys
@@ -30,7 +30,9 @@ if __name__ == "__main__":
     torch.manual_seed(0)
     torch.set_num_threads(1)
     paths = sorted(Path(sys.argv[1]).glob("*/*.JPEG"))
-    model = nn.Sequential(nn.Conv2d(3, 8, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2))
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2)
+    )
     optimizer = Descent(model.parameters(), 0.1)
     began = time.perf_counter()
     decoding = 0.0
@@ -41,8 +43,15 @@ if __name__ == "__main__":
                 start = time.perf_counter()
                 image.load()
                 decoding += time.perf_counter() - start
-                images.append(torch.from_numpy(np.asarray(image.convert("RGB"))[:64, :64].copy()).permute(2, 0, 1).float() / 255)
-        loss = nn.functional.cross_entropy(model(torch.stack(images)), torch.arange(len(images)) % 2)
+                images.append(
+                    torch.from_numpy(np.asarray(image.convert("RGB"))[:64, :64].copy())
+                    .permute(2, 0, 1)
+                    .float()
+                    / 255
+                )
+        loss = nn.functional.cross_entropy(
+            model(torch.stack(images)), torch.arange(len(images)) % 2
+        )
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

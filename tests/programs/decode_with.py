@@ -1,8 +1,11 @@
-"""Decodes real data with many libraries: in a DataLoader's worker, in a thread, and in the main thread.
+"""Decodes real data with many libraries: in a DataLoader's worker, in a thread, and in the main
+thread.
 
     python decode_with.py make FOLDER        writes data for all libraries that are installed
-    python decode_with.py run FOLDER OUT     decodes it, and writes to OUT for each library and place: process and thread, the time
-                                             that its own stopwatch measured around the calls, and a digest of all that was decoded
+    python decode_with.py run FOLDER OUT     decodes it, and writes to OUT for each library and
+                                             place: process and thread, the time that its own
+                                             stopwatch measured around the calls, and a digest of
+                                             all that was decoded
 
 The libraries are imported before the worker is forked, as a job does, and used by the worker first.
 """
@@ -104,7 +107,9 @@ def make_sound(folder: Path) -> None:
     """FLAC and WAV, ten seconds."""
     import soundfile
 
-    sound = 0.3 * np.sin(np.arange(441_000) / 30) + 0.05 * np.random.default_rng(0).standard_normal(441_000)
+    sound = 0.3 * np.sin(np.arange(441_000) / 30) + 0.05 * np.random.default_rng(0).standard_normal(
+        441_000
+    )
     soundfile.write(folder / "sound.flac", sound, 44_100)
     with wave.open(str(folder / "sound.wav"), "wb") as file:
         file.setnchannels(1)
@@ -120,7 +125,9 @@ def make_arrow(folder: Path) -> None:
     import pyarrow.parquet
 
     data = pa.table(table())
-    pa.parquet.write_table(data, folder / "table.parquet", compression="zstd", row_group_size=20_000)
+    pa.parquet.write_table(
+        data, folder / "table.parquet", compression="zstd", row_group_size=20_000
+    )
     pa.feather.write_feather(data, folder / "table.feather", compression="zstd")
 
 
@@ -128,7 +135,9 @@ def make_csv(folder: Path) -> None:
     """A table as text."""
     data = table()
     rows = zip(*data.values(), strict=True)
-    (folder / "table.csv").write_text("\n".join([",".join(data), *(",".join(map(str, row)) for row in rows)]))
+    (folder / "table.csv").write_text(
+        "\n".join([",".join(data), *(",".join(map(str, row)) for row in rows)])
+    )
 
 
 def make_arrays(folder: Path) -> None:
@@ -143,21 +152,35 @@ def make_hdf5(folder: Path) -> None:
     import h5py
 
     with h5py.File(folder / "data.h5", "w") as file:
-        file.create_dataset("x", data=np.stack([pixels(number) for number in range(ITEMS)]), chunks=(1, 400, 400, 3), compression=4)
+        file.create_dataset(
+            "x",
+            data=np.stack([pixels(number) for number in range(ITEMS)]),
+            chunks=(1, 400, 400, 3),
+            compression=4,
+        )
 
 
 def make_zarr(folder: Path) -> None:
     """The same as zarr."""
     import zarr
 
-    array = zarr.open(str(folder / "data.zarr"), mode="w", shape=(ITEMS, 400, 400, 3), chunks=(1, 400, 400, 3), dtype="u1")
+    array = zarr.open(
+        str(folder / "data.zarr"),
+        mode="w",
+        shape=(ITEMS, 400, 400, 3),
+        chunks=(1, 400, 400, 3),
+        dtype="u1",
+    )
     for number in range(ITEMS):
         array[number] = pixels(number)
 
 
 def make_tensors(folder: Path) -> None:
     """Tensors, by torch and as safetensors."""
-    tensors = {f"layer {number}": torch.randn(600, 600, generator=torch.Generator().manual_seed(number)) for number in range(ITEMS)}
+    tensors = {
+        f"layer {number}": torch.randn(600, 600, generator=torch.Generator().manual_seed(number))
+        for number in range(ITEMS)
+    }
     torch.save(tensors, folder / "tensors.pt")
     from safetensors.torch import save_file
 
@@ -170,7 +193,10 @@ def make_tokenizer(folder: Path) -> None:
 
     tokenizer = Tokenizer(models.BPE(unk_token="?"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.train_from_iterator([text_of(500)], trainers.BpeTrainer(vocab_size=300, special_tokens=["?"], show_progress=False))
+    tokenizer.train_from_iterator(
+        [text_of(500)],
+        trainers.BpeTrainer(vocab_size=300, special_tokens=["?"], show_progress=False),
+    )
     tokenizer.save(str(folder / "tokenizer.json"))
 
 
@@ -180,16 +206,30 @@ def make_compressed(folder: Path) -> None:
     import lzma
 
     data = text_of(20_000).encode()
-    for name, compress in {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress, "z": zlib.compress}.items():
+    for name, compress in {
+        "gz": gzip.compress,
+        "bz2": bz2.compress,
+        "xz": lzma.compress,
+        "z": zlib.compress,
+    }.items():
         (folder / f"text.{name}").write_bytes(compress(data))
 
 
 MAKERS = (
-    make_images, make_video, make_sound, make_arrow, make_csv, make_arrays, make_hdf5, make_zarr, make_tensors, make_tokenizer,
+    make_images,
+    make_video,
+    make_sound,
+    make_arrow,
+    make_csv,
+    make_arrays,
+    make_hdf5,
+    make_zarr,
+    make_tensors,
+    make_tokenizer,
     make_compressed,
-)  # fmt: skip
+)
 
-# ------------------------------------------------------------------------------------------ decoders
+# ----------------------------------------------------------------------------------------- decoders
 
 
 def opencv(folder: Path, watch: Stopwatch) -> Decoded:
@@ -295,12 +335,20 @@ def pyarrow(folder: Path, watch: Stopwatch) -> Decoded:
     yield watch(data.slice(0, 5000).to_pylist)
     with pa.parquet.ParquetFile(path) as file:
         yield watch(file.read_row_group, 1)["number"].to_numpy()
-        yield from (batch["number"].to_numpy() for batch in watch.items(watch(file.iter_batches, 10_000)))
+        yield from (
+            batch["number"].to_numpy() for batch in watch.items(watch(file.iter_batches, 10_000))
+        )
     dataset = pa.dataset.dataset(path)
     yield watch(dataset.to_table, columns=["value"])["value"].to_numpy()
-    yield from (watch(batch.to_pylist)[:3] for batch in watch.items(watch(dataset.to_batches, columns=["text"])))
+    yield from (
+        watch(batch.to_pylist)[:3]
+        for batch in watch.items(watch(dataset.to_batches, columns=["text"]))
+    )
     with pa.ipc.open_file(str(folder / "table.feather")) as arrow:
-        yield from (watch(arrow.get_batch, place)["value"].to_numpy() for place in range(arrow.num_record_batches))
+        yield from (
+            watch(arrow.get_batch, place)["value"].to_numpy()
+            for place in range(arrow.num_record_batches)
+        )
     yield watch(pa.feather.read_table, str(folder / "table.feather"))["number"].to_numpy()
 
 
@@ -423,11 +471,29 @@ def standard(folder: Path, watch: Stopwatch) -> Decoded:
 
 
 DECODERS = {
-    "cv2": opencv, "cv2 video": opencv_video, "torchvision": torchvision, "torchcodec": torchcodec, "simplejpeg": simplejpeg,
-    "turbojpeg": turbojpeg, "imageio": imageio, "av": pyav, "soundfile": soundfile, "pyarrow": pyarrow,
-    "pandas": pandas, "polars": polars, "numpy": numpy, "h5py": h5py, "zarr": zarr, "safetensors": safetensors, "torch": torch_load,
-    "tokenizers": tokenizers, "transformers": transformers, "zstandard": zstandard, "lz4": lz4, "zlib": standard,
-}  # fmt: skip
+    "cv2": opencv,
+    "cv2 video": opencv_video,
+    "torchvision": torchvision,
+    "torchcodec": torchcodec,
+    "simplejpeg": simplejpeg,
+    "turbojpeg": turbojpeg,
+    "imageio": imageio,
+    "av": pyav,
+    "soundfile": soundfile,
+    "pyarrow": pyarrow,
+    "pandas": pandas,
+    "polars": polars,
+    "numpy": numpy,
+    "h5py": h5py,
+    "zarr": zarr,
+    "safetensors": safetensors,
+    "torch": torch_load,
+    "tokenizers": tokenizers,
+    "transformers": transformers,
+    "zstandard": zstandard,
+    "lz4": lz4,
+    "zlib": standard,
+}
 """By the module that must be there, which is the first word."""
 
 # ------------------------------------------------------------------------------------------ the job
@@ -446,7 +512,12 @@ def use(library: str, folder: Path) -> dict[str, Any]:
     with span("use", library):
         for value in DECODERS[library](folder, watch):
             digest.update(plain(value))
-    return {"pid": os.getpid(), "tid": threading.get_native_id(), "ns": watch.ns, "digest": digest.hexdigest()}
+    return {
+        "pid": os.getpid(),
+        "tid": threading.get_native_id(),
+        "ns": watch.ns,
+        "digest": digest.hexdigest(),
+    }
 
 
 class Libraries(Dataset[str]):
@@ -485,10 +556,14 @@ def main() -> None:
     names = [name for name in wanted if installed(name)]
     torch.set_num_threads(1)
     found: dict[str, dict[str, Any]] = {name: {} for name in names}
-    for name, item in zip(names, DataLoader(Libraries(names, folder), batch_size=None, num_workers=1), strict=True):
+    for name, item in zip(
+        names, DataLoader(Libraries(names, folder), batch_size=None, num_workers=1), strict=True
+    ):
         found[name]["worker"] = json.loads(item)
     for name in names:
-        thread = threading.Thread(target=lambda name=name: found[name].update(thread=use(name, folder)))
+        thread = threading.Thread(
+            target=lambda name=name: found[name].update(thread=use(name, folder))
+        )
         thread.start()
         thread.join()
         found[name]["main"] = use(name, folder)

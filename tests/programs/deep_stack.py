@@ -1,4 +1,5 @@
-"""Calls functions in every way that makes frames, says so, and stays there: sleeping, or calling small functions all the time.
+"""Calls functions in every way that makes frames, says so, and stays there: sleeping, or calling
+small functions all the time.
 
 deep_stack.py sleep|call
 """

@@ -1,4 +1,5 @@
-"""A process downloads files, each under another name at first, and another one reads them: URL FOLDER."""
+"""A process downloads files, each under another name at first, and another one reads them: URL
+FOLDER."""
 
 import multiprocessing
 import os

@@ -1,4 +1,5 @@
-"""Prints the number of a thread that waits; after a line of input it ends, and other threads begin and end again and again."""
+"""Prints the number of a thread that waits; after a line of input it ends, and other threads begin
+and end again and again."""
 
 import sys
 import threading

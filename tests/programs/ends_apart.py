@@ -1,4 +1,5 @@
-"""A rank of two; rank 1 takes 1.5 s to end its interpreter, and rank 0, which has the store, ends meanwhile.
+"""A rank of two; rank 1 takes 1.5 s to end its interpreter, and rank 0, which has the store, ends
+meanwhile.
 
 python ends_apart.py RANK PORT
 """

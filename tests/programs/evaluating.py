@@ -1,4 +1,5 @@
-"""Loops that call their model in evaluation mode without gradients, each for a reason of its own, which is the argument.
+"""Loops that call their model in evaluation mode without gradients, each for a reason of its own,
+which is the argument.
 
 python evaluating.py evaluation | targets | playing | loader
 """

@@ -1,4 +1,5 @@
-"""A job of one process per GPU whose ranks exchange 16 MB per step by NCCL. Argument: steps. Rank 1 computes 50 ms late in Python.
+"""A job of one process per GPU whose ranks exchange 16 MB per step by NCCL. Argument: steps. Rank 1
+computes 50 ms late in Python.
 
 Start it with torchrun. Prints, per rank, how many steps it made.
 """

@@ -1,6 +1,8 @@
-"""A DDP job on gloo with two ranks and a DataLoader whose batches go through its pipes: messages within the job, and nothing else.
+"""A DDP job on gloo with two ranks and a DataLoader whose batches go through its pipes: messages
+within the job, and nothing else.
 
-Arguments: method by which workers are started, tensors per batch as NumPy arrays through the pipe (`pipe`) or in shared memory."""
+Arguments: method by which workers are started, tensors per batch as NumPy arrays through the pipe
+(`pipe`) or in shared memory."""
 
 import os
 import sys
@@ -33,7 +35,9 @@ def train(rank: int, port: int, method: str) -> None:
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(16384, 16))
     for collate in (as_it_is, None):
-        loader = DataLoader(Numbers(), 4, num_workers=2, collate_fn=collate, multiprocessing_context=method)
+        loader = DataLoader(
+            Numbers(), 4, num_workers=2, collate_fn=collate, multiprocessing_context=method
+        )
         for batch in loader:
             data = torch.as_tensor(np.stack(batch)) if isinstance(batch, list) else batch
             model(data).sum().backward()
@@ -52,5 +56,8 @@ if __name__ == "__main__":
             found.bind(("127.0.0.1", 0))
             port = found.getsockname()[1]
         variables = {**os.environ, "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
-        ranks = [subprocess.Popen([sys.executable, *sys.argv], env={**variables, "RANK": str(rank)}) for rank in range(2)]
+        ranks = [
+            subprocess.Popen([sys.executable, *sys.argv], env={**variables, "RANK": str(rank)})
+            for rank in range(2)
+        ]
         sys.exit(max(rank.wait() for rank in ranks))

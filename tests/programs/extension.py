@@ -1,4 +1,5 @@
-"""Loads a library of ioprof that was built apart from it, such as with sanitizers, and checks it."""
+"""Loads a library of ioprof that was built apart from it, such as with sanitizers, and checks
+it."""
 
 import importlib.machinery
 import importlib.util
@@ -19,8 +20,11 @@ def loaded(name: str, path: str) -> ModuleType:
     return module
 
 
-def check_cases(check_case: Callable[[Any, random.Random], None], name: str, path: str, cases: str) -> None:
-    """Check the extension module `name` in the file `path` with so many cases; "done" is printed if none of them failed.
+def check_cases(
+    check_case: Callable[[Any, random.Random], None], name: str, path: str, cases: str
+) -> None:
+    """Check the extension module `name` in the file `path` with so many cases; "done" is printed if
+    none of them failed.
 
     The number of each case is on stderr, so that the one that ended the process is known.
     """

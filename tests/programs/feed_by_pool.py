@@ -1,9 +1,11 @@
 """Trains a small model on the CPU with batches that a pool makes of JPEGs.
 
-feed_by_pool.py KIND DATA STEPS AHEAD     Prints the seconds that the loop waited for them after its first step, by its own
-stopwatch, and those of these steps. KIND: "threads", tasks of a ThreadPoolExecutor, a sample each; "batches", a whole batch
-each; "pool", imap of a multiprocessing.pool.ThreadPool; "loky" and "generator", a generator of joblib.Parallel, whose processes
-or threads make a batch each. AHEAD: so many batches are submitted ahead, as far as KIND can.
+feed_by_pool.py KIND DATA STEPS AHEAD Prints the seconds that the loop waited for them after its
+first step, by its own stopwatch, and those of these steps. KIND: "threads", tasks of a
+ThreadPoolExecutor, a sample each; "batches", a whole batch each; "pool", imap of a
+multiprocessing.pool.ThreadPool; "loky" and "generator", a generator of joblib.Parallel, whose
+processes or threads make a batch each. AHEAD: so many batches are submitted ahead, as far as KIND
+can.
 """
 
 import sys
@@ -45,7 +47,11 @@ def by_futures(kind: str, batches: list[list[Path]], ahead: int) -> Iterator[Pix
                 pending.append(pool.submit(load_batch, paths) if paths else None)
             if len(pending) > ahead:
                 first = pending.popleft()
-                yield np.stack([future.result() for future in first]) if kind == "threads" else first.result()
+                yield (
+                    np.stack([future.result() for future in first])
+                    if kind == "threads"
+                    else first.result()
+                )
 
 
 def made_by(kind: str, batches: list[list[Path]], ahead: int) -> Iterator[Pixels]:
@@ -56,7 +62,9 @@ def made_by(kind: str, batches: list[list[Path]], ahead: int) -> Iterator[Pixels
         from joblib import Parallel, delayed
 
         backend = "loky" if kind == "loky" else "threading"
-        parallel = Parallel(NUM, return_as="generator", backend=backend, batch_size=1, pre_dispatch=ahead + NUM)
+        parallel = Parallel(
+            NUM, return_as="generator", backend=backend, batch_size=1, pre_dispatch=ahead + NUM
+        )
         return iter(parallel(delayed(load_batch)(each) for each in batches))
     return by_futures(kind, batches, ahead)
 
@@ -72,7 +80,14 @@ def main() -> None:
     model = torch.nn.Linear(3 * 32 * 32, 2)
     optimizer = Descent(model.parameters(), 1e-6)
     paths = sorted(Path(sys.argv[2]).rglob("*.JPEG"))
-    made = made_by(kind, [[paths[(BATCH * step + each) % len(paths)] for each in range(BATCH)] for step in range(steps)], ahead)
+    made = made_by(
+        kind,
+        [
+            [paths[(BATCH * step + each) % len(paths)] for each in range(BATCH)]
+            for step in range(steps)
+        ],
+        ahead,
+    )
     waited_s, began = 0.0, 0.0
     for step in range(steps):
         asked = time.perf_counter()

@@ -1,8 +1,10 @@
-"""Trains a tiny model and waits in each step until a record of it is on storage; prints how long that took by its own stopwatch.
+"""Trains a tiny model and waits in each step until a record of it is on storage; prints how long
+that took by its own stopwatch.
 
-flushes.py HOW STEPS FOLDER     HOW: log, a line of a file; database, a row of a database of SQLite; checkpoint, the weights, in
+flushes.py HOW STEPS FOLDER HOW: log, a line of a file; database, a row of a database of SQLite;
+checkpoint, the weights, in
                                 every fourth step, by the usual way: a new file, fsync, rename, fsync of the folder
-"""
+"""  # noqa: E501
 
 import json
 import os
@@ -36,7 +38,10 @@ def main() -> None:
     database = sqlite3.connect(folder / "losses.db")
     database.execute("CREATE TABLE IF NOT EXISTS losses (step INTEGER, loss REAL)")
     took, began = 0.0, time.perf_counter()
-    loader = DataLoader(TensorDataset(torch.randn(num_steps * 32, 256), torch.randn(num_steps * 32, 1)), batch_size=32)
+    loader = DataLoader(
+        TensorDataset(torch.randn(num_steps * 32, 256), torch.randn(num_steps * 32, 1)),
+        batch_size=32,
+    )
     for step, (inputs, targets) in enumerate(loader):
         optimizer.zero_grad()
         loss = nn.functional.mse_loss(model(inputs), targets)

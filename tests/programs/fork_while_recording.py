@@ -1,6 +1,8 @@
-"""Forks again and again while threads record. Every child tries to record, then starts a recording of its own.
+"""Forks again and again while threads record. Every child tries to record, then starts a recording
+of its own.
 
-Arguments: SPOOL native|python CHILDREN; prints how many spans the parent made, and what each child's start gave.
+Arguments: SPOOL native|python CHILDREN; prints how many spans the parent made, and what each
+child's start gave.
 """
 
 import os

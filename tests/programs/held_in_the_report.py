@@ -1,4 +1,5 @@
-"""`ioprof` with the arguments given, which stays at the making of the report until there is a file "go on" beside it."""
+"""`ioprof` with the arguments given, which stays at the making of the report until there is a file
+"go on" beside it."""
 
 import sys
 import time

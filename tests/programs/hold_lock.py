@@ -26,7 +26,9 @@ def main():
 
 
 threading.Thread(
-    target=compute if sys.argv[1] == "hold" else time.sleep, args=() if sys.argv[1] == "hold" else (1000,), daemon=True
+    target=compute if sys.argv[1] == "hold" else time.sleep,
+    args=() if sys.argv[1] == "hold" else (1000,),
+    daemon=True,
 ).start()
 print("ready", flush=True)  # ready
 main()

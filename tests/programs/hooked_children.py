@@ -34,7 +34,9 @@ def main() -> None:
     if os.fork() == 0:
         os.execv("/bin/true", ["true"])  # a child that becomes another program leaves nothing
     os.wait()
-    subprocess.run([sys.executable, "-c", "import sys; assert 'PIL' not in sys.modules"], check=True)
+    subprocess.run(
+        [sys.executable, "-c", "import sys; assert 'PIL' not in sys.modules"], check=True
+    )
     subprocess.run(["/bin/true"], check=True, preexec_fn=lambda: None)
 
 

@@ -1,8 +1,10 @@
-"""Consumes loaders of all kinds, and writes down all that a hook might have changed: data, order, random states, errors.
+"""Consumes loaders of all kinds, and writes down all that a hook might have changed: data, order,
+random states, errors.
 
     python hooked_loaders.py OUT START_METHOD
 
-Items and batches leave spans of the user's own, so that who made what for whom is known without the hooks.
+Items and batches leave spans of the user's own, so that who made what for whom is known without the
+hooks.
 """
 
 import inspect
@@ -16,7 +18,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler, get_worker_info
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    SequentialSampler,
+    get_worker_info,
+)
 
 from ioprof import span
 
@@ -26,7 +35,8 @@ KNOWS_ORDER = "in_order" in inspect.signature(DataLoader).parameters
 """Whether batches may arrive as they are made: torch 2.6 and newer."""
 
 torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 0.2
-"""How long torch waits for a worker that does not end, 5 s by itself: one with loaders of its own waits for them four times."""
+"""How long torch waits for a worker that does not end, 5 s by itself: one with loaders of its own
+waits for them four times."""
 
 
 def item(mode: int, number: int) -> torch.Tensor:
@@ -87,15 +97,33 @@ def modes(method: str) -> Iterator[dict[str, Any]]:
         yield {"style": "map", "batching": "size", "workers": 2, "persistent": True}
         yield {"style": "stream", "batching": "size", "workers": 1, "persistent": True}
         return
-    every = {"style": ("map", "stream"), "batching": ("size", "sampler", "none"), "workers": (0, 1, 3), "persistent": (False, True)}
+    every = {
+        "style": ("map", "stream"),
+        "batching": ("size", "sampler", "none"),
+        "workers": (0, 1, 3),
+        "persistent": (False, True),
+    }
     for values in itertools.product(*every.values()):
         mode = dict(zip(every, values, strict=True))
         allowed = not mode["persistent"] or (mode["workers"] > 0 and mode["batching"] == "size")
         if allowed and not (mode["style"] == "stream" and mode["batching"] == "sampler"):
             yield mode
     if KNOWS_ORDER:
-        yield {"style": "map", "batching": "size", "workers": 3, "persistent": False, "in_order": False}
-    yield {"style": "map", "batching": "size", "workers": 2, "persistent": True, "timeout": 60, "leaves_after": 2}
+        yield {
+            "style": "map",
+            "batching": "size",
+            "workers": 3,
+            "persistent": False,
+            "in_order": False,
+        }
+    yield {
+        "style": "map",
+        "batching": "size",
+        "workers": 2,
+        "persistent": True,
+        "timeout": 60,
+        "leaves_after": 2,
+    }
     yield {"style": "map", "batching": "size", "workers": 2, "persistent": False, "leaves_after": 1}
     yield {"style": "fails", "batching": "size", "workers": 0, "persistent": False}
     yield {"style": "fails", "batching": "size", "workers": 2, "persistent": False}
@@ -105,7 +133,12 @@ def modes(method: str) -> Iterator[dict[str, Any]]:
 
 def loader(number: int, mode: dict[str, Any], method: str) -> DataLoader[torch.Tensor]:
     """The loader of a mode."""
-    kinds = {"map": Items, "stream": Stream, "nested": Nested, "fails": lambda number: Items(number, fails=True)}
+    kinds = {
+        "map": Items,
+        "stream": Stream,
+        "nested": Nested,
+        "fails": lambda number: Items(number, fails=True),
+    }
     batching: dict[str, Any] = {
         "size": {"batch_size": 3, "shuffle": mode["style"] == "map" or None, "collate_fn": stack},
         "sampler": {"batch_sampler": BatchSampler(SequentialSampler(range(ITEMS)), 4, True)},
@@ -153,7 +186,9 @@ def main() -> None:
         np.random.seed(number)
         torch.manual_seed(number)
         made = loader(number, mode, method)
-        epochs = [consume(number, made, mode.get("leaves_after")) for _ in range(mode.get("epochs", 2))]
+        epochs = [
+            consume(number, made, mode.get("leaves_after")) for _ in range(mode.get("epochs", 2))
+        ]
         if not mode.get("in_order", True):
             epochs = [sorted(epoch) for epoch in epochs]
         state = [random.random(), float(np.random.rand()), float(torch.rand(()))]
@@ -161,7 +196,11 @@ def main() -> None:
     if method == "fork":
         take_turns(
             [
-                loader(1000 + place, {"style": "map", "batching": "size", "workers": 1, "persistent": False}, method)
+                loader(
+                    1000 + place,
+                    {"style": "map", "batching": "size", "workers": 1, "persistent": False},
+                    method,
+                )
                 for place in (0, 1)
             ]
         )

@@ -1,6 +1,8 @@
-"""Loops on the CPU without a DataLoader, whose modules say by spans of their own when they compute; which loop is an argument.
+"""Loops on the CPU without a DataLoader, whose modules say by spans of their own when they compute;
+which loop is an argument.
 
-python hooked_modules.py train | inference | transforms | ways | watched | closure | clipped | penalty
+python hooked_modules.py train | inference | transforms | ways | watched | closure | clipped |
+penalty
 """
 
 import inspect
@@ -119,7 +121,8 @@ def clipped() -> None:
 
 
 def penalty() -> None:
-    """Asks for gradients of its input, which take 10 ms, as a part of the loss; prepares in between."""
+    """Asks for gradients of its input, which take 10 ms, as a part of the loss; prepares in
+    between."""
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
 
@@ -169,8 +172,16 @@ def ways() -> None:
         inspect.signature(call),
         nn.Sequential(nn.ReLU())(x).tolist(),
     )
-    print(len(inspect.getsource(call)), inspect.isfunction(call), pickle.loads(pickle.dumps(call)) is nn.Module._wrapped_call_impl)
-    print(sorted(vars(model)), len(pickle.dumps(model)), bool(torch.nn.modules.module._global_forward_hooks))
+    print(
+        len(inspect.getsource(call)),
+        inspect.isfunction(call),
+        pickle.loads(pickle.dumps(call)) is nn.Module._wrapped_call_impl,
+    )
+    print(
+        sorted(vars(model)),
+        len(pickle.dumps(model)),
+        bool(torch.nn.modules.module._global_forward_hooks),
+    )
 
     def step(x: torch.Tensor) -> torch.Tensor:
         y: torch.Tensor = model(x)
@@ -178,7 +189,9 @@ def ways() -> None:
 
     for function in (model, step):
         explained = torch._dynamo.explain(function)(x)
-        print(explained.graph_count, explained.graph_break_count, len(explained.out_guards or ()) > 0)
+        print(
+            explained.graph_count, explained.graph_break_count, len(explained.out_guards or ()) > 0
+        )
     torch._dynamo.reset()
     print(torch.compile(step, fullgraph=True, backend="eager")(x).tolist())
     print(torch.compile(model, fullgraph=True, backend="eager")(x).tolist())
@@ -186,7 +199,10 @@ def ways() -> None:
     print(model(x).tolist())
     model = Small().eval()
     print(torch.jit.script(model)(x).tolist(), torch.jit.trace(model, x)(x).tolist())
-    print([str(node.target) for node in torch.fx.symbolic_trace(model).graph.nodes], torch.nn.Module.__call__ is call)
+    print(
+        [str(node.target) for node in torch.fx.symbolic_trace(model).graph.nodes],
+        torch.nn.Module.__call__ is call,
+    )
     print([str(node.target) for node in torch.export.export(model, (x,)).graph.nodes])
     handle = model.register_forward_hook(lambda module, inputs, output: output * 2)
     print(model(x).tolist())

@@ -46,7 +46,11 @@ class Images(Dataset[torch.Tensor]):
 
     def __getitem__(self, number: int) -> torch.Tensor:
         with Image.open(self.paths[number % len(self.paths)]) as image:
-            return torch.from_numpy(np.asarray(image.crop((0, 0, 8, 8)).convert("RGB"))).float().mean((0, 1))
+            return (
+                torch.from_numpy(np.asarray(image.crop((0, 0, 8, 8)).convert("RGB")))
+                .float()
+                .mean((0, 1))
+            )
 
 
 def train(model: torch.nn.Module, loader: Any, optimizer: torch.optim.Optimizer) -> None:
@@ -61,7 +65,9 @@ def train(model: torch.nn.Module, loader: Any, optimizer: torch.optim.Optimizer)
 def parallel() -> None:
     """Two ranks, each with a worker; they also sum something by themselves, in two ways."""
     dist.init_process_group("gloo")
-    model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1)))
+    model = DistributedDataParallel(
+        torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1))
+    )
     data = Numbers(STEPS * 8)
     loader = DataLoader(data, batch_size=4, num_workers=1, sampler=DistributedSampler(data))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -96,9 +102,12 @@ def inference() -> None:
 
 
 def adversarial() -> None:
-    """Two optimizers that take turns, gradients of two batches for each step, and a look at other data every few steps."""
+    """Two optimizers that take turns, gradients of two batches for each step, and a look at other
+    data every few steps."""
     generator, critic = torch.nn.Linear(64, 64), torch.nn.Linear(64, 1)
-    first, second = (torch.optim.Adam(model.parameters(), lr=0.001) for model in (generator, critic))
+    first, second = (
+        torch.optim.Adam(model.parameters(), lr=0.001) for model in (generator, critic)
+    )
     validation = DataLoader(Numbers(4), batch_size=4)
     batches = iter(DataLoader(Numbers(STEPS * 8), batch_size=4))
     for step in range(STEPS):
@@ -124,7 +133,11 @@ def interrupted() -> None:
             return super().__getitem__(number)
 
     model = torch.nn.Linear(64, 1)
-    train(model, DataLoader(Slow(STEPS * 4), batch_size=4, num_workers=1), Descent(model.parameters(), lr=0.01))
+    train(
+        model,
+        DataLoader(Slow(STEPS * 4), batch_size=4, num_workers=1),
+        Descent(model.parameters(), lr=0.01),
+    )
 
 
 def dali() -> None:
@@ -141,9 +154,17 @@ def dali() -> None:
 
     model = torch.nn.Linear(64, 1)
     optimizer = Descent(model.parameters(), lr=0.01)
-    train(model, (batch[0]["data"] for batch in DALIGenericIterator([pipeline()], ["data"], size=STEPS * 4)), optimizer)
+    train(
+        model,
+        (batch[0]["data"] for batch in DALIGenericIterator([pipeline()], ["data"], size=STEPS * 4)),
+        optimizer,
+    )
     by_hand = pipeline()
-    train(model, (torch.from_numpy(np.asarray(by_hand.run()[0].as_array())) for _ in range(STEPS)), optimizer)
+    train(
+        model,
+        (torch.from_numpy(np.asarray(by_hand.run()[0].as_array())) for _ in range(STEPS)),
+        optimizer,
+    )
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""Stands for `ioprof`: the same, except that the spool, and what is known of the run when the job has ended, go to the folder of
-the first argument, and no run folder is made."""
+"""Stands for `ioprof`: the same, except that the spool, and what is known of the run when the job
+has ended, go to the folder of the first argument, and no run folder is made."""
 
 import json
 import os
@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ioprof.recording.pending_run import PendingRun  # imports no library: the process is copied later (`Fork`)
+from ioprof.recording.pending_run import (
+    PendingRun,
+)  # imports no library: the process is copied later (`Fork`)
 
 
 def keep(self: PendingRun, run: Any, storing: Any = None, complete: Any = None) -> NoReturn:

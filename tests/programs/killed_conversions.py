@@ -1,8 +1,10 @@
-"""Converts SOURCE again and again in FOLDER, killed at random instants, and prints as JSON what did not come out as undisturbed.
+"""Converts SOURCE again and again in FOLDER, killed at random instants, and prints as JSON what did
+not come out as undisturbed.
 
     killed_conversions.py SOURCE FOLDER KILLS SEED OPTIONS-AS-JSON
 
-Each conversion is a forked process; some are killed twice or three times on the way. The last one is left alone.
+Each conversion is a forked process; some are killed twice or three times on the way. The last one
+is left alone.
 """
 
 import json
@@ -32,7 +34,11 @@ def started(source: Path, destination: Path, options: ConvertOptions) -> int:
 
 
 def bytes_of(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 def killed(source: Path, destination: Path, options: ConvertOptions, seconds: float) -> bool:
@@ -48,7 +54,12 @@ def killed(source: Path, destination: Path, options: ConvertOptions, seconds: fl
 
 
 def main() -> None:
-    source, folder, kills, seed = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+    source, folder, kills, seed = (
+        Path(sys.argv[1]),
+        Path(sys.argv[2]),
+        int(sys.argv[3]),
+        int(sys.argv[4]),
+    )
     options = ConvertOptions(**json.loads(sys.argv[5]))
     chance = random.Random(seed)
     begun = time.perf_counter()
@@ -67,16 +78,22 @@ def main() -> None:
         journal = place / ".dataset.partial" / "journal"
         went_on += journal.exists() and journal.stat().st_size > 0
         if not (place / "dataset").exists():
-            code = os.waitstatus_to_exitcode(os.waitpid(started(source, place / "dataset", options), 0)[1])
+            code = os.waitstatus_to_exitcode(
+                os.waitpid(started(source, place / "dataset", options), 0)[1]
+            )
             wrong += [f"kill {num_killed}: exit code {code}"] if code else []
         found = bytes_of(place / "dataset")
-        digest = Dataset.load(place / "dataset").digest == json.loads(expected["dataset.json"])["digest"]
+        digest = (
+            Dataset.load(place / "dataset").digest == json.loads(expected["dataset.json"])["digest"]
+        )
         if not digest or not plan_verification(place / "dataset", workers=1).run().is_good:
             wrong.append(f"kill {num_killed}: another digest")
         if found.keys() != expected.keys() or (options.layout != "lmdb" and found != expected):
             wrong.append(f"kill {num_killed}: other files")
         shutil.rmtree(place)
-    print(json.dumps({"killed": num_killed, "went_on": went_on, "seconds": seconds, "wrong": wrong}))
+    print(
+        json.dumps({"killed": num_killed, "went_on": went_on, "seconds": seconds, "wrong": wrong})
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Writes a run folder, or writes it again, and kills itself instead of the rename with a given number: SOURCE FOLDER NUMBER."""
+"""Writes a run folder, or writes it again, and kills itself instead of the rename with a given
+number: SOURCE FOLDER NUMBER."""
 
 import os
 import signal

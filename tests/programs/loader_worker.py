@@ -1,4 +1,5 @@
-"""A child of multiprocessing that records and ends as a DataLoader worker does. Arguments: SPOOL native|python fork|spawn."""
+"""A child of multiprocessing that records and ends as a DataLoader worker does. Arguments: SPOOL
+native|python fork|spawn."""
 
 import multiprocessing
 import sys

@@ -1,5 +1,6 @@
-"""Makes the data that `ways_of_reading.py` reads. Arguments: FOLDER WAYS... Prints the ways whose data was made;
-those whose library is missing are left out. A way without a format of its own reads random bytes.
+"""Makes the data that `ways_of_reading.py` reads. Arguments: FOLDER WAYS... Prints the ways whose
+data was made; those whose library is missing are left out. A way without a format of its own reads
+random bytes.
 """
 
 import os
@@ -50,7 +51,9 @@ def make_zarr(path: Path) -> None:
     import zarr
 
     data = np.frombuffer(random_bytes(), np.uint8).reshape(-1, 64 << 10)
-    array = zarr.create_array(str(path), shape=data.shape, chunks=(16, 64 << 10), dtype=data.dtype, compressors=None)
+    array = zarr.create_array(
+        str(path), shape=data.shape, chunks=(16, 64 << 10), dtype=data.dtype, compressors=None
+    )
     array[:] = data
 
 
@@ -64,7 +67,10 @@ def make_safetensors(path: Path) -> None:
 def make_lmdb(path: Path) -> None:
     import lmdb
 
-    with lmdb.open(str(path), subdir=False, map_size=4 * SIZE) as environment, environment.begin(write=True) as transaction:
+    with (
+        lmdb.open(str(path), subdir=False, map_size=4 * SIZE) as environment,
+        environment.begin(write=True) as transaction,
+    ):
         for number, row in enumerate(rows(SIZE // 60_000, 60_000)):
             transaction.put(b"%08d" % number, row)
 
@@ -92,11 +98,11 @@ def make_library(path: Path) -> None:
     """A library with 12 MB of data, of which functions read each page."""
     source = path.with_name("shared_library.c")
     source.write_text(
-        f"__attribute__((used)) const unsigned char data[{SIZE}] = {{1, [{SIZE - 1}] = 1}};\n"
-        f"long read_all(void) {{ volatile const unsigned char *p = data; long sum = 0;\n"
-        f"for (long i = 0; i < {SIZE}; i += 4096) sum += p[i]; return sum; }}\n"
-        "long read_part(long start, long size) { volatile const unsigned char *p = data + start; long sum = 0;\n"
-        "for (long i = 0; i < size; i += 4096) sum += p[i]; return sum; }\n"
+        f"__attribute__((used)) const unsigned char data[{SIZE}] = {{1, [{SIZE - 1}] = 1}};\nlong"
+        " read_all(void) { volatile const unsigned char *p = data; long sum = 0;\nfor (long i ="
+        f" 0; i < {SIZE}; i += 4096) sum += p[i]; return sum; }}\nlong read_part(long start, long"
+        " size) { volatile const unsigned char *p = data + start; long sum = 0;\nfor (long i = 0;"
+        " i < size; i += 4096) sum += p[i]; return sum; }\n"
     )
     subprocess.run(["cc", "-shared", "-fPIC", "-o", path, source], check=True)
     with open(path, "r+b") as file:  # pages of zeros may be holes, which no device delivers
@@ -105,10 +111,17 @@ def make_library(path: Path) -> None:
 
 
 MAKE: dict[str, Callable[[Path], None]] = {
-    "arrow": make_arrow, "parquet": make_parquet, "hdf5": make_hdf5, "zarr": make_zarr, "safetensors": make_safetensors,
-    "lmdb_in_order": make_lmdb, "lmdb_at_random": make_lmdb, "litdata": make_litdata, "mds": make_mds,
+    "arrow": make_arrow,
+    "parquet": make_parquet,
+    "hdf5": make_hdf5,
+    "zarr": make_zarr,
+    "safetensors": make_safetensors,
+    "lmdb_in_order": make_lmdb,
+    "lmdb_at_random": make_lmdb,
+    "litdata": make_litdata,
+    "mds": make_mds,
     "shared_library": make_library,
-}  # fmt: skip
+}
 
 if __name__ == "__main__":
     for way in sys.argv[2:]:

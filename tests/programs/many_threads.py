@@ -1,4 +1,5 @@
-"""Threads that record. Arguments: SPOOL native|python THREADS SPANS AT_ONCE; prints the thread ids in the order of their step."""
+"""Threads that record. Arguments: SPOOL native|python THREADS SPANS AT_ONCE; prints the thread ids
+in the order of their step."""
 
 import sys
 import threading
@@ -22,7 +23,10 @@ if sys.argv[2] == "python":
     recorder._native = None
 recorder.start(Path(sys.argv[1]))
 for first in range(0, num_threads, at_once):
-    group = [threading.Thread(target=record, args=(number, num_spans)) for number in range(first, first + at_once)]
+    group = [
+        threading.Thread(target=record, args=(number, num_spans))
+        for number in range(first, first + at_once)
+    ]
     for thread in group:
         thread.start()
     for thread in group:

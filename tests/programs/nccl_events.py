@@ -28,14 +28,26 @@ def load(library: str) -> bool:
     return bool(calls.nccl_load(os.environ["NCCL_PROFILER_PLUGIN"].encode(), version))
 
 
-def open_communicator(hash_: int = 0xABC, name: bytes = b"group", ranks: int = 4, rank: int = 3) -> Any:
+def open_communicator(
+    hash_: int = 0xABC, name: bytes = b"group", ranks: int = 4, rank: int = 3
+) -> Any:
     return ctypes.c_void_p(calls.nccl_open(ctypes.c_uint64(hash_), name, ranks, rank))
 
 
-def enqueue(communicator: Any, function: str = "AllReduce", count: int = 10, datatype: str = "ncclFloat32", **more: Any) -> Any:
+def enqueue(
+    communicator: Any,
+    function: str = "AllReduce",
+    count: int = 10,
+    datatype: str = "ncclFloat32",
+    **more: Any,
+) -> Any:
     words = function.encode(), ctypes.c_size_t(count), datatype.encode()
     kept.append(words)  # the plugin and its caller keep pointers
-    numbers = more.get("peer", -1), ctypes.c_uint64(more.get("sequence", 0)), int(more.get("captured", False))
+    numbers = (
+        more.get("peer", -1),
+        ctypes.c_uint64(more.get("sequence", 0)),
+        int(more.get("captured", False)),
+    )
     return ctypes.c_void_p(calls.nccl_enqueue(communicator, *words, *numbers))
 
 
@@ -66,9 +78,14 @@ def one_of_each() -> Any:
     """Every function once, with another type each."""
     communicator = open_communicator()
     kinds = [
-        ("Broadcast", "ncclInt8", 1), ("Reduce", "Unknown", 1), ("AllGather", "ncclInt32", 4), ("ReduceScatter", "ncclFloat16", 2),
-        ("AllReduce", "ncclBfloat16", 2), ("Send", "ncclFloat64", 8), ("Recv", "ncclFloat32", 4),
-    ]  # fmt: skip
+        ("Broadcast", "ncclInt8", 1),
+        ("Reduce", "Unknown", 1),
+        ("AllGather", "ncclInt32", 4),
+        ("ReduceScatter", "ncclFloat16", 2),
+        ("AllReduce", "ncclBfloat16", 2),
+        ("Send", "ncclFloat64", 8),
+        ("Recv", "ncclFloat32", 4),
+    ]
     for number, (function, datatype, _) in enumerate(kinds):
         run(enqueue(communicator, function, 100 + number, datatype, peer=1, sequence=number))
     calls.nccl_close(communicator)
@@ -86,7 +103,8 @@ def many_communicators() -> Any:
 
 
 def out_of_order() -> Any:
-    """Operations of two communicators overlap; channels begin late, and end in another order than they began."""
+    """Operations of two communicators overlap; channels begin late, and end in another order than
+    they began."""
     first, second = open_communicator(1), open_communicator(2)
     one, two = enqueue(first), enqueue(second)
     calls.nccl_start_channel(two, 0, timer())
@@ -103,7 +121,8 @@ def out_of_order() -> Any:
 
 
 def aborted() -> Any:
-    """A communicator is destroyed while one operation has begun and another has not. Events of both follow."""
+    """A communicator is destroyed while one operation has begun and another has not. Events of both
+    follow."""
     communicator, other = open_communicator(1), open_communicator(2)
     begun, waiting = enqueue(communicator), enqueue(communicator)
     calls.nccl_start_channel(begun, 0, timer())
@@ -154,7 +173,8 @@ def unloaded() -> Any:
 
 
 def of_another_process() -> Any:
-    """A proxy thread reports an operation of another process (PXN), whose handle means nothing here."""
+    """A proxy thread reports an operation of another process (PXN), whose handle means nothing
+    here."""
     communicator = open_communicator()
     operation = enqueue(communicator)
     calls.nccl_start_proxy(operation, os.getppid())
@@ -227,10 +247,23 @@ def mask() -> Any:
 SCENARIOS: Final[dict[str, Callable[[], Any]]] = {
     each.__name__: each
     for each in (
-        one_of_each, many_communicators, out_of_order, aborted, killed, forked, unloaded, of_another_process, too_many, graph,
-        copies, large, point_to_point, ticks, mask,
+        one_of_each,
+        many_communicators,
+        out_of_order,
+        aborted,
+        killed,
+        forked,
+        unloaded,
+        of_another_process,
+        too_many,
+        graph,
+        copies,
+        large,
+        point_to_point,
+        ticks,
+        mask,
     )
-}  # fmt: skip
+}
 
 if __name__ == "__main__":
     version = int(sys.argv[2])

@@ -1,8 +1,10 @@
-"""Two ranks that call the profiler plugin as NCCL does, with a timeline that they measure themselves.
+"""Two ranks that call the profiler plugin as NCCL does, with a timeline that they measure
+themselves.
 
-Arguments: LIBRARY (of nccl_calls.c), VERSION of the interface, STEPS, MILLISECONDS by which rank 1 is late; `compute`: the device
-computes, and that is recorded; `own`: the job records its collectives too. Prints per rank and step: arrival, arrival of
-the last rank, end of the transfer; CLOCK_MONOTONIC in ns.
+Arguments: LIBRARY (of nccl_calls.c), VERSION of the interface, STEPS, MILLISECONDS by which rank 1
+is late; `compute`: the device computes, and that is recorded; `own`: the job records its
+collectives too. Prints per rank and step: arrival, arrival of the last rank, end of the transfer;
+CLOCK_MONOTONIC in ns.
 """
 
 import ctypes
@@ -31,14 +33,24 @@ class Nccl:
     def __init__(self, library: str, version: int, rank: int, ranks: int) -> None:
         self.calls = ctypes.CDLL(library)
         self.calls.nccl_open.restype = self.calls.nccl_enqueue.restype = ctypes.c_void_p
-        self.is_loaded = bool(self.calls.nccl_load(os.environ["NCCL_PROFILER_PLUGIN"].encode(), version))
+        self.is_loaded = bool(
+            self.calls.nccl_load(os.environ["NCCL_PROFILER_PLUGIN"].encode(), version)
+        )
         self.version = version
-        self.communicator = ctypes.c_void_p(self.calls.nccl_open(ctypes.c_uint64(0xFEED), b"world", ranks, rank))
+        self.communicator = ctypes.c_void_p(
+            self.calls.nccl_open(ctypes.c_uint64(0xFEED), b"world", ranks, rank)
+        )
 
     def enqueue(self, sequence: int) -> Any:
         return ctypes.c_void_p(
             self.calls.nccl_enqueue(
-                self.communicator, b"AllReduce", ctypes.c_size_t(ELEMENTS), b"ncclFloat32", 0, ctypes.c_uint64(sequence), 0
+                self.communicator,
+                b"AllReduce",
+                ctypes.c_size_t(ELEMENTS),
+                b"ncclFloat32",
+                0,
+                ctypes.c_uint64(sequence),
+                0,
             )
         )
 
@@ -58,7 +70,9 @@ class Nccl:
         self.calls.nccl_free(operation)
 
 
-def step(nccl: Nccl, rank: int, number: int, late_s: float, together: Any, with_compute: bool) -> list[int]:
+def step(
+    nccl: Nccl, rank: int, number: int, late_s: float, together: Any, with_compute: bool
+) -> list[int]:
     """One step: computation, on rank 1 a delay by Python, and the exchange."""
     start_ns = time.monotonic_ns()
     time.sleep(COMPUTE_S)
@@ -80,7 +94,15 @@ def step(nccl: Nccl, rank: int, number: int, late_s: float, together: Any, with_
     return [rank, number, arrived_ns, complete_ns, ended_ns]
 
 
-def train(rank: int, library: str, version: int, steps: int, late_s: float, with_compute: bool, together: Any) -> None:
+def train(
+    rank: int,
+    library: str,
+    version: int,
+    steps: int,
+    late_s: float,
+    with_compute: bool,
+    together: Any,
+) -> None:
     """One rank."""
     nccl = Nccl(library, version, rank, 2)
     assert nccl.is_loaded
@@ -89,14 +111,23 @@ def train(rank: int, library: str, version: int, steps: int, late_s: float, with
     manual.begin_steps()
     rows = [step(nccl, rank, number, late_s, together, with_compute) for number in range(steps)]
     nccl.calls.nccl_close(nccl.communicator)
-    sys.stdout.write("".join(f"{json.dumps(row)}\n" for row in rows))  # at once: the other rank writes too
+    sys.stdout.write(
+        "".join(f"{json.dumps(row)}\n" for row in rows)
+    )  # at once: the other rank writes too
     sys.stdout.flush()
 
 
 if __name__ == "__main__":
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(2)
-    arguments = (sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]) / 1e3, "compute" in sys.argv[5:], barrier)
+    arguments = (
+        sys.argv[1],
+        int(sys.argv[2]),
+        int(sys.argv[3]),
+        float(sys.argv[4]) / 1e3,
+        "compute" in sys.argv[5:],
+        barrier,
+    )
     ranks = []
     for number in range(2):
         os.environ |= {"RANK": str(number), "WORLD_SIZE": "2"}

@@ -1,6 +1,8 @@
-"""Records until the file system, or the limit on file sizes, has no room, then goes on. Arguments: SPOOL native|python SPANS LIMIT.
+"""Records until the file system, or the limit on file sizes, has no room, then goes on. Arguments:
+SPOOL native|python SPANS LIMIT.
 
-LIMIT is the largest size of a file in bytes, or -1. SIGXFSZ has its default, deadly, meaning. Prints the spans that were lost.
+LIMIT is the largest size of a file in bytes, or -1. SIGXFSZ has its default, deadly, meaning.
+Prints the spans that were lost.
 """
 
 import resource

@@ -1,7 +1,9 @@
-"""A training script with a loader that is not torch's DataLoader: images of a tree, a small network on the CPU.
+"""A training script with a loader that is not torch's DataLoader: images of a tree, a small network
+on the CPU.
 
-Arguments: LOADER TREE STEPS [MILLISECONDS]. LOADER is a function below; every image is transformed for that many milliseconds.
-Prints a digest of all batches in their order, the last loss and the state of all random number generators.
+Arguments: LOADER TREE STEPS [MILLISECONDS]. LOADER is a function below; every image is transformed
+for that many milliseconds. Prints a digest of all batches in their order, the last loss and the
+state of all random number generators.
 """
 
 import hashlib
@@ -48,7 +50,10 @@ def load_batch(paths: list[Path], milliseconds: float) -> torch.Tensor:
 def batches_of(paths: list[Path]) -> list[list[Path]]:
     """The paths of the batches of an epoch, in a random order."""
     order = torch.randperm(len(paths)).tolist()
-    return [[paths[number] for number in order[start : start + BATCH]] for start in range(0, len(order) - BATCH + 1, BATCH)]
+    return [
+        [paths[number] for number in order[start : start + BATCH]]
+        for start in range(0, len(order) - BATCH + 1, BATCH)
+    ]
 
 
 class Images(torch.utils.data.Dataset[torch.Tensor]):
@@ -82,7 +87,11 @@ class SlowSampler(torch.utils.data.Sampler[int]):
 def sampler(paths: list[Path], milliseconds: float) -> Iterable[torch.Tensor]:
     """torch's DataLoader, with a slow sampler."""
     loader = torch.utils.data.DataLoader(
-        Images(paths, milliseconds), BATCH, sampler=SlowSampler(len(paths)), num_workers=1, persistent_workers=True
+        Images(paths, milliseconds),
+        BATCH,
+        sampler=SlowSampler(len(paths)),
+        num_workers=1,
+        persistent_workers=True,
     )
     return endless(lambda: iter(loader))
 
@@ -92,7 +101,12 @@ def stateful(paths: list[Path], milliseconds: float, workers: int = 1) -> Iterab
     from torchdata.stateful_dataloader import StatefulDataLoader
 
     loader = StatefulDataLoader(
-        Images(paths, milliseconds), BATCH, shuffle=True, num_workers=workers, persistent_workers=workers > 0, drop_last=True
+        Images(paths, milliseconds),
+        BATCH,
+        shuffle=True,
+        num_workers=workers,
+        persistent_workers=workers > 0,
+        drop_last=True,
     )
     while True:
         yield from loader
@@ -108,7 +122,11 @@ def spdl(paths: list[Path], milliseconds: float) -> Iterable[torch.Tensor]:
 
     while True:
         builder = PipelineBuilder().add_source(batches_of(paths))
-        builder.pipe(partial(load_batch, milliseconds=milliseconds), concurrency=THREADS, output_order="input")
+        builder.pipe(
+            partial(load_batch, milliseconds=milliseconds),
+            concurrency=THREADS,
+            output_order="input",
+        )
         pipeline = builder.add_sink(2).build(num_threads=THREADS)
         with pipeline.auto_stop():
             yield from pipeline
@@ -120,8 +138,15 @@ def spdl_stages(paths: list[Path], milliseconds: float) -> Iterable[torch.Tensor
 
     while True:
         builder = PipelineBuilder().add_source(itertools.chain.from_iterable(batches_of(paths)))
-        builder.pipe(partial(load, milliseconds=milliseconds), concurrency=THREADS, output_order="input")
-        pipeline = builder.aggregate(BATCH, drop_last=True).pipe(torch.stack).add_sink(2).build(num_threads=THREADS)
+        builder.pipe(
+            partial(load, milliseconds=milliseconds), concurrency=THREADS, output_order="input"
+        )
+        pipeline = (
+            builder.aggregate(BATCH, drop_last=True)
+            .pipe(torch.stack)
+            .add_sink(2)
+            .build(num_threads=THREADS)
+        )
         with pipeline.auto_stop():
             yield from pipeline
 
@@ -132,7 +157,9 @@ def spdl_source(paths: list[Path], milliseconds: float, seed: int) -> Any:
 
     torch.manual_seed(seed)
     builder = PipelineBuilder().add_source(batches_of(paths))
-    builder.pipe(partial(load_batch, milliseconds=milliseconds), concurrency=THREADS, output_order="input")
+    builder.pipe(
+        partial(load_batch, milliseconds=milliseconds), concurrency=THREADS, output_order="input"
+    )
     return builder.add_sink(2).get_config()
 
 
@@ -141,7 +168,9 @@ def spdl_process(paths: list[Path], milliseconds: float) -> Iterable[torch.Tenso
     from spdl.pipeline import run_pipeline_in_subprocess
 
     config = spdl_source(paths, milliseconds, 0)
-    items: Iterable[torch.Tensor] = run_pipeline_in_subprocess(config, num_threads=THREADS, mp_context="forkserver")
+    items: Iterable[torch.Tensor] = run_pipeline_in_subprocess(
+        config, num_threads=THREADS, mp_context="forkserver"
+    )
     return endless(lambda: iter(items))
 
 
@@ -168,13 +197,17 @@ def processes_unordered(paths: list[Path], milliseconds: float) -> Iterable[torc
     """Batches as they come; one process, so that the order is known."""
     with multiprocessing.Pool(1) as made:
         while True:
-            yield from made.imap_unordered(partial(load_batch, milliseconds=milliseconds), batches_of(paths))
+            yield from made.imap_unordered(
+                partial(load_batch, milliseconds=milliseconds), batches_of(paths)
+            )
 
 
 def processes_asked(paths: list[Path], milliseconds: float) -> Iterable[torch.Tensor]:
     """A job of the pool for each batch, two ahead."""
     with multiprocessing.Pool(THREADS) as made:
-        asked = [made.apply_async(load_batch, (batch, milliseconds)) for batch in batches_of(paths)[:2]]
+        asked = [
+            made.apply_async(load_batch, (batch, milliseconds)) for batch in batches_of(paths)[:2]
+        ]
         for batch in itertools.chain.from_iterable(batches_of(paths) for _ in range(20)):
             yield asked.pop(0).get()
             asked.append(made.apply_async(load_batch, (batch, milliseconds)))
@@ -183,7 +216,9 @@ def processes_asked(paths: list[Path], milliseconds: float) -> Iterable[torch.Te
 def threads(paths: list[Path], milliseconds: float) -> Iterable[torch.Tensor]:
     """A thread that fills a queue."""
     ready: queue.Queue[torch.Tensor] = queue.Queue(2)
-    order: list[list[Path]] = list(itertools.islice(itertools.chain.from_iterable(batches_of(paths) for _ in range(20)), 200))
+    order: list[list[Path]] = list(
+        itertools.islice(itertools.chain.from_iterable(batches_of(paths) for _ in range(20)), 200)
+    )
 
     ends = threading.Event()
 
@@ -201,12 +236,16 @@ def threads(paths: list[Path], milliseconds: float) -> Iterable[torch.Tensor]:
             yield ready.get()
     finally:
         ends.set()
-        maker.join(0.5)  # the interpreter's end would abort a thread in torch's C++; one that waits in put() may stay
+        maker.join(
+            0.5
+        )  # the interpreter's end would abort a thread in torch's C++; one that waits in put() may stay  # noqa: E501
 
 
 def own(paths: list[Path], milliseconds: float) -> Iterable[torch.Tensor]:
     """A generator of one's own, which the script wraps."""
-    return ioprof.batches(endless(lambda: (load_batch(batch, milliseconds) for batch in batches_of(paths))))
+    return ioprof.batches(
+        endless(lambda: (load_batch(batch, milliseconds) for batch in batches_of(paths)))
+    )
 
 
 def dali_dynamic(paths: list[Path], milliseconds: float) -> Iterable[torch.Tensor]:
@@ -234,7 +273,9 @@ def main() -> None:
     np.random.seed(2)
     torch.manual_seed(3)
     torch.set_num_threads(1)
-    model = nn.Sequential(nn.Conv2d(3, 8, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2))
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2)
+    )
     optimizer = Descent(model.parameters(), 0.1)
     digest = hashlib.sha256()
     batches = globals()[name](sorted(Path(root).glob("*/*.JPEG")), float(rest[0]) if rest else 0.0)
@@ -244,8 +285,14 @@ def main() -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    states = random.getstate(), np.random.get_state()[1].tobytes(), torch.get_rng_state().numpy().tobytes()
-    print(digest.hexdigest(), f"{loss.item():.9f}", hashlib.sha256(repr(states).encode()).hexdigest())
+    states = (
+        random.getstate(),
+        np.random.get_state()[1].tobytes(),
+        torch.get_rng_state().numpy().tobytes(),
+    )
+    print(
+        digest.hexdigest(), f"{loss.item():.9f}", hashlib.sha256(repr(states).encode()).hexdigest()
+    )
 
 
 if __name__ == "__main__":

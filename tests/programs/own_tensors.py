@@ -1,6 +1,8 @@
-"""Trains a tiny model, with work of its own of which the place is known; prints how long that took by its own stopwatch.
+"""Trains a tiny model, with work of its own of which the place is known; prints how long that took
+by its own stopwatch.
 
-own_tensors.py WHAT STEPS     WHAT: negatives, a search in the loop by functions of tensors; shards, of which one worker of two has
+own_tensors.py WHAT STEPS WHAT: negatives, a search in the loop by functions of tensors; shards, of
+which one worker of two has
                               nine of ten, and Python for each sample
 """
 
@@ -48,7 +50,9 @@ def main() -> None:
     """Train."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.ReLU(), torch.nn.Linear(WIDTH, WIDTH))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(WIDTH, WIDTH), torch.nn.ReLU(), torch.nn.Linear(WIDTH, WIDTH)
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     bank, searched_s, began = torch.randn(20_000, WIDTH), 0.0, time.perf_counter()
     for batch in DataLoader(Samples(), BATCH, num_workers=2 if what == "shards" else 0):
@@ -62,7 +66,9 @@ def main() -> None:
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-    print(json.dumps({"what": what, "loop_s": time.perf_counter() - began, "searched_s": searched_s}))
+    print(
+        json.dumps({"what": what, "loop_s": time.perf_counter() - began, "searched_s": searched_s})
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""Reads blocks of a file at a steady rate, and writes when it ended: FILE READS_PER_S SECONDS END [--workers N].
+"""Reads blocks of a file at a steady rate, and writes when it ended: FILE READS_PER_S SECONDS END
+[--workers N].
 
-Without workers the main thread reads. With workers it is a training loop whose DataLoader reads: 500 reads per batch. END is a file
-that gets CLOCK_MONOTONIC at the end, in nanoseconds, and the number of reads.
+Without workers the main thread reads. With workers it is a training loop whose DataLoader reads:
+500 reads per batch. END is a file that gets CLOCK_MONOTONIC at the end, in nanoseconds, and the
+number of reads.
 """
 
 import argparse
@@ -17,7 +19,10 @@ def read_for(descriptor: int, reads: int, reads_per_s: float, begin_s: float) ->
     """Read that often; the read of number n is not made before `begin_s` + n / `reads_per_s`."""
     for number in range(reads):
         os.pread(descriptor, BLOCK, number % 1000 * BLOCK)
-        if number % 100 == 99 and (ahead_s := begin_s + number / reads_per_s - time.monotonic()) > 0:
+        if (
+            number % 100 == 99
+            and (ahead_s := begin_s + number / reads_per_s - time.monotonic()) > 0
+        ):
             time.sleep(ahead_s)
 
 

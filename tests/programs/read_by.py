@@ -1,7 +1,9 @@
-"""Reads all of a dataset by somebody's library, and prints the bytes that it handed out. Arguments: HOW PATH.
+"""Reads all of a dataset by somebody's library, and prints the bytes that it handed out. Arguments:
+HOW PATH.
 
-HOW: spawn, persistent (torch's DataLoader on an image tree, one epoch and two), dali, dali-mmap (an image tree), webdataset (a
-folder of tars), h5py, parquet (a folder of one such file), lmdb (an environment).
+HOW: spawn, persistent (torch's DataLoader on an image tree, one epoch and two), dali, dali-mmap (an
+image tree), webdataset (a folder of tars), h5py, parquet (a folder of one such file), lmdb (an
+environment).
 """
 
 import sys
@@ -27,7 +29,9 @@ def by_loader() -> int:
     """Two workers: one epoch of spawned ones, two of those that stay."""
     from torch.utils.data import DataLoader
 
-    started = {"multiprocessing_context": "spawn"} if HOW == "spawn" else {"persistent_workers": True}
+    started = (
+        {"multiprocessing_context": "spawn"} if HOW == "spawn" else {"persistent_workers": True}
+    )
     loader = DataLoader(Files(PATH), batch_size=4, num_workers=2, **started)
     return sum(int(lengths.sum()) for _ in range(1 if HOW == "spawn" else 2) for lengths in loader)
 
@@ -38,7 +42,9 @@ def by_dali() -> int:
 
     pipeline = dali.Pipeline(batch_size=1, num_threads=1, device_id=None)
     with pipeline:
-        pipeline.set_outputs(*dali.fn.readers.file(file_root=str(PATH), name="files", dont_use_mmap=HOW == "dali"))
+        pipeline.set_outputs(
+            *dali.fn.readers.file(file_root=str(PATH), name="files", dont_use_mmap=HOW == "dali")
+        )
     pipeline.build()
     return sum(pipeline.run()[0].at(0).nbytes for _ in range(pipeline.epoch_size("files")))
 
@@ -71,7 +77,10 @@ def by_lmdb() -> int:
     """Every value, through the map."""
     import lmdb
 
-    with lmdb.open(str(PATH), readonly=True, lock=False, readahead=False) as environment, environment.begin() as transaction:
+    with (
+        lmdb.open(str(PATH), readonly=True, lock=False, readahead=False) as environment,
+        environment.begin() as transaction,
+    ):
         return sum(len(value) for _, value in transaction.cursor())
 
 

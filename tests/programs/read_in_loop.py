@@ -1,6 +1,8 @@
-"""A training loop that reads its samples itself, with no loader: random records of one file, a small network on the CPU.
+"""A training loop that reads its samples itself, with no loader: random records of one file, a
+small network on the CPU.
 
-Arguments: FILE STEPS. Prints the seconds in its own reads, the seconds of the loop, and the last loss.
+Arguments: FILE STEPS. Prints the seconds in its own reads, the seconds of the loop, and the last
+loss.
 """
 
 import os
@@ -28,9 +30,16 @@ if __name__ == "__main__":
     reading = 0.0
     for _ in range(int(sys.argv[2])):
         start = time.perf_counter()
-        records = [os.pread(file, RECORD_BYTES, places.pop() * RECORD_BYTES) for _ in range(RECORDS)]
+        records = [
+            os.pread(file, RECORD_BYTES, places.pop() * RECORD_BYTES) for _ in range(RECORDS)
+        ]
         reading += time.perf_counter() - start
-        samples = torch.frombuffer(bytearray(b"".join(records)), dtype=torch.int32).view(RECORDS, -1).float() / 2**31
+        samples = (
+            torch.frombuffer(bytearray(b"".join(records)), dtype=torch.int32)
+            .view(RECORDS, -1)
+            .float()
+            / 2**31
+        )
         loss = nn.functional.cross_entropy(model(samples), torch.arange(RECORDS) % 2)
         optimizer.zero_grad()
         loss.backward()

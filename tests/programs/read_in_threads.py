@@ -1,7 +1,9 @@
-"""A training loop that takes its samples from a pool of threads, with no loader: they read and decode, it waits for the results.
+"""A training loop that takes its samples from a pool of threads, with no loader: they read and
+decode, it waits for the results.
 
-Arguments: TREE STEPS AHEAD BUSY_MS. AHEAD is how many batches are submitted before they are used, BUSY_MS the time that the loop
-itself runs Python in each step. Prints the seconds of waiting for results, the seconds of the loop, and the last loss.
+Arguments: TREE STEPS AHEAD BUSY_MS. AHEAD is how many batches are submitted before they are used,
+BUSY_MS the time that the loop itself runs Python in each step. Prints the seconds of waiting for
+results, the seconds of the loop, and the last loss.
 """
 
 import sys
@@ -22,14 +24,25 @@ BATCH = 4
 def load(path: Path) -> torch.Tensor:
     """The corner of an image."""
     with Image.open(path) as image:
-        return torch.from_numpy(np.asarray(image.convert("RGB"))[:64, :64].copy()).permute(2, 0, 1).float() / 255
+        return (
+            torch.from_numpy(np.asarray(image.convert("RGB"))[:64, :64].copy())
+            .permute(2, 0, 1)
+            .float()
+            / 255
+        )
 
 
 if __name__ == "__main__":
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    paths, steps, ahead = sorted(Path(sys.argv[1]).glob("*/*.JPEG")), int(sys.argv[2]), int(sys.argv[3])
-    model = nn.Sequential(nn.Conv2d(3, 8, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2))
+    paths, steps, ahead = (
+        sorted(Path(sys.argv[1]).glob("*/*.JPEG")),
+        int(sys.argv[2]),
+        int(sys.argv[3]),
+    )
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2)
+    )
     optimizer = Descent(model.parameters(), 0.1)
     batches: deque[list[Future[torch.Tensor]]] = deque()
     began = time.perf_counter()
@@ -38,7 +51,12 @@ if __name__ == "__main__":
         for step in range(steps):
             while submitted < min(step + 1 + ahead, steps):
                 first = submitted * BATCH
-                batches.append([pool.submit(load, paths[place % len(paths)]) for place in range(first, first + BATCH)])
+                batches.append(
+                    [
+                        pool.submit(load, paths[place % len(paths)])
+                        for place in range(first, first + BATCH)
+                    ]
+                )
                 submitted += 1
             start = time.perf_counter()
             images = [future.result() for future in batches.popleft()]

@@ -1,4 +1,5 @@
-"""A job that gets every value of an LMDB environment, without readahead. Argument: PATH. Prints its major faults meanwhile."""
+"""A job that gets every value of an LMDB environment, without readahead. Argument: PATH. Prints its
+major faults meanwhile."""
 
 import resource
 import sys
@@ -17,7 +18,9 @@ def read(path: str) -> str:
     return f"{faults} {sum(map(len, values))}"
 
 
-with tempfile.TemporaryDirectory() as folder:  # so that the code of LMDB, too, is in memory when faults are counted
+with (
+    tempfile.TemporaryDirectory() as folder
+):  # so that the code of LMDB, too, is in memory when faults are counted
     with lmdb.open(folder) as environment, environment.begin(write=True) as transaction:
         transaction.put(b"%08d" % 0, bytes(5000))
     read(folder)

@@ -1,4 +1,5 @@
-"""Reads a file COUNT times in calls of SIZE bytes, says so, and waits for a line on standard input. Arguments: FILE SIZE COUNT."""
+"""Reads a file COUNT times in calls of SIZE bytes, says so, and waits for a line on standard input.
+Arguments: FILE SIZE COUNT."""
 
 import os
 import sys

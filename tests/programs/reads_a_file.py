@@ -1,4 +1,5 @@
-"""Reads a file, and copies what its spool has as text to a folder: `python reads_a_file.py FILE FOLDER ...`."""
+"""Reads a file, and copies what its spool has as text to a folder:
+`python reads_a_file.py FILE FOLDER ...`."""
 
 import os
 import shutil

@@ -1,4 +1,5 @@
-"""Receive what a server or another program sends, in a way that is given: WAY SOURCE. Prints bytes and seconds that it waited."""
+"""Receive what a server or another program sends, in a way that is given: WAY SOURCE. Prints bytes
+and seconds that it waited."""
 
 import asyncio
 import http.client
@@ -104,9 +105,19 @@ def _standard_input(_: str) -> int:
 
 
 WAYS: dict[str, Callable[[str], int]] = {
-    "urllib": _urllib, "http.client": _http_client, "asyncio": _asyncio, "requests": _requests, "select": _select, "tls": _tls,
-    "objects": _objects, "unix": _unix, "pipe": _pipe, "popen": _popen, "fifo": _fifo, "stdin": _standard_input,
-}  # fmt: skip
+    "urllib": _urllib,
+    "http.client": _http_client,
+    "asyncio": _asyncio,
+    "requests": _requests,
+    "select": _select,
+    "tls": _tls,
+    "objects": _objects,
+    "unix": _unix,
+    "pipe": _pipe,
+    "popen": _popen,
+    "fifo": _fifo,
+    "stdin": _standard_input,
+}
 
 if __name__ == "__main__":
     if sys.argv[1] == "requests":

@@ -1,4 +1,5 @@
-"""A recorder that never stops: it records a command until it is killed. Arguments: SPOOL COMMAND..."""
+"""A recorder that never stops: it records a command until it is killed. Arguments: SPOOL
+COMMAND..."""
 
 import subprocess
 import sys

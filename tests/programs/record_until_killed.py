@@ -1,4 +1,5 @@
-"""Records spans until it is killed, and says after each hundred how many it has finished. Arguments: SPOOL native|python."""
+"""Records spans until it is killed, and says after each hundred how many it has finished.
+Arguments: SPOOL native|python."""
 
 import os
 import sys

@@ -1,10 +1,11 @@
-"""A job that is killed again and again, and goes on from its checkpoints, against the same job undisturbed.
+"""A job that is killed again and again, and goes on from its checkpoints, against the same job
+undisturbed.
 
     python resume_killed.py DATASET FOLDER KILLS SEED RANKS STEPS
 
-The command and all of its processes are killed at a random instant, up to 0.4 s after the first checkpoint of each start. Prints
-a line for each kill, and whether the weights, momenta and random states of the last checkpoints are the same bit for bit; exits
-with 1 if they are not.
+The command and all of its processes are killed at a random instant, up to 0.4 s after the first
+checkpoint of each start. Prints a line for each kill, and whether the weights, momenta and random
+states of the last checkpoints are the same bit for bit; exits with 1 if they are not.
 """
 
 import os
@@ -23,16 +24,45 @@ from ioprof.train.checkpoints import steps_saved
 
 
 def main() -> int:
-    dataset, folder, kills, seed, ranks, steps = Path(sys.argv[1]), Path(sys.argv[2]), *map(int, sys.argv[3:7])
+    dataset, folder, kills, seed, ranks, steps = (
+        Path(sys.argv[1]),
+        Path(sys.argv[2]),
+        *map(int, sys.argv[3:7]),
+    )
     choice = random.Random(seed)
     command = [
-        *(sys.executable, "-m", "ioprof", "run", str(dataset), "--device", "cpu", "--ranks", str(ranks), "--batch-size", "6"),
-        *("--steps", str(steps), "--workers", "1", "--checkpoint-every", "3", "--no-stacks", "--force"),
+        *(
+            sys.executable,
+            "-m",
+            "ioprof",
+            "run",
+            str(dataset),
+            "--device",
+            "cpu",
+            "--ranks",
+            str(ranks),
+            "--batch-size",
+            "6",
+        ),
+        *(
+            "--steps",
+            str(steps),
+            "--workers",
+            "1",
+            "--checkpoint-every",
+            "3",
+            "--no-stacks",
+            "--force",
+        ),
     ]
     (folder / "tmp").mkdir()
     os.environ["TMPDIR"] = str(folder / "tmp")  # a killed command leaves its capture files
     undisturbed, killed = folder / "undisturbed", folder / "killed"
-    subprocess.run([*command, "--out", folder / "run-a", "--checkpoints", undisturbed], check=True, capture_output=True)
+    subprocess.run(
+        [*command, "--out", folder / "run-a", "--checkpoints", undisturbed],
+        check=True,
+        capture_output=True,
+    )
     survived = 0
     while survived < kills:
         before = steps_saved(killed)[-1:]
@@ -54,10 +84,20 @@ def main() -> int:
             kill(pid)
         process.wait()
         survived += 1
-        print(f"kill {survived}: {steps_saved(killed)}, unfinished: {len(list(killed.glob('*.unfinished')))}", flush=True)
+        print(
+            f"kill {survived}: {steps_saved(killed)}, unfinished:"
+            f" {len(list(killed.glob('*.unfinished')))}",
+            flush=True,
+        )
     if steps_saved(killed)[-1:] != [steps]:
-        subprocess.run([*command, "--out", folder / "run-b", "--checkpoints", killed, "--resume"], check=True, capture_output=True)
-    first, second = (whole(each / f"step-{steps}", folder / f"{each.name}.pt") for each in (undisturbed, killed))
+        subprocess.run(
+            [*command, "--out", folder / "run-b", "--checkpoints", killed, "--resume"],
+            check=True,
+            capture_output=True,
+        )
+    first, second = (
+        whole(each / f"step-{steps}", folder / f"{each.name}.pt") for each in (undisturbed, killed)
+    )
     same = first.keys() == second.keys() and all(equal(first[key], second[key]) for key in first)
     print(f"{len(first)} values, the same bit for bit: {same}")
     return 0 if same else 1
@@ -84,7 +124,11 @@ def descendants(pid: int) -> list[int]:
     found, waiting = [], [pid]
     while waiting:
         parent = waiting.pop()
-        for task in Path(f"/proc/{parent}/task").glob("*/children") if Path(f"/proc/{parent}/task").exists() else []:
+        for task in (
+            Path(f"/proc/{parent}/task").glob("*/children")
+            if Path(f"/proc/{parent}/task").exists()
+            else []
+        ):
             try:
                 children = [int(child) for child in task.read_text().split()]
             except OSError:

@@ -1,7 +1,8 @@
 """Runs somebody else's script as it is: run_example.py SCRIPT ARGUMENTS
 
-torchvision's library, as package indexes have it, is built for CUDA and cannot be loaded beside a torch for CPUs; its Python part
-then misses operators at import, which are declared here. The scripts do not use them.
+torchvision's library, as package indexes have it, is built for CUDA and cannot be loaded beside a
+torch for CPUs; its Python part then misses operators at import, which are declared here. The
+scripts do not use them.
 """
 
 import runpy

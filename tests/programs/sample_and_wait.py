@@ -1,4 +1,5 @@
-"""Samples every 20 ms while `read_then_wait.py` runs, whose pid it says. Arguments: SPOOL FILE SIZE COUNT."""
+"""Samples every 20 ms while `read_then_wait.py` runs, whose pid it says. Arguments: SPOOL FILE SIZE
+COUNT."""
 
 import os
 import subprocess

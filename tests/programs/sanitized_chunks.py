@@ -1,4 +1,5 @@
-"""Calls ioprof._chunks, built with sanitizers, with chunks of a capture file that may hold anything.
+"""Calls ioprof._chunks, built with sanitizers, with chunks of a capture file that may hold
+anything.
 
 python sanitized_chunks.py CHUNKS_SO CASES
 """
@@ -53,7 +54,9 @@ def check_case(native: Any, chance: random.Random) -> None:
     wanted = np.array([chance.random() < 0.9 for _ in range(256 - (chance.random() < 0.1))])
     stale = np.array([chance.random() < 0.2 for _ in range(chance.randrange(5))], bool)
     try:
-        spans, strings, damage = native.find_spans(data, num_bytes, stale, wanted, *LIMITS, records, tids, places)
+        spans, strings, damage = native.find_spans(
+            data, num_bytes, stale, wanted, *LIMITS, records, tids, places
+        )
     except ValueError:
         assert not records.tobytes().strip(b"\0")
     else:

@@ -1,4 +1,5 @@
-"""Calls ioprof._read_sums, built with sanitizers, with reads that have a place in its buffers and with such as have none.
+"""Calls ioprof._read_sums, built with sanitizers, with reads that have a place in its buffers and
+with such as have none.
 
 python sanitized_read_sums.py READ_SUMS_SO CASES
 """
@@ -21,17 +22,30 @@ def check_case(native: Any, chance: random.Random) -> None:
 
     def numbers(count: int, low: int, high: int) -> Any:
         odd = chance.random() < 0.1
-        return np.array([chance.choice(EXTREMES) if odd else chance.randrange(low, high) for _ in range(count)], np.int64)
+        return np.array(
+            [chance.choice(EXTREMES) if odd else chance.randrange(low, high) for _ in range(count)],
+            np.int64,
+        )
 
-    columns = [numbers(rows, *bounds) for bounds in ((0, 50), (0, 99), (0, 9999), (-1, files + 1), (-1, 9), (-1, 3), (-1, 3))]
+    columns = [
+        numbers(rows, *bounds)
+        for bounds in ((0, 50), (0, 99), (0, 9999), (-1, files + 1), (-1, 9), (-1, 3), (-1, 3))
+    ]
     of_source = numbers(rows, 0, sources + (chance.random() < 0.1)).astype(np.uint8)
     flags = np.array([chance.randrange(8) for _ in range(rows - (chance.random() < 0.1))], np.uint8)
     tables = np.sort(numbers(limits, 0, 60)), np.sort(numbers(3, 0, 3 << 40)), numbers(3, 0, epochs)
-    groups, of_files = np.zeros((sources, SIZES, limits, 4), np.int64), np.zeros((files, 8), np.int64)
+    groups, of_files = (
+        np.zeros((sources, SIZES, limits, 4), np.int64),
+        np.zeros((files, 8), np.int64),
+    )
     small, of_epochs = np.zeros((2, 3), np.int64), np.zeros((epochs, sources, 2), np.int64)
-    shape = chance.choice(((sources, epochs), (sources, epochs), (sources + 1, epochs), (-1, -1), (2**62, 2**62)))
+    shape = chance.choice(
+        ((sources, epochs), (sources, epochs), (sources + 1, epochs), (-1, -1), (2**62, 2**62))
+    )
     try:
-        native.add_reads(*columns, of_source, flags, *tables, groups, of_files, small, of_epochs, *shape)
+        native.add_reads(
+            *columns, of_source, flags, *tables, groups, of_files, small, of_epochs, *shape
+        )
     except ValueError:
         assert not any(each.any() for each in (groups, of_files, small, of_epochs))
     else:

@@ -1,4 +1,5 @@
-"""Reads damaged files of Kineto, DFTracer and Darshan by ioprof._scan, built with sanitizers, and in Python, and compares both.
+"""Reads damaged files of Kineto, DFTracer and Darshan by ioprof._scan, built with sanitizers, and
+in Python, and compares both.
 
 python sanitized_scan.py SCAN_SO FOLDER CASES SEED
 

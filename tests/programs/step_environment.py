@@ -1,6 +1,7 @@
-"""Trains a policy on an environment that simulates in a process of its own, and is asked over a pipe.
+"""Trains a policy on an environment that simulates in a process of its own, and is asked over a
+pipe.
 
-step_environment.py STEPS NUMBERS     NUMBERS: how much Python the environment runs in each step of it.
+step_environment.py STEPS NUMBERS NUMBERS: how much Python the environment runs in each step of it.
 """
 
 import sys

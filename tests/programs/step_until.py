@@ -1,4 +1,5 @@
-"""Makes steps until FILE is there, 20 or more, each with a wait for its batch and ten reads. Arguments: FILE. Prints how many."""
+"""Makes steps until FILE is there, 20 or more, each with a wait for its batch and ten reads.
+Arguments: FILE. Prints how many."""
 
 import sys
 import time
@@ -13,7 +14,14 @@ while made < 20 or not enough.exists():
     times.append(time.monotonic_ns())
     own = intern(f"/data/{made}")
     for place in range(10):
-        emit("read", times[0] + place, times[0] + place + 1, bytes=100, file=own, source=STORAGE if place else PAGE_CACHE)
+        emit(
+            "read",
+            times[0] + place,
+            times[0] + place + 1,
+            bytes=100,
+            file=own,
+            source=STORAGE if place else PAGE_CACHE,
+        )
     emit("fetch", times[0], times[1] - 1, batch=made)
     emit("wait", times[0], times[1], step=made, batch=made)
     emit("step", times[0], time.monotonic_ns(), step=made)

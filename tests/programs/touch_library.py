@@ -1,7 +1,7 @@
 """A training loop on the CPU whose model first uses parts of a shared library in each step.
 
-Arguments: LIBRARY STEPS. The library's pages are touched in a random order of blocks, as calls of its functions would do. Prints
-the seconds of touching, the seconds of the loop, and the last loss.
+Arguments: LIBRARY STEPS. The library's pages are touched in a random order of blocks, as calls of
+its functions would do. Prints the seconds of touching, the seconds of the loop, and the last loss.
 """
 
 import ctypes
@@ -53,7 +53,9 @@ if __name__ == "__main__":
     optimizer = Descent(model.parameters(), 0.1)
     began = time.perf_counter()
     for step in range(steps):
-        loss = nn.functional.cross_entropy(model(torch.ones(8, 64), addresses[step::steps]), torch.arange(8) % 2)
+        loss = nn.functional.cross_entropy(
+            model(torch.ones(8, 64), addresses[step::steps]), torch.arange(8) % 2
+        )
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -1,8 +1,10 @@
 """A job that reads pages of a mapped file. Arguments: PATH HOW PAGES...
 
-HOW: `plain`; `threads` and `forks` read a third each; `exec` reads, becomes a fresh program, and that one reads on; `deleted` takes
-the file's name away first; `stream` reads in order, with readahead; `killed` reads and kills itself; `stays` reads and waits until
-its input ends. Each reader prints a line: its process and thread, the pages, its major faults, how long it took and slept.
+HOW: `plain`; `threads` and `forks` read a third each; `exec` reads, becomes a fresh program, and
+that one reads on; `deleted` takes the file's name away first; `stream` reads in order, with
+readahead; `killed` reads and kills itself; `stays` reads and waits until its input ends. Each
+reader prints a line: its process and thread, the pages, its major faults, how long it took and
+slept.
 """
 
 import json
@@ -27,7 +29,9 @@ def mapped(path: str) -> np.memmap:
 
 def touch(array: np.memmap, pages: list[int]) -> None:
     """Read one byte of each page, and say what that took."""
-    read_each(np.memmap(__file__, np.uint8, mode="r"), [0])  # so that its own code, too, is in memory when faults are counted
+    read_each(
+        np.memmap(__file__, np.uint8, mode="r"), [0]
+    )  # so that its own code, too, is in memory when faults are counted
     cores, started, before = on_core_ns(), time.monotonic_ns(), major_faults()
     read_each(array, pages)
     faults, took = major_faults() - before, time.monotonic_ns() - started
@@ -53,7 +57,8 @@ def major_faults() -> int:
 
 
 def on_core_ns() -> int:
-    """How long this thread has been on a core, or has waited for one (kernel documentation, scheduler/sched-stats)."""
+    """How long this thread has been on a core, or has waited for one (kernel documentation,
+    scheduler/sched-stats)."""
     return sum(map(int, Path("/proc/thread-self/schedstat").read_text().split()[:2]))
 
 
@@ -79,7 +84,9 @@ def forks(array: np.memmap, pages: list[int]) -> None:
 def become(array: np.memmap, pages: list[int]) -> None:
     half = len(pages) // 2
     touch(array, pages[:half])
-    os.execv(sys.executable, [sys.executable, __file__, sys.argv[1], "plain", *map(str, pages[half:])])
+    os.execv(
+        sys.executable, [sys.executable, __file__, sys.argv[1], "plain", *map(str, pages[half:])]
+    )
 
 
 def deleted(array: np.memmap, pages: list[int]) -> None:

@@ -1,9 +1,10 @@
-"""A job of one or more ranks that does a bit of everything, and writes down what it did and what it computed.
+"""A job of one or more ranks that does a bit of everything, and writes down what it did and what it
+computed.
 
     torchrun --nproc-per-node 2 train_all_parts.py FOLDER
 
-`FOLDER/RANK.json` gets how often each part happened, which is what a recording must show, and results that must be the same with
-and without one. It runs under any torch since 2.1.
+`FOLDER/RANK.json` gets how often each part happened, which is what a recording must show, and
+results that must be the same with and without one. It runs under any torch since 2.1.
 """
 
 import hashlib
@@ -36,11 +37,17 @@ class Photographs(Dataset):
     def __getitem__(self, number: int) -> torch.Tensor:
         with Image.open(self.path) as image:
             pixels = np.asarray(image.convert("RGB").resize((8, 8)), dtype=np.float32)
-        return torch.from_numpy(pixels.reshape(-1)) / 255 + number / 100 + random.random() + torch.rand(())
+        return (
+            torch.from_numpy(pixels.reshape(-1)) / 255
+            + number / 100
+            + random.random()
+            + torch.rand(())
+        )
 
 
 def save_distributed(model: torch.nn.Module, folder: Path) -> bool:
-    """By torch.distributed.checkpoint, if this torch has a part that saves without GPUs; whether it has."""
+    """By torch.distributed.checkpoint, if this torch has a part that saves without GPUs; whether it
+    has."""
     try:
         from torch.distributed import checkpoint
     except ImportError:
@@ -83,14 +90,26 @@ def main() -> None:
     parameters = b"".join(value.detach().numpy().tobytes() for value in network.parameters())
     result = {
         "counts": {
-            "steps": STEPS, "waits": STEPS, "fetches": STEPS, "decodes": STEPS * BATCH, "forward": STEPS, "backward": STEPS,
-            "optimizer": STEPS, "gradients": STEPS, "collectives": num_collectives, "checkpoints": num_checkpoints,
+            "steps": STEPS,
+            "waits": STEPS,
+            "fetches": STEPS,
+            "decodes": STEPS * BATCH,
+            "forward": STEPS,
+            "backward": STEPS,
+            "optimizer": STEPS,
+            "gradients": STEPS,
+            "collectives": num_collectives,
+            "checkpoints": num_checkpoints,
         },
         "batches and losses": seen.hexdigest(),
         "parameters": hashlib.sha256(parameters).hexdigest(),
-        "random numbers": [random.random(), float(torch.rand(())), float(np.random.RandomState(0).rand())],
+        "random numbers": [
+            random.random(),
+            float(torch.rand(())),
+            float(np.random.RandomState(0).rand()),
+        ],
         "torch": torch.__version__,
-    }  # fmt: skip
+    }
     (out / f"{rank}.json").write_text(json.dumps(result))
     dist.destroy_process_group()
 

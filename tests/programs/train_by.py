@@ -1,8 +1,10 @@
-"""Trains and validates on one dataset whose samples take a while, each with a loader of its own: `train_by HOW [WORKERS]`.
+"""Trains and validates on one dataset whose samples take a while, each with a loader of its own:
+`train_by HOW [WORKERS]`.
 
-HOW: plain, positional, helper (one line of a loop makes both loaders), each_epoch (made anew for every epoch), subclass (hands all
-arguments on), own (takes num_workers itself, and uses it), fixed (has at most one worker), stateful, accelerate, lightning, trainer
-(of transformers), two (trains from two loaders), careless (validates with gradients), fails (where a loader has several workers).
+HOW: plain, positional, helper (one line of a loop makes both loaders), each_epoch (made anew for
+every epoch), subclass (hands all arguments on), own (takes num_workers itself, and uses it), fixed
+(has at most one worker), stateful, accelerate, lightning, trainer (of transformers), two (trains
+from two loaders), careless (validates with gradients), fails (where a loader has several workers).
 """
 
 import sys
@@ -72,11 +74,17 @@ def loaders() -> Iterator[tuple[DataLoader, DataLoader]]:
     """To train and to validate, for each epoch."""
     data = Slow()
     if HOW == "helper":
-        both = [DataLoader(data, num_workers=WORKERS if place else 1, batch_size=BATCH) for place in range(2)]
+        both = [
+            DataLoader(data, num_workers=WORKERS if place else 1, batch_size=BATCH)
+            for place in range(2)
+        ]
         yield from [(both[1], both[0])] * EPOCHS
     elif HOW == "each_epoch":
         for _ in range(EPOCHS):
-            yield DataLoader(data, BATCH, num_workers=WORKERS), DataLoader(data, BATCH, num_workers=1)
+            yield (
+                DataLoader(data, BATCH, num_workers=WORKERS),
+                DataLoader(data, BATCH, num_workers=1),
+            )
     else:
         made = {
             "positional": lambda: DataLoader(data, BATCH, False, None, None, WORKERS),
@@ -144,13 +152,18 @@ def train_lightning() -> None:
             return DataLoader(Slow(), BATCH, num_workers=1)
 
     lightning.Trainer(
-        max_epochs=EPOCHS, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        max_epochs=EPOCHS,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
         enable_model_summary=False,
-    ).fit(Training())  # fmt: skip
+    ).fit(Training())
 
 
 def train_trainer() -> None:
-    """By the Trainer of transformers, whose loaders to train and to validate have the same number of workers."""
+    """By the Trainer of transformers, whose loaders to train and to validate have the same number
+    of workers."""
     from transformers import Trainer, TrainingArguments
 
     class Model(nn.Module):
@@ -163,9 +176,17 @@ def train_trainer() -> None:
             return {"loss": nn.functional.cross_entropy(found, labels), "logits": found}
 
     options = TrainingArguments(
-        output_dir=sys.argv[3], num_train_epochs=EPOCHS, per_device_train_batch_size=BATCH, per_device_eval_batch_size=BATCH,
-        dataloader_num_workers=WORKERS, eval_strategy="epoch", save_strategy="no", report_to=[], use_cpu=True, disable_tqdm=True,
-    )  # fmt: skip
+        output_dir=sys.argv[3],
+        num_train_epochs=EPOCHS,
+        per_device_train_batch_size=BATCH,
+        per_device_eval_batch_size=BATCH,
+        dataloader_num_workers=WORKERS,
+        eval_strategy="epoch",
+        save_strategy="no",
+        report_to=[],
+        use_cpu=True,
+        disable_tqdm=True,
+    )
     Trainer(Model(), options, train_dataset=Columns(), eval_dataset=Columns()).train()
 
 

@@ -1,4 +1,5 @@
-"""Trains a model that torch compiles again for each length of its input; prints the seconds of the steps that compile.
+"""Trains a model that torch compiles again for each length of its input; prints the seconds of the
+steps that compile.
 
 train_compiled.py STEPS: every third of the steps has another length.
 """
@@ -22,4 +23,11 @@ for step in DataLoader(range(int(sys.argv[1])), batch_size=None):  # type: ignor
     optimizer.step()
     optimizer.zero_grad()
     took_s.append(time.perf_counter() - began)
-print(json.dumps({"compiling_s": sum(took_s[::3]), "others_s": sum(sum(took_s[first::3]) for first in (1, 2))}))
+print(
+    json.dumps(
+        {
+            "compiling_s": sum(took_s[::3]),
+            "others_s": sum(sum(took_s[first::3]) for first in (1, 2)),
+        }
+    )
+)

@@ -1,10 +1,11 @@
-"""A model divided between two ranks: as stages of a pipeline, or with the parameters in parts (FSDP). One process per rank.
+"""A model divided between two ranks: as stages of a pipeline, or with the parameters in parts
+(FSDP). One process per rank.
 
     RANK=0 python train_divided.py pipeline|fsdp STORE
 
-One rank is slow in the forward pass: of a pipeline the first stage, for each microbatch; of FSDP rank 1. Rank 1 of a pipeline
-prints what it measured itself: for how long per step it had no microbatch to compute, up to its last forward pass. All print
-their losses.
+One rank is slow in the forward pass: of a pipeline the first stage, for each microbatch; of FSDP
+rank 1. Rank 1 of a pipeline prints what it measured itself: for how long per step it had no
+microbatch to compute, up to its last forward pass. All print their losses.
 """
 
 import json
@@ -21,7 +22,8 @@ STEPS, MICROBATCHES, SLOW_S, BATCH, WIDTH = 8, 4, 0.03, 16, 64
 
 
 class Timed(nn.Module):
-    """A layer that takes `seconds` more in its forward pass, and notes when it is called and when it returns."""
+    """A layer that takes `seconds` more in its forward pass, and notes when it is called and when
+    it returns."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__()
@@ -42,7 +44,11 @@ def train_stages(rank: int) -> tuple[list[float], list[int]]:
     from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
     layer = Timed(SLOW_S if rank == 0 else 0.0)
-    schedule = ScheduleGPipe(PipelineStage(layer, rank, 2, torch.device("cpu")), MICROBATCHES, loss_fn=nn.functional.mse_loss)
+    schedule = ScheduleGPipe(
+        PipelineStage(layer, rank, 2, torch.device("cpu")),
+        MICROBATCHES,
+        loss_fn=nn.functional.mse_loss,
+    )
     optimizer = Descent(layer.parameters(), 0.1)
     samples, targets = torch.randn(BATCH, WIDTH), torch.zeros(BATCH, WIDTH)
     losses, waits = [], []
@@ -55,7 +61,9 @@ def train_stages(rank: int) -> tuple[list[float], list[int]]:
             schedule.step(target=targets, losses=found)
             losses.append(float(torch.stack(found).mean()))
             before = [begun, *(end for _, end in layer.calls[:-1])]
-            waits.append(sum(start - end for (start, _), end in zip(layer.calls, before, strict=True)))
+            waits.append(
+                sum(start - end for (start, _), end in zip(layer.calls, before, strict=True))
+            )
         optimizer.step()
         optimizer.zero_grad()
     return losses, waits
@@ -87,7 +95,9 @@ def main() -> None:
     rank = int(os.environ["RANK"])
     dist.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=rank, world_size=2)
     losses, waits = (train_stages if sys.argv[1] == "pipeline" else train_sharded)(rank)
-    os.write(1, (json.dumps({"rank": rank, "losses": losses, "waits": waits}) + "\n").encode())  # not mixed with the other rank's
+    os.write(
+        1, (json.dumps({"rank": rank, "losses": losses, "waits": waits}) + "\n").encode()
+    )  # not mixed with the other rank's
     dist.barrier()
 
 

@@ -1,6 +1,8 @@
-"""A learner that trains on what two actor processes make by the model, all on the CPU, as in reinforcement learning.
+"""A learner that trains on what two actor processes make by the model, all on the CPU, as in
+reinforcement learning.
 
-train_from_actors.py STEPS HOW     HOW: beside, the actors play while the learner trains; before, what they play last is what the
+train_from_actors.py STEPS HOW HOW: beside, the actors play while the learner trains; before, what
+they play last is what the
                                    learner trains on again and again, without them
 
 Prints the steps and how long they took by its own stopwatch.
@@ -22,10 +24,14 @@ PASSES = 4
 
 def make_model() -> nn.Module:
     layers = (nn.Conv2d(2, 16, 5, 2, 2), nn.Conv2d(16, 32, 3, 2, 1), nn.Conv2d(32, 32, 3, 2, 1))
-    return nn.Sequential(*(part for layer in layers for part in (layer, nn.ReLU())), nn.Flatten(), nn.Linear(512, 3))
+    return nn.Sequential(
+        *(part for layer in layers for part in (layer, nn.ReLU())), nn.Flatten(), nn.Linear(512, 3)
+    )
 
 
-def act(seed: int, free: "multiprocessing.Queue[None]", made: "multiprocessing.Queue[torch.Tensor]") -> None:
+def act(
+    seed: int, free: "multiprocessing.Queue[None]", made: "multiprocessing.Queue[torch.Tensor]"
+) -> None:
     """Play as the model says, and hand over what was seen."""
     torch.manual_seed(seed)
     model = make_model()
@@ -49,7 +55,10 @@ def stop(actors: "list[multiprocessing.Process]") -> None:
 def main() -> None:
     context = multiprocessing.get_context("spawn")
     free, made = context.Queue(), context.Queue()
-    actors = [context.Process(target=act, args=(number, free, made), daemon=True) for number in range(ACTORS)]
+    actors = [
+        context.Process(target=act, args=(number, free, made), daemon=True)
+        for number in range(ACTORS)
+    ]
     for actor in actors:
         actor.start()
     for _ in range(AHEAD):

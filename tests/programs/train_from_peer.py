@@ -1,4 +1,5 @@
-"""Train on samples of 250 kB that another program sends: KIND (pipe, socket or fifo), bytes per second, samples, workers."""
+"""Train on samples of 250 kB that another program sends: KIND (pipe, socket or fifo), bytes per
+second, samples, workers."""
 
 import os
 import subprocess
@@ -31,7 +32,9 @@ for piece in range(count * 10):
 """
 
 
-def start_sender(kind: str, rate: str, count: str, folder: Path) -> tuple[subprocess.Popen[bytes], BinaryIO]:
+def start_sender(
+    kind: str, rate: str, count: str, folder: Path
+) -> tuple[subprocess.Popen[bytes], BinaryIO]:
     """A program that sends at that rate, and what it sends."""
     where = str(folder / "fifo") if kind == "fifo" else kind
     if kind == "fifo":
@@ -45,7 +48,9 @@ def start_sender(kind: str, rate: str, count: str, folder: Path) -> tuple[subpro
         return sender, open(where, "rb")
     import socket
 
-    return sender, socket.create_connection(("127.0.0.1", int(sender.stdout.readline()))).makefile("rb")
+    return sender, socket.create_connection(("127.0.0.1", int(sender.stdout.readline()))).makefile(
+        "rb"
+    )
 
 
 class Samples(IterableDataset[torch.Tensor]):
@@ -58,7 +63,9 @@ class Samples(IterableDataset[torch.Tensor]):
         sender, stream = start_sender(*self.how)
         with sender:
             for _ in range(int(self.how[2])):
-                yield torch.frombuffer(bytearray(stream.read(SAMPLE_BYTES)), dtype=torch.uint8)[:1000].float()
+                yield torch.frombuffer(bytearray(stream.read(SAMPLE_BYTES)), dtype=torch.uint8)[
+                    :1000
+                ].float()
             stream.close()
 
 
@@ -67,7 +74,9 @@ if __name__ == "__main__":
     optimizer = Descent(model.parameters(), lr=0.001)
     with tempfile.TemporaryDirectory() as folder:
         start = time.monotonic()
-        for batch in DataLoader(Samples(*sys.argv[1:4], Path(folder)), 4, num_workers=int(sys.argv[4])):
+        for batch in DataLoader(
+            Samples(*sys.argv[1:4], Path(folder)), 4, num_workers=int(sys.argv[4])
+        ):
             optimizer.zero_grad()
             model(batch).sum().backward()
             optimizer.step()

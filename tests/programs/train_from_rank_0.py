@@ -1,4 +1,5 @@
-"""Trains on two processes, of which rank 0 loads the batches of both and sends them: HOW TREE STEPS, under torchrun.
+"""Trains on two processes, of which rank 0 loads the batches of both and sends them: HOW TREE
+STEPS, under torchrun.
 
 HOW: `accelerate` (its DataLoaderDispatcher) or `broadcast` (code of one's own).
 """
@@ -36,7 +37,9 @@ def train_with_accelerate(tree: str, steps: int) -> None:
     """Rank 0 loads for all."""
     from accelerate import Accelerator, DataLoaderConfiguration
 
-    accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(dispatch_batches=True))
+    accelerator = Accelerator(
+        cpu=True, dataloader_config=DataLoaderConfiguration(dispatch_batches=True)
+    )
     model, optimizer = network()
     loader = DataLoader(Tree(tree, 2 * BATCH * steps), BATCH, num_workers=0)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
@@ -54,7 +57,9 @@ def train_with_broadcast(tree: str, steps: int) -> None:
     module, _ = network()
     model = nn.parallel.DistributedDataParallel(module)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    batches = iter(DataLoader(Tree(tree, BATCH * steps), BATCH, num_workers=0)) if rank == 0 else None
+    batches = (
+        iter(DataLoader(Tree(tree, BATCH * steps), BATCH, num_workers=0)) if rank == 0 else None
+    )
     for _ in range(steps):
         batch = next(batches) if batches is not None else torch.empty(BATCH, 3, 32, 32)
         distributed.broadcast(batch, 0)
@@ -66,11 +71,15 @@ def train_with_broadcast(tree: str, steps: int) -> None:
 
 def network() -> tuple[nn.Module, torch.optim.Optimizer]:
     """A small network, and its optimizer."""
-    model = nn.Sequential(nn.Conv2d(3, 8, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2))
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2)
+    )
     return model, torch.optim.SGD(model.parameters(), 0.1)
 
 
 if __name__ == "__main__":
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    {"accelerate": train_with_accelerate, "broadcast": train_with_broadcast}[sys.argv[1]](sys.argv[2], int(sys.argv[3]))
+    {"accelerate": train_with_accelerate, "broadcast": train_with_broadcast}[sys.argv[1]](
+        sys.argv[2], int(sys.argv[3])
+    )

@@ -2,11 +2,12 @@
 
     train_in_parts.py slow-stage|stage-data|stage-alone|by-hand|sharded-data|sharded-exchange IMAGES STEPS
 
-`slow-stage`: of a pipeline the first stage computes ten times as much. `stage-data`: it waits for images that its one worker
-decodes many times. `stage-alone`: a pipeline of equal stages with as few microbatches as stages. `by-hand`: equal stages that send
-each other whole batches, by torch's send and recv. `sharded-data`: with sharded parameters rank 1 waits so. `sharded-exchange`:
-parameters of 32 MB, and hardly anything to compute with them.
-"""
+`slow-stage`: of a pipeline the first stage computes ten times as much. `stage-data`: it waits for
+images that its one worker decodes many times. `stage-alone`: a pipeline of equal stages with as few
+microbatches as stages. `by-hand`: equal stages that send each other whole batches, by torch's send
+and recv. `sharded-data`: with sharded parameters rank 1 waits so. `sharded-exchange`: parameters of
+32 MB, and hardly anything to compute with them.
+"""  # noqa: E501
 
 import sys
 from pathlib import Path
@@ -46,7 +47,9 @@ class Part(nn.Module):
         self.register_buffer("wide", torch.randn(WIDTH, 4096))
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
-        features = torch.relu(self.layer(features))  # first, so that gradients go through all that follows, also in the first stage
+        features = torch.relu(
+            self.layer(features)
+        )  # first, so that gradients go through all that follows, also in the first stage
         for _ in range(self.repeats):
             features = features + (features @ self.wide @ self.wide.T).tanh() * 1e-4
         return features
@@ -64,7 +67,9 @@ def train_stages(what: str, rank: int, steps: int) -> None:
     repeats = 150 if what == "stage-alone" else 200 if what == "slow-stage" and rank == 0 else 20
     part = Part(repeats)
     stage = PipelineStage(part, rank, 2, torch.device("cpu"))
-    schedule = ScheduleGPipe(stage, 2 if what == "stage-alone" else 8, loss_fn=nn.functional.mse_loss)
+    schedule = ScheduleGPipe(
+        stage, 2 if what == "stage-alone" else 8, loss_fn=nn.functional.mse_loss
+    )
     optimizer = Descent(part.parameters(), 0.01)
     targets = torch.zeros(BATCH, WIDTH)
     for samples in batches(what, rank, steps) if rank == 0 else range(steps):
@@ -116,7 +121,9 @@ def main() -> None:
     if what == "by-hand":
         train_by_hand(dist.get_rank(), steps)
     else:
-        (train_sharded if what.startswith("sharded") else train_stages)(what, dist.get_rank(), steps)
+        (train_sharded if what.startswith("sharded") else train_stages)(
+            what, dist.get_rank(), steps
+        )
     dist.barrier()
     dist.destroy_process_group()
 

@@ -1,6 +1,7 @@
-"""Trains, or infers, on the CPU in one of several ways, and prints the samples and batches that its own counters saw.
+"""Trains, or infers, on the CPU in one of several ways, and prints the samples and batches that its
+own counters saw.
 
-train_in_ways.py WAY BATCHES WORKERS [SECONDS]     WAY is one of `WAYS`, SECONDS what a sample takes.
+train_in_ways.py WAY BATCHES WORKERS [SECONDS] WAY is one of `WAYS`, SECONDS what a sample takes.
 """
 
 import sys
@@ -12,7 +13,16 @@ from descent import Descent
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-WAYS = ("plain", "accumulate", "two_optimizers", "inference", "iterable", "varying", "two_loaders", "epochs")
+WAYS = (
+    "plain",
+    "accumulate",
+    "two_optimizers",
+    "inference",
+    "iterable",
+    "varying",
+    "two_loaders",
+    "epochs",
+)
 BATCH = 4
 ACCUMULATE = 4
 """Batches per step of the optimizer, for `accumulate`."""
@@ -65,10 +75,16 @@ class Growing:
 def loaders(way: str, batches: int, workers: int) -> list[DataLoader[torch.Tensor]]:
     """Those that the loop takes a batch of in turn."""
     if way == "iterable":
-        return [DataLoader(Stream(batches * BATCH // max(workers, 1) + 1), BATCH, num_workers=workers)]
+        return [
+            DataLoader(Stream(batches * BATCH // max(workers, 1) + 1), BATCH, num_workers=workers)
+        ]
     if way == "varying":
         return [DataLoader(Samples(64), batch_sampler=Growing(batches), num_workers=workers)]
-    found = DataLoader(Samples(batches * BATCH, float(sys.argv[4]) if sys.argv[4:] else 0.002), BATCH, num_workers=workers)
+    found = DataLoader(
+        Samples(batches * BATCH, float(sys.argv[4]) if sys.argv[4:] else 0.002),
+        BATCH,
+        num_workers=workers,
+    )
     if way == "two_loaders":
         return [found, DataLoader(Labelled(batches * 2, 0.02), 2, num_workers=workers)]
     return [found]
@@ -92,7 +108,9 @@ def main() -> None:
         for parts in zip(*found, strict=True):
             for part in parts:
                 samples += len(part)
-                loss = model(part).square().mean() + (critic(part).square().mean() if way == "two_optimizers" else 0.0)
+                loss = model(part).square().mean() + (
+                    critic(part).square().mean() if way == "two_optimizers" else 0.0
+                )
                 if optimizers:
                     loss.backward()
             number += 1

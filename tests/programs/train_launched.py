@@ -1,4 +1,5 @@
-"""Two ranks that a library's own launcher starts: `lightning` (processes of the same script) or `accelerate` (forked processes)."""
+"""Two ranks that a library's own launcher starts: `lightning` (processes of the same script) or
+`accelerate` (forked processes)."""
 
 import os
 import sys
@@ -13,7 +14,9 @@ STEPS = 6
 
 def data() -> DataLoader:
     """Of both ranks together."""
-    samples = TensorDataset(torch.arange(8.0 * STEPS * 16).reshape(-1, 16), torch.zeros(8 * STEPS, dtype=torch.int64))
+    samples = TensorDataset(
+        torch.arange(8.0 * STEPS * 16).reshape(-1, 16), torch.zeros(8 * STEPS, dtype=torch.int64)
+    )
     return DataLoader(samples, batch_size=4)
 
 
@@ -33,9 +36,15 @@ def train_lightning() -> None:
             return torch.optim.SGD(self.parameters(), 0.001)
 
     trainer = lightning.Trainer(
-        max_epochs=1, accelerator="cpu", devices=2, strategy="ddp", logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False,
-    )  # fmt: skip
+        max_epochs=1,
+        accelerator="cpu",
+        devices=2,
+        strategy="ddp",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
     trainer.fit(Training(), data())
 
 
@@ -45,7 +54,9 @@ def train_accelerate() -> None:
 
     accelerator = Accelerator(cpu=True)
     model = nn.Linear(16, 2)
-    model, optimizer, loader = accelerator.prepare(model, torch.optim.SGD(model.parameters(), 0.001), data())
+    model, optimizer, loader = accelerator.prepare(
+        model, torch.optim.SGD(model.parameters(), 0.001), data()
+    )
     for samples, labels in loader:
         accelerator.backward(nn.functional.cross_entropy(model(samples), labels))
         optimizer.step()

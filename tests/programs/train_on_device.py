@@ -1,4 +1,5 @@
-"""A training loop on one device that hooks record: a few matrix products per step. Arguments: device, steps."""
+"""A training loop on one device that hooks record: a few matrix products per step. Arguments:
+device, steps."""
 
 import sys
 

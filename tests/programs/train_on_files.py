@@ -1,6 +1,8 @@
-"""A training script that knows nothing of ioprof: images of a tree, torch's DataLoader, a small network on the CPU.
+"""A training script that knows nothing of ioprof: images of a tree, torch's DataLoader, a small
+network on the CPU.
 
-Arguments: TREE WORKERS STEPS. Prints the sum of all pixels that it saw, which depends on every sample and on their order.
+Arguments: TREE WORKERS STEPS. Prints the sum of all pixels that it saw, which depends on every
+sample and on their order.
 """
 
 import sys
@@ -32,7 +34,9 @@ class Tree(Dataset):
 if __name__ == "__main__":
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    model = nn.Sequential(nn.Conv2d(3, 8, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2))
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2)
+    )
     optimizer = Descent(model.parameters(), 0.1)
     loader = DataLoader(Tree(sys.argv[1]), batch_size=4, shuffle=True, num_workers=int(sys.argv[2]))
     seen, steps = 0.0, 0

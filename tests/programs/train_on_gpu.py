@@ -1,7 +1,9 @@
-"""Training loops on a GPU, each with one known fault. Arguments: the fault, steps, a folder of images; and `without`: the same loop
-without the fault; `workers=4`: loader workers. Prints the milliseconds of a steady step.
+"""Training loops on a GPU, each with one known fault. Arguments: the fault, steps, a folder of
+images; and `without`: the same loop without the fault; `workers=4`: loader workers. Prints the
+milliseconds of a steady step.
 
-Without a GPU the same loops run on the CPU with small sizes: to see that they run, not what is said of them.
+Without a GPU the same loops run on the CPU with small sizes: to see that they run, not what is said
+of them.
 """
 
 import sys
@@ -21,7 +23,9 @@ FEW, MANY = (256, 8192) if IS_GPU else (8, 16)
 """Rows of a batch: computed in about a millisecond, and in about twenty."""
 PICTURES: Final = (64, 3, 512, 512) if IS_GPU else (2, 3, 64, 64)  # 201 MB of float32
 WITHOUT: Final = "without" in sys.argv
-WORKERS: Final = next((int(word.partition("=")[2]) for word in sys.argv if word.startswith("workers=")), 1)
+WORKERS: Final = next(
+    (int(word.partition("=")[2]) for word in sys.argv if word.startswith("workers=")), 1
+)
 LARGE: Final = 256 if IS_GPU else 1  # layers of the checkpoint, of 1 MB
 
 
@@ -57,7 +61,11 @@ class Decoded(Dataset[torch.Tensor]):
     """Photographs that are decoded when they are asked for."""
 
     def __init__(self, folder: str, samples: int) -> None:
-        self.paths = [path for path in sorted(Path(folder).rglob("*")) if path.suffix.lower() in (".jpg", ".jpeg")]
+        self.paths = [
+            path
+            for path in sorted(Path(folder).rglob("*"))
+            if path.suffix.lower() in (".jpg", ".jpeg")
+        ]
         self.samples = samples
 
     def __len__(self) -> int:
@@ -72,7 +80,8 @@ class Decoded(Dataset[torch.Tensor]):
 
 
 class Stopwatch:
-    """Prints the mean time of the steps after the first fifth of them, in which a job warms up. The device is idle at both ends."""
+    """Prints the mean time of the steps after the first fifth of them, in which a job warms up. The
+    device is idle at both ends."""
 
     def __init__(self) -> None:
         self.number, self.first = 0, int(sys.argv[2]) // 5
@@ -94,8 +103,12 @@ class Stopwatch:
 
 def network(layers: int = 8, width: int = WIDTH, outputs: int = 10) -> torch.nn.Sequential:
     """A network of linear layers in half precision."""
-    hidden = [part for _ in range(layers) for part in (torch.nn.Linear(width, width), torch.nn.ReLU())]
-    made = torch.nn.Sequential(torch.nn.Linear(INPUTS, width), *hidden, torch.nn.Linear(width, outputs))
+    hidden = [
+        part for _ in range(layers) for part in (torch.nn.Linear(width, width), torch.nn.ReLU())
+    ]
+    made = torch.nn.Sequential(
+        torch.nn.Linear(INPUTS, width), *hidden, torch.nn.Linear(width, outputs)
+    )
     return made.to(DEVICE, torch.bfloat16)
 
 
@@ -129,11 +142,15 @@ def count_confusions(outputs: torch.Tensor) -> int:
 
 def batches(dataset: Dataset[torch.Tensor], workers: int = 0) -> Iterator[torch.Tensor]:
     """Of a loader that leaves the batches as they are, page-locked."""
-    yield from DataLoader(dataset, batch_size=None, num_workers=workers, pin_memory=IS_GPU and workers > 0)
+    yield from DataLoader(
+        dataset, batch_size=None, num_workers=workers, pin_memory=IS_GPU and workers > 0
+    )
 
 
 def train(
-    loader: Iterator[torch.Tensor], model: torch.nn.Module, after: Callable[[int, torch.Tensor, torch.Tensor], object] | None = None
+    loader: Iterator[torch.Tensor],
+    model: torch.nn.Module,
+    after: Callable[[int, torch.Tensor, torch.Tensor], object] | None = None,
 ) -> None:
     """The usual loop; `after` gets the step, the loss and the outputs."""
     optimizer, watch = torch.optim.SGD(model.parameters(), lr=1e-4), Stopwatch()
@@ -161,7 +178,9 @@ def evaluated(steps: int) -> None:
     def get_batch() -> torch.Tensor:
         starts = torch.randint(len(data) - INPUTS, (MANY,))
         rows = data.unfold(0, INPUTS, 1)[starts]
-        return (rows.pin_memory() if IS_GPU else rows).to(DEVICE, non_blocking=True).to(torch.bfloat16) / 255
+        return (rows.pin_memory() if IS_GPU else rows).to(DEVICE, non_blocking=True).to(
+            torch.bfloat16
+        ) / 255
 
     @torch.no_grad()
     def estimate_loss() -> float:
@@ -231,9 +250,16 @@ def lightning(steps: int) -> None:
         def on_train_batch_end(self, *_: Any) -> None:
             think(0.015)
 
-    options: dict[str, Any] = {f"enable_{part}": False for part in ("checkpointing", "progress_bar", "model_summary")}
+    options: dict[str, Any] = {
+        f"enable_{part}": False for part in ("checkpointing", "progress_bar", "model_summary")
+    }
     trainer = pl.Trainer(
-        max_steps=steps, accelerator="gpu" if IS_GPU else "cpu", devices=1, callbacks=[Scores()], logger=False, **options
+        max_steps=steps,
+        accelerator="gpu" if IS_GPU else "cpu",
+        devices=1,
+        callbacks=[Scores()],
+        logger=False,
+        **options,
     )
     trainer.fit(Module(), DataLoader(Rows(steps, FEW), batch_size=None, num_workers=2))
 
@@ -251,26 +277,37 @@ def huggingface(steps: int) -> None:
             ids = torch.arange(index, index + 128) % 1000
             return {"input_ids": ids, "labels": ids}
 
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=1000, n_layer=4, n_embd=256, n_head=4, n_positions=128))
+    model = GPT2LMHeadModel(
+        GPT2Config(vocab_size=1000, n_layer=4, n_embd=256, n_head=4, n_positions=128)
+    )
     options = TrainingArguments(
-        "out", max_steps=steps, per_device_train_batch_size=8, report_to=[], save_strategy="no", dataloader_num_workers=1,
-        logging_steps=50, disable_tqdm=True,
-    )  # fmt: skip
+        "out",
+        max_steps=steps,
+        per_device_train_batch_size=8,
+        report_to=[],
+        save_strategy="no",
+        dataloader_num_workers=1,
+        logging_steps=50,
+        disable_tqdm=True,
+    )
     Trainer(model, options, train_dataset=Texts()).train()
 
 
 def compiled(steps: int) -> None:
     """CUDA graphs by torch.compile."""
     model = network(16)
-    train(batches(Rows(steps, MANY), workers=2), torch.compile(model, mode="reduce-overhead") if IS_GPU else model)  # type: ignore[arg-type]
+    train(
+        batches(Rows(steps, MANY), workers=2),
+        torch.compile(model, mode="reduce-overhead") if IS_GPU else model,
+    )  # type: ignore[arg-type]
 
 
 def saved(steps: int) -> None:
     """A checkpoint of the whole state every 20 steps."""
     model = network(2)
-    extra = torch.nn.ParameterList([torch.nn.Parameter(torch.zeros(1 << 19, dtype=torch.bfloat16)) for _ in range(LARGE)]).to(
-        DEVICE
-    )
+    extra = torch.nn.ParameterList(
+        [torch.nn.Parameter(torch.zeros(1 << 19, dtype=torch.bfloat16)) for _ in range(LARGE)]
+    ).to(DEVICE)
 
     def save(step: int, _loss: torch.Tensor, _outputs: torch.Tensor) -> None:
         if step % 20 == 19 and not WITHOUT:
@@ -299,22 +336,44 @@ def main() -> None:
     """Make the loop with the fault."""
     fault, steps = sys.argv[1], int(sys.argv[2])
     loops: dict[str, Callable[[], object]] = {
-        "compute": lambda: train(batches(Rows(steps, MANY // 2 if WITHOUT else MANY), workers=2), network(16)),
-        "hidden_python": lambda: train(batches(Rows(steps, MANY), workers=2), network(16), lambda *_: think(0.003)),
-        "half_hidden": lambda: train(
-            batches(Rows(steps, MANY // 4 if WITHOUT else MANY), workers=2), network(16), lambda *_: work(0.010)
+        "compute": lambda: train(
+            batches(Rows(steps, MANY // 2 if WITHOUT else MANY), workers=2), network(16)
         ),
-        "python": lambda: train(batches(Rows(steps, FEW), workers=2), network(), lambda *_: think(0.02)),
-        "item": lambda: train(batches(Rows(steps, MANY), workers=2), network(16), lambda _step, loss, _outputs: loss.item()),
+        "hidden_python": lambda: train(
+            batches(Rows(steps, MANY), workers=2), network(16), lambda *_: think(0.003)
+        ),
+        "half_hidden": lambda: train(
+            batches(Rows(steps, MANY // 4 if WITHOUT else MANY), workers=2),
+            network(16),
+            lambda *_: work(0.010),
+        ),
+        "python": lambda: train(
+            batches(Rows(steps, FEW), workers=2), network(), lambda *_: think(0.02)
+        ),
+        "item": lambda: train(
+            batches(Rows(steps, MANY), workers=2),
+            network(16),
+            lambda _step, loss, _outputs: loss.item(),
+        ),
         "launches": lambda: train(batches(Rows(steps, 16), workers=2), network(400, 64)),
         "pageable": lambda: train(batches(Pictures(steps, WITHOUT)), network(2)),
         "pinned": lambda: train(batches(Pictures(steps, True)), network(2)),
         "outputs": lambda: train(
-            batches(Rows(steps, MANY), workers=2), network(1, outputs=WIDTH), lambda _s, _l, out: out.float().cpu()
+            batches(Rows(steps, MANY), workers=2),
+            network(1, outputs=WIDTH),
+            lambda _s, _l, out: out.float().cpu(),
         ),
-        "decode": lambda: train(iter(DataLoader(Decoded(sys.argv[3], 16 * steps), 16, num_workers=WORKERS)), network(2)),
-        "metrics": lambda: train(batches(Rows(steps, FEW), workers=2), network(), lambda _s, _l, out: count_confusions(out)),
-        "collected": lambda: train(batches(Rows(steps, MANY), workers=2), network(16), lambda *_: give_back()),
+        "decode": lambda: train(
+            iter(DataLoader(Decoded(sys.argv[3], 16 * steps), 16, num_workers=WORKERS)), network(2)
+        ),
+        "metrics": lambda: train(
+            batches(Rows(steps, FEW), workers=2),
+            network(),
+            lambda _s, _l, out: count_confusions(out),
+        ),
+        "collected": lambda: train(
+            batches(Rows(steps, MANY), workers=2), network(16), lambda *_: give_back()
+        ),
         "evaluation": lambda: evaluated(steps),
         "prefetched": lambda: prefetched(steps),
         "scaled": lambda: scaled(steps),

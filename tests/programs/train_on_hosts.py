@@ -1,6 +1,8 @@
-"""One rank of a small data-parallel training, whose last rank comes late to every exchange: STEPS LATE_S.
+"""One rank of a small data-parallel training, whose last rank comes late to every exchange: STEPS
+LATE_S.
 
-Takes its rank from the variables of torchrun, or of srun, and meets the others at MASTER_ADDR and MASTER_PORT.
+Takes its rank from the variables of torchrun, or of srun, and meets the others at MASTER_ADDR and
+MASTER_PORT.
 """
 
 import os

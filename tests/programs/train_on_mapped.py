@@ -1,9 +1,11 @@
-"""A training script whose samples come through mappings. Arguments: FOLDER HOW WORKERS STEPS [passed_on | copied].
+"""A training script whose samples come through mappings. Arguments: FOLDER HOW WORKERS STEPS
+[passed_on | copied].
 
-HOW: `memmap_at_random` reads rows of an array at random; `shared_library` calls a function of a library that reads a part of
-its own data. With `passed_on` samples are parts of the memmap itself: the data is read when a thread of the worker sends them.
-With `copied` they are copied by one call that keeps the interpreter lock, and a step takes `FORWARD_S` besides.
-Prints how long the reads took, in seconds, if they are made by the training process itself (WORKERS is 0).
+HOW: `memmap_at_random` reads rows of an array at random; `shared_library` calls a function of a
+library that reads a part of its own data. With `passed_on` samples are parts of the memmap itself:
+the data is read when a thread of the worker sends them. With `copied` they are copied by one call
+that keeps the interpreter lock, and a step takes `FORWARD_S` besides. Prints how long the reads
+took, in seconds, if they are made by the training process itself (WORKERS is 0).
 """
 
 import ctypes
@@ -52,7 +54,9 @@ class Mapped(Dataset):
     def __getitem__(self, index: int) -> Any:
         start, place = time.monotonic(), int(self.order[index])
         if self.how == "memmap_at_random":
-            self.reader = np.memmap(self.path, np.uint8, mode="r") if self.reader is None else self.reader
+            self.reader = (
+                np.memmap(self.path, np.uint8, mode="r") if self.reader is None else self.reader
+            )
             if PASSED_ON:
                 return self.reader[place * PART : (place + 1) * PART]
             part = self.reader[place * PART : (place + 1) * PART]
@@ -72,8 +76,16 @@ if __name__ == "__main__":
     optimizer = Descent(model.parameters(), 0.1)
     dataset = Mapped(folder / how, how)
     collate = stack if PASSED_ON else None
-    for _, found in zip(range(steps), DataLoader(dataset, batch_size=2, num_workers=workers, collate_fn=collate), strict=False):
-        sums = torch.stack([torch.full((8,), float(part[0] % 7)) for part in found]) if PASSED_ON else found
+    for _, found in zip(
+        range(steps),
+        DataLoader(dataset, batch_size=2, num_workers=workers, collate_fn=collate),
+        strict=False,
+    ):
+        sums = (
+            torch.stack([torch.full((8,), float(part[0] % 7)) for part in found])
+            if PASSED_ON
+            else found
+        )
         optimizer.zero_grad()
         model(sums).square().mean().backward()
         optimizer.step()

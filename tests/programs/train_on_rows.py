@@ -1,8 +1,10 @@
-"""A training whose data set reads a row group of a Parquet file for each sample, by pyarrow's threads in the training process.
+"""A training whose data set reads a row group of a Parquet file for each sample, by pyarrow's
+threads in the training process.
 
-Arguments: FILE STEPS HOW. HOW: `fetch`, in a DataLoader without workers; `step`, a DataLoader hands out indices and another thread
-reads the rows in each step; `both`, a thread of the program's own reads another file, FILE.other, all the time as well. Prints the
-bytes that pyarrow read from the file.
+Arguments: FILE STEPS HOW. HOW: `fetch`, in a DataLoader without workers; `step`, a DataLoader hands
+out indices and another thread reads the rows in each step; `both`, a thread of the program's own
+reads another file, FILE.other, all the time as well. Prints the bytes that pyarrow read from the
+file.
 """
 
 import sys
@@ -33,8 +35,12 @@ class Rows(Dataset):
     def read(self, index: int) -> torch.Tensor:
         table = self.file.read_row_group(index, use_threads=True)
         group = self.file.metadata.row_group(index)
-        self.num_bytes += sum(group.column(place).total_compressed_size for place in range(group.num_columns))
-        values = [np.frombuffer(column.chunk(0).buffers()[1]) for column in table.columns]  # to_numpy() would import pandas
+        self.num_bytes += sum(
+            group.column(place).total_compressed_size for place in range(group.num_columns)
+        )
+        values = [
+            np.frombuffer(column.chunk(0).buffers()[1]) for column in table.columns
+        ]  # to_numpy() would import pandas
         return torch.from_numpy(np.array([column.mean() for column in values], np.float32))
 
     def __getitem__(self, index: int) -> torch.Tensor | int:
@@ -56,7 +62,9 @@ if __name__ == "__main__":
     reader = threading.Thread(target=read_all_the_time, args=(done,))
     if HOW == "both":
         reader.start()
-    model = nn.Sequential(nn.Linear(4, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 1))
+    model = nn.Sequential(
+        nn.Linear(4, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 1)
+    )
     optimizer = Descent(model.parameters(), 0.01)
     with ThreadPoolExecutor(1) as pool:
         for step, batch in enumerate(DataLoader(rows, batch_size=2, shuffle=True, num_workers=0)):

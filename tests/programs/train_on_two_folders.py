@@ -1,7 +1,9 @@
-"""Trains a small model on the CPU on bytes of files in two folders, one of them slow, with one fault.
+"""Trains a small model on the CPU on bytes of files in two folders, one of them slow, with one
+fault.
 
-train_on_two_folders.py FAULT SLOW FAST STEPS WORKERS     FAULT is one of `FAULTS`. Several ranks exchange gradients by gloo. A file
-of the slow folder is read from storage each time. Prints the seconds of the loop.
+train_on_two_folders.py FAULT SLOW FAST STEPS WORKERS FAULT is one of `FAULTS`. Several ranks
+exchange gradients by gloo. A file of the slow folder is read from storage each time. Prints the
+seconds of the loop.
 """
 
 import os
@@ -16,7 +18,15 @@ from PIL import Image
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-FAULTS = ("slow_rank_storage", "slow_rank_decode", "slow_rank_compute", "slow_file", "small_reads", "cold_reads", "cold_epoch")
+FAULTS = (
+    "slow_rank_storage",
+    "slow_rank_decode",
+    "slow_rank_compute",
+    "slow_file",
+    "small_reads",
+    "cold_reads",
+    "cold_epoch",
+)
 BATCH = 4
 PIECE = 2048
 NUM_PIECES = 16
@@ -61,7 +71,9 @@ class Samples(Dataset[torch.Tensor]):
         elif self.fault == "cold_epoch" or (self.fault == "slow_rank_decode" and self.rank == 1):
             for further in range(5):
                 place = (number + further * 17) % len(self.fast)
-                with Image.open((self.slow if self.fault == "cold_epoch" else self.fast)[place]) as image:
+                with Image.open(
+                    (self.slow if self.fault == "cold_epoch" else self.fast)[place]
+                ) as image:
                     content = image.convert("RGB").tobytes()
         elif self.fault == "cold_reads" or (self.fault == "slow_rank_storage" and self.rank == 1):
             content = read_cold(self.slow[number % len(self.slow)])
@@ -74,7 +86,13 @@ class Samples(Dataset[torch.Tensor]):
 
 def main() -> None:
     """Train."""
-    fault, slow, fast, steps, workers = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5])
+    fault, slow, fast, steps, workers = (
+        sys.argv[1],
+        Path(sys.argv[2]),
+        Path(sys.argv[3]),
+        int(sys.argv[4]),
+        int(sys.argv[5]),
+    )
     assert fault in FAULTS, fault
     rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     torch.manual_seed(0)

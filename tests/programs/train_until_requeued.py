@@ -1,4 +1,5 @@
-"""Trains for ever in the first attempt of a job of Slurm, and for 30 steps in later ones; a signal USR1 is noted.
+"""Trains for ever in the first attempt of a job of Slurm, and for 30 steps in later ones; a signal
+USR1 is noted.
 
 python train_until_requeued.py FOLDER      steps made so far are in FOLDER/steps-ATTEMPT-RANK
 """

@@ -1,6 +1,8 @@
-"""Trains with accelerate on an image tree: `train DATA WORKERS STEPS TRANSFORM_MS HOW`, see training_loop.py.
+"""Trains with accelerate on an image tree: `train DATA WORKERS STEPS TRANSFORM_MS HOW`, see
+training_loop.py.
 
-HOW: shard (each rank loads its own batches), dispatch (rank 0 loads for all), inference (no optimizer; two epochs).
+HOW: shard (each rank loads its own batches), dispatch (rank 0 loads for all), inference (no
+optimizer; two epochs).
 """
 
 import sys
@@ -29,7 +31,9 @@ class Tree(Dataset):
 if __name__ == "__main__":
     _, data, workers, steps, _, how = sys.argv[1:]
     seed()
-    accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(dispatch_batches=how == "dispatch"))
+    accelerator = Accelerator(
+        cpu=True, dataloader_config=DataLoaderConfiguration(dispatch_batches=how == "dispatch")
+    )
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), 0.1) if how != "inference" else None
     loader = DataLoader(Tree(data), batch_size=4, shuffle=how == "shard", num_workers=int(workers))

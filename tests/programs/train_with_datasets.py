@@ -1,7 +1,8 @@
 """Trains with Hugging Face datasets. Uses as in training_loop.py, with a fifth argument of `train`:
 
-rows (the default): Arrow rows with an Image feature, transformed when they are accessed; stream: the same as an IterableDataset
-with `map`; numbers: columns of numbers, formatted as tensors; folder: an image folder without a conversion.
+rows (the default): Arrow rows with an Image feature, transformed when they are accessed; stream:
+the same as an IterableDataset with `map`; numbers: columns of numbers, formatted as tensors;
+folder: an image folder without a conversion.
 """
 
 import sys
@@ -20,7 +21,10 @@ def prepare(tree: str, folder: str) -> None:
     """Write Arrow files of images, and of numbers."""
     paths = images(tree)
     labels = [number % 2 for number in range(len(paths))]
-    rows = {"image": [{"bytes": path.read_bytes(), "path": None} for path in paths], "label": labels}
+    rows = {
+        "image": [{"bytes": path.read_bytes(), "path": None} for path in paths],
+        "label": labels,
+    }
     features = datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")})
     made = datasets.Dataset.from_dict(rows, features=features)
     made.save_to_disk(f"{folder}/images", num_shards=4)
@@ -40,7 +44,9 @@ def prepared_one(example: dict) -> dict:
 
 def collate(examples: list) -> tuple:
     """A batch of images of 3 × 32 × 32 and labels."""
-    pictures = torch.stack([torch.as_tensor(example["image"]).float().reshape(3, 32, 32) for example in examples])
+    pictures = torch.stack(
+        [torch.as_tensor(example["image"]).float().reshape(3, 32, 32) for example in examples]
+    )
     return pictures, torch.tensor([int(example["label"]) for example in examples])
 
 
@@ -53,7 +59,9 @@ def examples(data: str, how: str) -> object:
         streamed = datasets.load_dataset("arrow", data_files=files, split="train", streaming=True)
         return streamed.map(prepared_one)
     if how == "folder":
-        return datasets.load_dataset("imagefolder", data_dir=data, split="train").with_transform(prepared)
+        return datasets.load_dataset("imagefolder", data_dir=data, split="train").with_transform(
+            prepared
+        )
     return datasets.load_from_disk(f"{data}/images").with_transform(prepared)
 
 
@@ -66,6 +74,10 @@ if __name__ == "__main__":
         datasets.disable_progress_bars()
         how = rest[3] if len(rest) > 3 else "rows"
         loader = DataLoader(
-            examples(data, how), batch_size=4, num_workers=int(rest[0]), collate_fn=collate, shuffle=how != "stream"
+            examples(data, how),
+            batch_size=4,
+            num_workers=int(rest[0]),
+            collate_fn=collate,
+            shuffle=how != "stream",
         )
         train(loader, int(rest[1]))

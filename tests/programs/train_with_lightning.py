@@ -1,6 +1,8 @@
-"""Trains with Lightning on an image tree: `train DATA WORKERS STEPS TRANSFORM_MS HOW`, see training_loop.py.
+"""Trains with Lightning on an image tree: `train DATA WORKERS STEPS TRANSFORM_MS HOW`, see
+training_loop.py.
 
-HOW: sized (a dataset of known length), stream (an IterableDataset, which Lightning fetches one batch ahead).
+HOW: sized (a dataset of known length), stream (an IterableDataset, which Lightning fetches one
+batch ahead).
 """
 
 import sys
@@ -71,8 +73,14 @@ if __name__ == "__main__":
     loader = DataLoader(kind(data), batch_size=4, num_workers=int(workers))
     module = Training()
     trainer = lightning.Trainer(
-        max_steps=int(steps), accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, limit_val_batches=3, num_sanity_val_steps=2,
-    )  # fmt: skip
+        max_steps=int(steps),
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        limit_val_batches=3,
+        num_sanity_val_steps=2,
+    )
     trainer.fit(module, loader, DataLoader(Tree(data), batch_size=4))
     say(module.seen, float(trainer.global_step))

@@ -1,4 +1,5 @@
-"""Trains with LitData: chunks in a local folder, a StreamingDataLoader. Uses as in training_loop.py."""
+"""Trains with LitData: chunks in a local folder, a StreamingDataLoader. Uses as in
+training_loop.py."""
 
 import sys
 
@@ -28,4 +29,7 @@ if __name__ == "__main__":
     else:
         seed()
         dataset = litdata.StreamingDataset(data, shuffle=True, seed=0, transform=prepared)
-        train(litdata.StreamingDataLoader(dataset, batch_size=4, num_workers=int(numbers[0])), int(numbers[1]))
+        train(
+            litdata.StreamingDataLoader(dataset, batch_size=4, num_workers=int(numbers[0])),
+            int(numbers[1]),
+        )

@@ -1,4 +1,5 @@
-"""Trains with Ray Data: tasks in processes of Ray read, decode and augment images. Uses as in training_loop.py."""
+"""Trains with Ray Data: tasks in processes of Ray read, decode and augment images. Uses as in
+training_loop.py."""
 
 import io
 import os
@@ -24,7 +25,8 @@ def prepare(tree: str, folder: str) -> None:
 
 
 def load(row: dict) -> dict:
-    """An image, decoded, and transformed for as long as the row says; this is called in processes of Ray."""
+    """An image, decoded, and transformed for as long as the row says; this is called in processes
+    of Ray."""
     with Image.open(io.BytesIO(Path(row["path"]).read_bytes())) as image:
         pixels = np.asarray(image.convert("RGB").resize((32, 32))).astype(np.float32)
     time.sleep(row["ms"] / 1000)
@@ -48,7 +50,12 @@ if __name__ == "__main__":
         prepare(data, numbers[0])
     else:
         seed()
-        ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", object_store_memory=200 << 20)
+        ray.init(
+            num_cpus=2,
+            include_dashboard=False,
+            logging_level="ERROR",
+            object_store_memory=200 << 20,
+        )
         ray.data.DataContext.get_current().execution_options.preserve_order = True
         ray.data.DataContext.get_current().execution_options.verbose_progress = False
         rows = [

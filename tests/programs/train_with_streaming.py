@@ -1,4 +1,5 @@
-"""Trains with MosaicML streaming: MDS shards in a local folder, a StreamingDataLoader. Uses as in training_loop.py.
+"""Trains with MosaicML streaming: MDS shards in a local folder, a StreamingDataLoader. Uses as in
+training_loop.py.
 
 It imports torchvision, for which see run_example.py.
 """
@@ -41,4 +42,7 @@ if __name__ == "__main__":
     else:
         seed()
         dataset = Pictures(local=data, shuffle=True, shuffle_seed=0, batch_size=4)
-        train(streaming.StreamingDataLoader(dataset, batch_size=4, num_workers=int(numbers[0])), int(numbers[1]))
+        train(
+            streaming.StreamingDataLoader(dataset, batch_size=4, num_workers=int(numbers[0])),
+            int(numbers[1]),
+        )

@@ -1,4 +1,5 @@
-"""Trains with the package tfrecord: TFRecord files with an index, a DataLoader. Uses as in training_loop.py."""
+"""Trains with the package tfrecord: TFRecord files with an index, a DataLoader. Uses as in
+training_loop.py."""
 
 import sys
 from pathlib import Path
@@ -32,5 +33,7 @@ if __name__ == "__main__":
     else:
         seed()
         columns = {"image": "byte", "label": "int"}
-        dataset = TFRecordDataset(f"{data}/images.tfrecord", f"{data}/images.index", columns, transform=prepared)
+        dataset = TFRecordDataset(
+            f"{data}/images.tfrecord", f"{data}/images.index", columns, transform=prepared
+        )
         train(DataLoader(dataset, batch_size=4, num_workers=int(numbers[0])), int(numbers[1]))

@@ -1,7 +1,8 @@
-"""A training whose workers decode and transform; HOW says what each worker does to its own threads and cores at its start.
+"""A training whose workers decode and transform; HOW says what each worker does to its own threads
+and cores at its start.
 
-Arguments: TREE WORKERS SECONDS HOW. HOW: `plain`; `affinity=N`, only core N may be used; `opencv=N` or `torch=N`, N threads of that
-library, which transforms. Prints the number of steps.
+Arguments: TREE WORKERS SECONDS HOW. HOW: `plain`; `affinity=N`, only core N may be used; `opencv=N`
+or `torch=N`, N threads of that library, which transforms. Prints the number of steps.
 """
 
 import os
@@ -37,7 +38,12 @@ def augment(pixels: np.ndarray) -> torch.Tensor:
         for _ in range(6):
             large = large.mul(1.01).sin_()
         return nn.functional.interpolate(large.permute(2, 0, 1)[None], (32, 32))[0]
-    return torch.from_numpy(np.asarray(Image.fromarray(pixels).resize((32, 32)))).permute(2, 0, 1).float() / 255
+    return (
+        torch.from_numpy(np.asarray(Image.fromarray(pixels).resize((32, 32))))
+        .permute(2, 0, 1)
+        .float()
+        / 255
+    )
 
 
 class Tree(Dataset):
@@ -60,9 +66,13 @@ if WHAT == "opencv":
 if __name__ == "__main__":
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    model = nn.Sequential(nn.Conv2d(3, 8, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2))
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2)
+    )
     optimizer = Descent(model.parameters(), 0.1)
-    loader = DataLoader(Tree(sys.argv[1]), batch_size=4, num_workers=int(sys.argv[2]), worker_init_fn=limit_worker)
+    loader = DataLoader(
+        Tree(sys.argv[1]), batch_size=4, num_workers=int(sys.argv[2]), worker_init_fn=limit_worker
+    )
     steps, end = 0, time.monotonic() + float(sys.argv[3])
     for images, labels in loader:
         loss = nn.functional.cross_entropy(model(images), labels)

@@ -1,8 +1,9 @@
-"""What the programs train_with_*.py share: pixels of an image, a small network on the CPU, and a line that says all that was seen.
+"""What the programs train_with_*.py share: pixels of an image, a small network on the CPU, and a
+line that says all that was seen.
 
-Each program has two uses: `prepare IMAGES DATA` brings the images of a tree into the library's format, and
-`train DATA WORKERS STEPS [TRANSFORM_MS] ...` trains on it and prints a number that depends on every sample and their order, the
-loss, and the state of all random number generators.
+Each program has two uses: `prepare IMAGES DATA` brings the images of a tree into the library's
+format, and `train DATA WORKERS STEPS [TRANSFORM_MS] ...` trains on it and prints a number that
+depends on every sample and their order, the loss, and the state of all random number generators.
 """
 
 import hashlib
@@ -30,7 +31,12 @@ def pixels(image: Image.Image | bytes) -> torch.Tensor:
     """An image as a tensor of 3 × 32 × 32."""
     if isinstance(image, bytes):
         image = Image.open(io.BytesIO(image))
-    return torch.from_numpy(np.asarray(image.convert("RGB").resize((32, 32))).copy()).permute(2, 0, 1).float() / 255
+    return (
+        torch.from_numpy(np.asarray(image.convert("RGB").resize((32, 32))).copy())
+        .permute(2, 0, 1)
+        .float()
+        / 255
+    )
 
 
 def augment(sample: torch.Tensor) -> torch.Tensor:
@@ -41,7 +47,9 @@ def augment(sample: torch.Tensor) -> torch.Tensor:
 
 def network() -> nn.Module:
     """A small network for images of 3 × 32 × 32."""
-    return nn.Sequential(nn.Conv2d(3, 8, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2))
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2)
+    )
 
 
 def seed() -> None:
@@ -55,16 +63,21 @@ def seed() -> None:
 def say(*numbers: float) -> None:
     """Print numbers, and a digest of the state of the random number generators."""
     states = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
-    say_line(*(f"{number:.9f}" for number in numbers), hashlib.sha256(pickle.dumps(states)).hexdigest()[:16])
+    say_line(
+        *(f"{number:.9f}" for number in numbers),
+        hashlib.sha256(pickle.dumps(states)).hexdigest()[:16],
+    )
 
 
 def say_line(*words: object) -> None:
-    """Print a line in one piece: torchrun starts ranks with `python -u`, where `print` writes word by word into the same pipe."""
+    """Print a line in one piece: torchrun starts ranks with `python -u`, where `print` writes word
+    by word into the same pipe."""
     sys.stdout.write(" ".join(map(str, words)) + "\n")
 
 
 def train(epoch: Iterable, steps: int) -> None:
-    """Train for that many steps; `epoch` gives images and labels, and is iterated again and again."""
+    """Train for that many steps; `epoch` gives images and labels, and is iterated again and
+    again."""
     model = network()
     optimizer = Descent(model.parameters(), 0.1)
     seen, done = 0.0, 0

@@ -1,8 +1,9 @@
 """Reads files in many ways. Arguments: `all` DEVICE FOLDER WAYS... or `read` WAY FOLDER.
 
-`all` forks a process for each way, one after the other, and prints a line of JSON for each: the way, its process, and the bytes
-that the block device delivered meanwhile (kernel documentation, block/stat: the third number, in sectors of 512). FOLDER has a
-folder or a file for each way. Libraries are imported before the fork, so that reading them, from another device, is not counted.
+`all` forks a process for each way, one after the other, and prints a line of JSON for each: the
+way, its process, and the bytes that the block device delivered meanwhile (kernel documentation,
+block/stat: the third number, in sectors of 512). FOLDER has a folder or a file for each way.
+Libraries are imported before the fork, so that reading them, from another device, is not counted.
 """
 
 import ctypes
@@ -243,18 +244,46 @@ def mds(path: Path) -> None:
 
 
 def shared_library(path: Path) -> None:
-    path.stat()  # the dynamic linker's own calls are not seen: recording of a forked process begins with another call
+    # the dynamic linker's own calls are not seen: recording of a forked process begins with another
+    # call
+    path.stat()
     ctypes.CDLL(str(path)).read_all()
 
 
 WAYS = {
     read.__name__: read
     for read in (
-        read_in_order, read_small, read_at_random, pread, preadv, readv, ranges_with_gaps, stdio, sendfile, copy_file_range, direct,
-        fadvise, fromfile, memmap_in_order, memmap_at_random, mmap_random, mmap_sequential, mmap_willneed, mmap_populate, arrow,
-        parquet, hdf5, zarr, safetensors, lmdb_in_order, lmdb_at_random, litdata, mds, shared_library,
+        read_in_order,
+        read_small,
+        read_at_random,
+        pread,
+        preadv,
+        readv,
+        ranges_with_gaps,
+        stdio,
+        sendfile,
+        copy_file_range,
+        direct,
+        fadvise,
+        fromfile,
+        memmap_in_order,
+        memmap_at_random,
+        mmap_random,
+        mmap_sequential,
+        mmap_willneed,
+        mmap_populate,
+        arrow,
+        parquet,
+        hdf5,
+        zarr,
+        safetensors,
+        lmdb_in_order,
+        lmdb_at_random,
+        litdata,
+        mds,
+        shared_library,
     )
-}  # fmt: skip
+}
 
 
 LIBRARIES = {
@@ -292,7 +321,9 @@ def run_all(device: str, folder: Path, ways: list[str]) -> None:
             WAYS[way](folder / way)
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0, way
-        print(json.dumps({"way": way, "pid": child, "device": delivered(device) - before}), flush=True)
+        print(
+            json.dumps({"way": way, "pid": child, "device": delivered(device) - before}), flush=True
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""A whole training job with parts of known length; prints them as JSON, in seconds by its own clock.
+"""A whole training job with parts of known length; prints them as JSON, in seconds by its own
+clock.
 
 Arguments: SLOW_MODULE_FOLDER CHECKPOINT. The folder has a module `slow_to_import`.
 """
@@ -77,6 +78,9 @@ loader = torch.utils.data.DataLoader(Numbers(), batch_size=4, num_workers=1)
 for _ in range(2):
     timed("epochs", train_epoch)
     timed("validation", validate)
-    timed("checkpoint", lambda: torch.save({"model": model.state_dict(), "slow": SlowTensor()}, sys.argv[2]))
+    timed(
+        "checkpoint",
+        lambda: torch.save({"model": model.state_dict(), "slow": SlowTensor()}, sys.argv[2]),
+    )
 timed("end", lambda: time.sleep(0.5))
 print(json.dumps(took))

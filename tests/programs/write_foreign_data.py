@@ -1,6 +1,8 @@
-"""Writes tests/data/foreign/FORM with the library of the form: write_foreign_data.py FORM (recordio, mds or litdata).
+"""Writes tests/data/foreign/FORM with the library of the form: write_foreign_data.py FORM
+(recordio, mds or litdata).
 
-Run by hand; it needs mxnet 1.9.1 with numpy 1.23.5, mosaicml-streaming 0.13.0 with torchvision, or litdata 0.2.76.
+Run by hand; it needs mxnet 1.9.1 with numpy 1.23.5, mosaicml-streaming 0.13.0 with torchvision, or
+litdata 0.2.76.
 """
 
 import sys
@@ -14,11 +16,14 @@ MAGIC = b"\x0a\x23\xd7\xce"
 
 
 def write_recordio(folder: Path) -> None:
-    """Six records: the fifth image holds the magic number twice, in a comment; the sixth has two labels."""
+    """Six records: the fifth image holds the magic number twice, in a comment; the sixth has two
+    labels."""
     import mxnet as mx
 
     folder.mkdir()
-    writer = mx.recordio.MXIndexedRecordIO(str(folder / "train.idx"), str(folder / "train.rec"), "w")
+    writer = mx.recordio.MXIndexedRecordIO(
+        str(folder / "train.idx"), str(folder / "train.rec"), "w"
+    )
     for number, path in enumerate(IMAGES[:6]):
         data = path.read_bytes()
         if number == 4:
@@ -33,7 +38,11 @@ def write_mds(folder: Path) -> None:
     """Two shards."""
     from streaming import MDSWriter
 
-    with MDSWriter(out=str(folder), columns={"name": "str", "image": "bytes", "label": "int"}, size_limit=1 << 14) as writer:
+    with MDSWriter(
+        out=str(folder),
+        columns={"name": "str", "image": "bytes", "label": "int"},
+        size_limit=1 << 14,
+    ) as writer:
         for path, label in zip(IMAGES, LABELS, strict=True):
             writer.write({"name": path.name, "image": path.read_bytes(), "label": label})
 
@@ -49,8 +58,12 @@ def write_litdata(folder: Path) -> None:
     """Two chunks."""
     import litdata
 
-    litdata.optimize(sample, list(range(len(IMAGES))), output_dir=str(folder), chunk_bytes="16KB", num_workers=1)
+    litdata.optimize(
+        sample, list(range(len(IMAGES))), output_dir=str(folder), chunk_bytes="16KB", num_workers=1
+    )
 
 
 if __name__ == "__main__":
-    {"recordio": write_recordio, "mds": write_mds, "litdata": write_litdata}[sys.argv[1]](DATA / sys.argv[1])
+    {"recordio": write_recordio, "mds": write_mds, "litdata": write_litdata}[sys.argv[1]](
+        DATA / sys.argv[1]
+    )

@@ -1,4 +1,5 @@
-"""What the first epoch means for the verdict: it reads from storage what the later ones find in memory.
+"""What the first epoch means for the verdict: it reads from storage what the later ones find in
+memory.
 
 A long job consists of later epochs, so the bound is theirs; the first epoch is named beside it.
 """
@@ -12,17 +13,30 @@ from ioprof.format.run_record import Advice, NoGain, Trend, Verdict
 _FEWEST_STEPS: Final = 8
 """Of the later epochs, of all ranks."""
 _MOST_OWN: Final = 0.1
-"""Share of the steps' time that the training process itself read and decoded, of which it is not known in which epoch."""
+"""Share of the steps' time that the training process itself read and decoded, of which it is not
+known in which epoch."""
 _MOST_STILL: Final = 0.25
-"""Share of the later epochs' time for storage, up to which they are told apart: some of their data may have been evicted."""
+"""Share of the later epochs' time for storage, up to which they are told apart: some of their data
+may have been evicted."""
 _MOST_BYTES: Final = 0.25
-"""Bytes from storage of a later epoch over those of the first, on average, up to which it is told apart."""
+"""Bytes from storage of a later epoch over those of the first, on average, up to which it is told
+apart."""
 
 
-def with_first_epoch(found: Verdict, evidence: Evidence, later: Evidence | None, trend: Trend | None) -> Verdict:
-    """The verdict; where only the first epoch waits for storage, that of the later ones, with a sentence on the first."""
+def with_first_epoch(
+    found: Verdict, evidence: Evidence, later: Evidence | None, trend: Trend | None
+) -> Verdict:
+    """The verdict; where only the first epoch waits for storage, that of the later ones, with a
+    sentence on the first.
+    """
     storage = evidence.charged.get("storage")
-    if later is None or trend is None or storage is None or not storage.seconds or sum(evidence.own.values()) > _MOST_OWN:
+    if (
+        later is None
+        or trend is None
+        or storage is None
+        or not storage.seconds
+        or sum(evidence.own.values()) > _MOST_OWN
+    ):
         return found
     first, last = trend.epochs[0], trend.epochs[-1]
     later_steps = sum(row.steps for row in trend.epochs[1:])
@@ -39,15 +53,23 @@ def with_first_epoch(found: Verdict, evidence: Evidence, later: Evidence | None,
         return found
     head, colon, rest = steady.text.partition("-bound: ")
     cold = (
-        f"the first epoch, which waited {in_first_s:,.2f} s for storage ({_ms(first.step_s)} a step instead of {_ms(last.step_s)})"
+        f"the first epoch, which waited {in_first_s:,.2f} s for storage ({_ms(first.step_s)} a step"
+        f" instead of {_ms(last.step_s)})"
     )
-    text = f"{head}-bound after {cold}: {rest}" if colon else f"{steady.text} That is of the time after {cold}."
+    text = (
+        f"{head}-bound after {cold}: {rest}"
+        if colon
+        else f"{steady.text} That is of the time after {cold}."
+    )
     advice = Advice(
-        f"Read the data once before the job starts, or copy it to node-local storage: only the first epoch waits for storage "
-        f"({in_first_s:,.2f} s), later ones find the data in memory",
+        "Read the data once before the job starts, or copy it to node-local storage: only the"
+        f" first epoch waits for storage ({in_first_s:,.2f} s), later ones find the data in memory",
         cause="storage",
         no_gain=NoGain.NOT_MODELLED,
-        reason="it is time of the first epoch alone, so that a job gains the less the more epochs it has",
+        reason=(
+            "it is time of the first epoch alone, so that a job gains the less the more epochs"
+            " it has"
+        ),
     )
     return steady.replace(text=text, advice=(*steady.advice, advice), first_epoch="storage")
 

@@ -20,7 +20,15 @@ from ioprof.analysis.charge.checkpoints import Saved
 from ioprof.analysis.charge.interpreter_lock import thread_in
 from ioprof.analysis.charge.launches import Launches
 from ioprof.analysis.charge.sent_views import SentViews
-from ioprof.analysis.cpu.code_lines import FEWEST_SAMPLES, awaits, computes, function_of, functions, line_text, shortened
+from ioprof.analysis.cpu.code_lines import (
+    FEWEST_SAMPLES,
+    awaits,
+    computes,
+    function_of,
+    functions,
+    line_text,
+    shortened,
+)
 from ioprof.analysis.cpu.stacks import OF_BATCHES, WORKERS
 from ioprof.analysis.ranks.exchange_rate import SmallSums
 from ioprof.analysis.reads.demand import Fetched
@@ -51,8 +59,9 @@ EXCHANGE: Final = ("exchange", "straggler")
 """Causes of time that a rank spends with other ranks."""
 
 IDLE_RATIO: Final = 0.10
-"""Share of the steps' time from which on something else than compute is the bound, as the accelerator's idle time, and as the share
-of the greatest other cause: where compute takes 89 % and the rest is of many small causes, none of these is."""
+"""Share of the steps' time from which on something else than compute is the bound, as the
+accelerator's idle time, and as the share of the greatest other cause: where compute takes 89 % and
+the rest is of many small causes, none of these is."""
 UNEVEN_RATIO: Final = 1.1
 """How much longer a rank computes than the fastest one before its load is called uneven."""
 
@@ -60,31 +69,41 @@ MOSTLY_ONE: Final = 0.8
 """Part of a cause from which on one rank or file is named for it."""
 _LEAST_OF_PLACE: Final = 0.6
 """Part of `host` from which on a place in the step is named for it."""
-_PLACES: Final = {BEFORE_FORWARD: ", most of it before the forward pass", AFTER_COMPUTE: ", most of it after the computation"}
+_PLACES: Final = {
+    BEFORE_FORWARD: ", most of it before the forward pass",
+    AFTER_COMPUTE: ", most of it after the computation",
+}
 
 LEAST_NAMED_RATIO: Final = 0.3
 """Part of a cause from which on a file, a span or a line of code is named as its reason."""
 _MOSTLY_LAUNCHES: Final = 0.5
-"""Part of `host` that is waiting for kernel launches, from which on that is what to change, and no line of code."""
+"""Part of `host` that is waiting for kernel launches, from which on that is what to change, and no
+line of code."""
 LEAST_BUSY_RATIO: Final = 0.9
 """Part of the steps' time in which workers fetch from which on they are called busy."""
 _LEAST_WITHOUT_NAME: Final = 0.75
-"""Part of the workers' time without a name, from which on the named stages are not what makes batches late."""
+"""Part of the workers' time without a name, from which on the named stages are not what makes
+batches late."""
 _LEAST_BUSY_AND_SLOWER: Final = 0.8
-"""The same, if they need longer for a batch than the loop does: the rest of the time went to sending it."""
+"""The same, if they need longer for a batch than the loop does: the rest of the time went to
+sending it."""
 _MOSTLY_OWN: Final = 1.1
 """Waits for a stage over the workers' own time for it, above which other threads did it."""
 _MOSTLY_BY_THREADS: Final = 0.5
-"""Part of what the training process itself spent on a cause, from which on its threads are spoken of instead."""
+"""Part of what the training process itself spent on a cause, from which on its threads are spoken
+of instead."""
 _MOSTLY_TO_HOST: Final = 0.5
 """Part of the exposed copies from which on they are said to be from the device to the host."""
 _MUCH_MORE: Final = 1.2
-"""Time of all lines of a function over that of one of them, from which on the function's is told too."""
+"""Time of all lines of a function over that of one of them, from which on the function's is told
+too."""
 _LEAST_AFTER_STEPS_S: Final = 1.0
 _LEAST_AFTER_STEPS: Final = 0.1
-"""What a cause takes after the last step, in seconds and as a part of what it takes in steps, from which on it is told too."""
+"""What a cause takes after the last step, in seconds and as a part of what it takes in steps, from
+which on it is told too."""
 _LEAST_FURTHER: Final = 0.1
-"""Share of the steps' time from which on a function is told that is not the largest part of its cause."""
+"""Share of the steps' time from which on a function is told that is not the largest part of its
+cause."""
 _MOST_FURTHER: Final = 3
 _ERRORS: Final = 2.0
 """Standard errors by which the time of a function may be off."""
@@ -107,9 +126,11 @@ class Evidence:
     making_ns: dict[str, int]
     """What the workers spent their time on, see `workers_time.making`."""
     own: dict[str, float] = field(default_factory=dict)
-    """For each cause, the share of the steps' time that the training process itself spent on it, outside of waits for a loader."""
+    """For each cause, the share of the steps' time that the training process itself spent on it,
+    outside of waits for a loader."""
     threads: dict[str, float] = field(default_factory=dict)
-    """For each cause, the share of the steps' time that is charged to threads of the training process, by the times alone."""
+    """For each cause, the share of the steps' time that is charged to threads of the training
+    process, by the times alone."""
     after_steps_s: dict[str, float] = field(default_factory=dict)
     """See `ledger.after_steps`."""
     cpu: CpuEvidence | None = None
@@ -140,7 +161,8 @@ class Evidence:
     unused: Unused | None = None
     views: SentViews | None = None
     are_served: bool = False
-    """Whether workers mostly wait for what another process of the job answers, see `served`; more workers would wait longer."""
+    """Whether workers mostly wait for what another process of the job answers, see `served`; more
+    workers would wait longer."""
     small_sums: SmallSums | None = None
     """All-reduces that the job makes for each parameter, or the like."""
     computed_meanwhile_s: dict[int, float] = field(default_factory=dict)
@@ -172,15 +194,19 @@ class Evidence:
     def straggler_wait(self) -> dict[str, float]:
         """Share of the steps' time that ranks waited for stragglers, by what made those late.
 
-        A straggler that had more to compute is named best by `straggler`. One that computed while others waited may have begun
-        later than they: then what had delayed it counts.
+        A straggler that had more to compute is named best by `straggler`. One that computed while
+        others waited may have begun later than they: then what had delayed it counts.
         """
         total_s = sum(entry.seconds or 0.0 for entry in self.charged.values())
         found: dict[str, float] = {}
         for rank, causes in self.steps.straggler_wait_s.items():
             for cause, waited_s in causes.items():
                 delayed_s = self.computed_meanwhile_s.get(int(rank), 0.0)
-                parts_s = self._delays_of(int(rank), delayed_s) if cause == "compute" else {cause: waited_s}
+                parts_s = (
+                    self._delays_of(int(rank), delayed_s)
+                    if cause == "compute"
+                    else {cause: waited_s}
+                )
                 for part, part_s in parts_s.items():
                     if part not in EXCHANGE and total_s:
                         found[part] = found.get(part, 0.0) + part_s / total_s
@@ -188,18 +214,26 @@ class Evidence:
 
     @property
     def waited_for_s(self) -> dict[str, float]:
-        """Seconds that the other ranks waited for a rank, summed over them: by its number, the greatest first."""
-        waited = {rank: sum(causes.values()) for rank, causes in self.steps.straggler_wait_s.items()}
+        """Seconds that the other ranks waited for a rank, summed over them: by its number, the
+        greatest first.
+        """
+        waited = {
+            rank: sum(causes.values()) for rank, causes in self.steps.straggler_wait_s.items()
+        }
         return dict(sorted(waited.items(), key=lambda entry: -entry[1]))
 
     @property
     def waits_for_messages(self) -> bool:
         """Whether what ranks waited for longest of late ones was a message, as in pipelines."""
-        return any(part.name.startswith(("bubble", "message of")) for part in self.charged["straggler"].details[:1])
+        return any(
+            part.name.startswith(("bubble", "message of"))
+            for part in self.charged["straggler"].details[:1]
+        )
 
     def _delays_of(self, rank: int, waited_s: float) -> dict[str, float]:
-        """What makes a rank start to compute later than others: its own causes outside compute and exchange, as seconds of those
-        that all others waited for its computation. A cause delays each of the others by no more than its own time.
+        """What makes a rank start to compute later than others: its own causes outside compute and
+        exchange, as seconds of those that all others waited for its computation. A cause delays
+        each of the others by no more than its own time.
 
         Nothing if it computes longer than the others do: then its load is uneven.
         """
@@ -207,22 +241,33 @@ class Evidence:
         computed = {other: row.compute_s or 0.0 for other, row in rows.items()}
         if rank not in rows or computed[rank] > UNEVEN_RATIO * min(computed.values()):
             return {}
-        own = {cause: rows[rank].seconds(cause) or 0.0 for cause in CAUSES if cause not in ("compute", *EXCHANGE)}
+        own = {
+            cause: rows[rank].seconds(cause) or 0.0
+            for cause in CAUSES
+            if cause not in ("compute", *EXCHANGE)
+        }
         most_s = max(sum(own.values()), waited_s / max(len(rows) - 1, 1))
-        return {cause: waited_s * seconds / most_s for cause, seconds in own.items()} if most_s else {}
+        return (
+            {cause: waited_s * seconds / most_s for cause, seconds in own.items()} if most_s else {}
+        )
 
     @property
     def shares(self) -> dict[str, float]:
-        """Share of the steps' time by cause, where waiting for a slower rank counts as what that rank did."""
+        """Share of the steps' time by cause, where waiting for a slower rank counts as what that
+        rank did.
+        """
         own = {cause: entry.share or 0.0 for cause, entry in self.charged.items()}
         moved = self.straggler_wait
         own |= {cause: own.get(cause, 0.0) + share for cause, share in moved.items()}
-        return own | ({"straggler": own.get("straggler", 0.0) - sum(moved.values())} if moved else {})
+        return own | (
+            {"straggler": own.get("straggler", 0.0) - sum(moved.values())} if moved else {}
+        )
 
     @property
     def workers_are_busy(self) -> bool:
-        """Whether workers, or the busiest of them, fetch nearly all of the time, or most of it and longer than the loop takes for
-        a batch: then what the loop waits for is their work, however it reaches it.
+        """Whether workers, or the busiest of them, fetch nearly all of the time, or most of it and
+        longer than the loop takes for a batch: then what the loop waits for is their work, however
+        it reaches it.
         """
         return self.are_busy(self.imbalance_s)
 
@@ -232,40 +277,66 @@ class Evidence:
         if found is None or found.is_serial:
             return False
         supply_s = found.supply_s + more_s
-        return supply_s >= (_LEAST_BUSY_AND_SLOWER if supply_s > found.consumer_s else LEAST_BUSY_RATIO) * found.step_s
+        return (
+            supply_s
+            >= (_LEAST_BUSY_AND_SLOWER if supply_s > found.consumer_s else LEAST_BUSY_RATIO)
+            * found.step_s
+        )
 
     @property
     def imbalance_s(self) -> float:
         """How much longer per step the busiest worker fetches than the mean of all."""
-        return sum(part.seconds for part in self.ceilings.residuals if part.name == IMBALANCE) if self.ceilings else 0.0
+        return (
+            sum(part.seconds for part in self.ceilings.residuals if part.name == IMBALANCE)
+            if self.ceilings
+            else 0.0
+        )
 
     @property
     def most_work_is_unnamed(self) -> bool:
-        """Whether busy workers spend most of their time in no stage that has a name; a wait may still see such stages only."""
+        """Whether busy workers spend most of their time in no stage that has a name; a wait may
+        still see such stages only.
+        """
         loader = self.charged.get("loader")
-        return self.workers_are_busy and loader is not None and (loader.workers_share or 0.0) >= _LEAST_WITHOUT_NAME
+        return (
+            self.workers_are_busy
+            and loader is not None
+            and (loader.workers_share or 0.0) >= _LEAST_WITHOUT_NAME
+        )
 
     @property
     def a_stage_takes_most(self) -> bool:
         """Whether one stage with a name takes more of the workers' time than all that has none."""
         loader = self.charged.get("loader")
-        stages = [entry.workers_share or 0.0 for cause, entry in self.charged.items() if cause != "loader"]
-        return loader is not None and loader.workers_share is not None and max(stages, default=0.0) > loader.workers_share
+        stages = [
+            entry.workers_share or 0.0 for cause, entry in self.charged.items() if cause != "loader"
+        ]
+        return (
+            loader is not None
+            and loader.workers_share is not None
+            and max(stages, default=0.0) > loader.workers_share
+        )
 
     @property
     def work_ns(self) -> dict[str, float]:
-        """`making_ns`, but at least what waits for batches were charged with: other threads of the workers may do more of it than
-        the workers themselves, such as one that sends a batch and reads mapped pages for that.
+        """`making_ns`, but at least what waits for batches were charged with: other threads of the
+        workers may do more of it than the workers themselves, such as one that sends a batch and
+        reads mapped pages for that.
         """
         waited_ns = {cause: 1e9 * (entry.seconds or 0.0) for cause, entry in self.charged.items()}
-        return {cause: max(float(took_ns), waited_ns.get(cause, 0.0)) for cause, took_ns in self.making_ns.items()}
+        return {
+            cause: max(float(took_ns), waited_ns.get(cause, 0.0))
+            for cause, took_ns in self.making_ns.items()
+        }
 
     def is_work_of_others(self, cause: str) -> bool:
         """Whether more of a stage was waited for than the workers themselves spent on it."""
         return self.work_ns[cause] > _MOSTLY_OWN * self.making_ns[cause]
 
     def is_by_threads(self, cause: str) -> bool:
-        """Whether other threads of the training process than its main one spent most of what it itself spent on a cause."""
+        """Whether other threads of the training process than its main one spent most of what it
+        itself spent on a cause.
+        """
         return self.threads.get(cause, 0.0) > _MOSTLY_BY_THREADS * self.own.get(cause, 0.0)
 
     @property
@@ -276,8 +347,14 @@ class Evidence:
     def largest_detail(self, cause: str, least_ratio: float = 0.5) -> CauseDetail | None:
         """The largest named part of a cause, if it is at least that part of it."""
         entry = self.charged.get(cause)
-        first = next((detail for detail in entry.details if detail.name not in PLACES), None) if entry else None
-        return first if entry and first and first.share >= least_ratio * (entry.share or 0.0) else None
+        first = (
+            next((detail for detail in entry.details if detail.name not in PLACES), None)
+            if entry
+            else None
+        )
+        return (
+            first if entry and first and first.share >= least_ratio * (entry.share or 0.0) else None
+        )
 
     @property
     def evaluates_by_mode(self) -> bool:
@@ -286,7 +363,8 @@ class Evidence:
         return found is not None and found.reason_code is Reason.BY_MODE
 
     def largest_line(self, cause: str) -> CodeShare | None:
-        """The line of the user's own code that took most of a cause, if that is not too little or too uncertain to be named.
+        """The line of the user's own code that took most of a cause, if that is not too little or
+        too uncertain to be named.
 
         Else the function whose lines together are enough, as a line 0.
         """
@@ -296,28 +374,44 @@ class Evidence:
         own = [line for line in self.code if line.cause == cause and line.is_own]
         for found in (own, functions(own)):
             largest = max(found, key=lambda line: line.seconds, default=None)
-            if largest and largest.samples >= FEWEST_SAMPLES and total_s and largest.seconds >= LEAST_NAMED_RATIO * total_s:
+            if (
+                largest
+                and largest.samples >= FEWEST_SAMPLES
+                and total_s
+                and largest.seconds >= LEAST_NAMED_RATIO * total_s
+            ):
                 return largest
         return None
 
     def further_functions(self, cause: str, named: CodeShare | None) -> list[CodeShare]:
-        """Other functions of the user's own code than that of a line that took much of a cause, the most first."""
+        """Other functions of the user's own code than that of a line that took much of a cause, the
+        most first.
+        """
         own = [line for line in self.code if line.cause == cause and line.is_own]
         other = [line for line in own if named is None or function_of(line) != function_of(named)]
         each = {function_of(line): line for line in (*other, *functions(other))}.values()
-        large = [line for line in each if line.samples >= FEWEST_SAMPLES and (line.share or 0.0) >= _LEAST_FURTHER]
+        large = [
+            line
+            for line in each
+            if line.samples >= FEWEST_SAMPLES and (line.share or 0.0) >= _LEAST_FURTHER
+        ]
         return sorted(large, key=lambda line: -line.seconds)[:_MOST_FURTHER]
 
     @property
     def sampler_line(self) -> CodeShare | None:
         """The line of the user's own code that most of the sampler's time went to.
 
-        Lines of `loader` are of workers too: one is of the sampler if both together take more than all of that time.
+        Lines of `loader` are of workers too: one is of the sampler if both together take more than
+        all of that time.
         """
         detail, line = self.largest_detail("loader", LEAST_NAMED_RATIO), self.largest_line("loader")
         if line is None or detail is None or detail.name != SAMPLER or line.cause == WORKERS:
             return None
-        return line if line.seconds + detail.seconds > (self.charged["loader"].seconds or 0.0) else None
+        return (
+            line
+            if line.seconds + detail.seconds > (self.charged["loader"].seconds or 0.0)
+            else None
+        )
 
     @property
     def _worker_lines_s(self) -> float:
@@ -331,14 +425,24 @@ class Evidence:
         return f"{ratio:.1%} of the workers' time"
 
     def own_ratio(self, cause: str) -> float:
-        """The part of a cause that is in lines of the job's own Python, and not in what these call of libraries."""
-        own_s = sum(line.seconds for line in self.code if line.cause == cause and line.is_own and line.library is None)
+        """The part of a cause that is in lines of the job's own Python, and not in what these call
+        of libraries.
+        """
+        own_s = sum(
+            line.seconds
+            for line in self.code
+            if line.cause == cause and line.is_own and line.library is None
+        )
         return own_s / (self.charged[cause].seconds or 1.0) if cause in self.charged else 0.0
 
     def part_of_cause(self, cause: str, line: CodeShare) -> tuple[float, float]:
-        """The part of a cause that the function of a line takes, 0 to 1, and two standard errors of it."""
+        """The part of a cause that the function of a line takes, 0 to 1, and two standard errors of
+        it.
+        """
         whole = self._whole_function(line, (line.cause,))
-        total_s = self._worker_lines_s if line.cause == WORKERS else self.charged[cause].seconds or 0.0
+        total_s = (
+            self._worker_lines_s if line.cause == WORKERS else self.charged[cause].seconds or 0.0
+        )
         if not total_s or not whole.samples:
             return 1.0, 0.0
         part = min(1.0, whole.seconds / total_s)
@@ -347,14 +451,18 @@ class Evidence:
 
     @property
     def lock_holder(self) -> tuple[str, CauseDetail] | None:
-        """The thread that held the interpreter's lock while ranks waited for it, if that is most of what `host` has a name for."""
+        """The thread that held the interpreter's lock while ranks waited for it, if that is most of
+        what `host` has a name for.
+        """
         detail = self.largest_detail("host", LEAST_NAMED_RATIO)
         name = thread_in(detail.name) if detail else None
         return (name, detail) if name and detail else None
 
     @property
     def launching(self) -> CauseDetail | None:
-        """The waiting for kernel launches, if it is the largest part of `host`. The lines of code are where they are launched."""
+        """The waiting for kernel launches, if it is the largest part of `host`. The lines of code
+        are where they are launched.
+        """
         found = self.largest_detail("host", LEAST_NAMED_RATIO)
         if found is None or found.name != LAUNCHES or self.launches is None:
             return None
@@ -363,11 +471,17 @@ class Evidence:
         return found if is_most or line is None or line.seconds < found.seconds else None
 
     def copies_ratio(self, direction: str) -> float | None:
-        """The part of the exposed copies that have this direction, 0 to 1; null: what they were is not known."""
+        """The part of the exposed copies that have this direction, 0 to 1; null: what they were is
+        not known.
+        """
         copies = self.charged.get("h2d")
         if copies is None or not copies.seconds or not copies.details:
             return None
-        return min(1.0, sum(part.seconds for part in copies.details if part.name.startswith(direction)) / copies.seconds)
+        return min(
+            1.0,
+            sum(part.seconds for part in copies.details if part.name.startswith(direction))
+            / copies.seconds,
+        )
 
     @property
     def copies_to_host(self) -> bool:
@@ -376,18 +490,25 @@ class Evidence:
 
     @property
     def waiting_line(self) -> CodeShare | None:
-        """The line at which the ranks' own Python mostly waits for another thread or process that no hook follows."""
+        """The line at which the ranks' own Python mostly waits for another thread or process that
+        no hook follows.
+        """
         line = self.largest_line("host")
         return line if line and awaits(line) else None
 
     @property
     def computing_line(self) -> CodeShare | None:
-        """The line that most of `host` went to, where it mostly called a function of tensors that runs on the CPU.
+        """The line that most of `host` went to, where it mostly called a function of tensors that
+        runs on the CPU.
 
-        Such as a loss that is no module, and takes too long to count as part of the forward pass. On a GPU the host's time for such
-        a call is not that of the computation.
+        Such as a loss that is no module, and takes too long to count as part of the forward pass.
+        On a GPU the host's time for such a call is not that of the computation.
         """
-        is_on_cpu = self.run.config.device == "cpu" and not self.run.is_emulated and "compute" in self.charged
+        is_on_cpu = (
+            self.run.config.device == "cpu"
+            and not self.run.is_emulated
+            and "compute" in self.charged
+        )
         line = self.largest_line("host") if is_on_cpu else None
         return line if line and computes(line) else None
 
@@ -398,44 +519,81 @@ class Evidence:
         """
         causes = (*OF_BATCHES, "validation")
         whole = self._whole_function(line, causes if line.cause in causes else (line.cause,))
-        return f" ({self.part_of(whole)} in all of {whole.function})" if whole.seconds >= _MUCH_MORE * line.seconds else ""
+        return (
+            f" ({self.part_of(whole)} in all of {whole.function})"
+            if whole.seconds >= _MUCH_MORE * line.seconds
+            else ""
+        )
 
     def _whole_function(self, line: CodeShare, causes: tuple[str, ...]) -> CodeShare:
         """The sum over the lines of a line's function in these causes."""
-        same = [other for other in self.code if other.cause in causes and function_of(other) == function_of(line)]
+        same = [
+            other
+            for other in self.code
+            if other.cause in causes and function_of(other) == function_of(line)
+        ]
         return next(iter(functions(same)), line)
 
     def largest_part(self, cause: str) -> str:
-        """The largest part of a cause, as a clause: a file, a span, or a line of code. Empty: none that is large enough."""
+        """The largest part of a cause, as a clause: a file, a span, or a line of code. Empty: none
+        that is large enough.
+        """
         detail = self.largest_detail(cause, LEAST_NAMED_RATIO)
         line = self.largest_line(cause)
         if detail and cause == "h2d":  # its direction is told already
             return f", {line.share or 0.0:.1%} at {line_text(line)}" if line else ""
         if detail and detail.name == LAUNCHES:
             most = f", {detail.share:.1%} to {LAUNCHES} ({self.kernels})" if self.launching else ""
-            return most + (f", {line.share or 0.0:.1%} at {line_text(line)}{self.of_function(line)}" if line else "")
-        if line and line.cause == WORKERS and (not detail or detail.name in (WORKER_START, EPOCH_END)):
+            return most + (
+                f", {line.share or 0.0:.1%} at {line_text(line)}{self.of_function(line)}"
+                if line
+                else ""
+            )
+        if (
+            line
+            and line.cause == WORKERS
+            and (not detail or detail.name in (WORKER_START, EPOCH_END))
+        ):
             return f", {self.part_of(line)} at {line_text(line)}"
         if line and (not detail or cause in ("transform", "validation")):
-            similar = [part for part in self.further_functions(cause, line) if 2 * part.seconds >= line.seconds]
-            return f", {line.share or 0.0:.1%} at {line_text(line)}{self.of_function(line)}{_each(similar)}"
+            similar = [
+                part
+                for part in self.further_functions(cause, line)
+                if 2 * part.seconds >= line.seconds
+            ]
+            return (
+                f", {line.share or 0.0:.1%} at"
+                f" {line_text(line)}{self.of_function(line)}{_each(similar)}"
+            )
         if not line and not detail:
             return _each(self.further_functions(cause, None))
-        within = f" ({line_text(line)})" if line and detail and not (detail.name == SAMPLER and not self.sampler_line) else ""
+        within = (
+            f" ({line_text(line)})"
+            if line and detail and not (detail.name == SAMPLER and not self.sampler_line)
+            else ""
+        )
         return f", {detail.share:.1%} on {shortened(detail.name)}{within}" if detail else ""
 
     @property
     def kernels(self) -> str:
         """The kernels of a step, in words: `2,432 kernels a step, median 2.1 us`."""
         found = self.launches
-        return f"{found.per_step:,.0f} kernels a step, median {found.median_s * 1e6:,.1f} µs" if found else ""
+        return (
+            f"{found.per_step:,.0f} kernels a step, median {found.median_s * 1e6:,.1f} µs"
+            if found
+            else ""
+        )
 
     @property
     def place_of_host(self) -> str:
-        """Where in a step most of `host` is, as a clause; empty: not known, or at several places."""
+        """Where in a step most of `host` is, as a clause; empty: not known, or at several
+        places.
+        """
         entry = self.charged["host"]
         for detail in entry.details:
-            if detail.name in _PLACES and detail.seconds >= _LEAST_OF_PLACE * (entry.seconds or 0.0):
+            if detail.name in _PLACES and detail.seconds >= _LEAST_OF_PLACE * (
+                entry.seconds or 0.0
+            ):
                 return _PLACES[detail.name]
         return ""
 
@@ -449,7 +607,9 @@ class Evidence:
         return min(1.0, max(details_s, lines_s) / entry.seconds) if entry.seconds else 1.0
 
     def after_steps(self, cause: str) -> str:
-        """What a cause took after the last step (mean over ranks), as a clause; no share of the steps has it. Empty: little."""
+        """What a cause took after the last step (mean over ranks), as a clause; no share of the
+        steps has it. Empty: little.
+        """
         seconds, ranks = self.after_steps_s.get(cause, 0.0), len(self.steps.per_rank) or 1
         in_steps_s = (self.charged[cause].seconds or 0.0) / ranks if cause in self.charged else 0.0
         is_much = seconds >= _LEAST_AFTER_STEPS_S and seconds >= _LEAST_AFTER_STEPS * in_steps_s
@@ -458,7 +618,9 @@ class Evidence:
     def seconds_per_step(self, cause: str) -> float:
         """Mean of a cause over all steps of all ranks."""
         count = sum(row.steps for row in self.steps.per_rank)
-        return (self.charged[cause].seconds or 0.0) / count if cause in self.charged and count else 0.0
+        return (
+            (self.charged[cause].seconds or 0.0) / count if cause in self.charged and count else 0.0
+        )
 
 
 def _each(lines: list[CodeShare]) -> str:

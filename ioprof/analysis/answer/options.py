@@ -1,4 +1,6 @@
-"""How the options of a recorded job are written, so that an advice names what its reader can set."""
+"""How the options of a recorded job are written, so that an advice names what its reader can
+set.
+"""
 
 from dataclasses import dataclass, replace
 from typing import Final
@@ -33,13 +35,21 @@ class JobOptions:
 
     @property
     def workers_name(self) -> str:
-        """The option of the number of loader workers without the `=` of a parameter: `num_workers`."""
+        """The option of the number of loader workers without the `=` of a parameter:
+        `num_workers`.
+        """
         return self.workers.rstrip("=")
 
     @property
     def more_workers(self) -> str:
-        """A larger number of loader workers, as the subject of a sentence: `a higher num_workers`."""
-        return "more loader workers" if self.workers.startswith("the ") else f"a higher {self.workers_name}"
+        """A larger number of loader workers, as the subject of a sentence:
+        `a higher num_workers`.
+        """
+        return (
+            "more loader workers"
+            if self.workers.startswith("the ")
+            else f"a higher {self.workers_name}"
+        )
 
 
 _TORCH: Final = JobOptions(
@@ -48,7 +58,9 @@ _TORCH: Final = JobOptions(
     prefetch="prefetch_factor=",
     with_workers="num_workers={}",
     with_steps="{} steps or more",
-    pinned_copies="Set pin_memory=True in the DataLoader, and copy with .to(device, non_blocking=True)",
+    pinned_copies=(
+        "Set pin_memory=True in the DataLoader, and copy with .to(device, non_blocking=True)"
+    ),
     keep_workers="Set persistent_workers=True in the DataLoader",
 )
 
@@ -63,7 +75,10 @@ _OPTIONS: Final = {
         microbatches="--microbatches",
     ),
     JobKind.TORCH: _TORCH,
-    JobKind.HF_DATASETS: replace(_TORCH, fewer_bytes="select_columns() before with_format(), so that only what is needed is read"),
+    JobKind.HF_DATASETS: replace(
+        _TORCH,
+        fewer_bytes="select_columns() before with_format(), so that only what is needed is read",
+    ),
     JobKind.TFRECORD: _TORCH,
     JobKind.TORCHDATA: replace(
         _TORCH,
@@ -81,12 +96,18 @@ _OPTIONS: Final = {
         _TORCH,
         with_workers="num_workers={} of the StreamingDataLoader",
         keep_workers="Set persistent_workers=True in the StreamingDataLoader",
-        local_copy="Let LitData keep its chunks on a local disk (cache_dir= and max_cache_size= of StreamingDataset)",
+        local_copy=(
+            "Let LitData keep its chunks on a local disk (cache_dir= and max_cache_size= of"
+            " StreamingDataset)"
+        ),
     ),
     JobKind.STREAMING: replace(
         _TORCH,
         prefetch="predownload=",
-        local_copy="Let MosaicML streaming keep its shards on a local disk (local= and cache_limit= of StreamingDataset)",
+        local_copy=(
+            "Let MosaicML streaming keep its shards on a local disk (local= and cache_limit= of"
+            " StreamingDataset)"
+        ),
     ),
     JobKind.SPDL: JobOptions(
         workers="concurrency=",
@@ -94,7 +115,9 @@ _OPTIONS: Final = {
         prefetch="the buffer of add_sink()",
         with_workers="concurrency={0} and num_threads={0}",
         with_steps="{} steps or more",
-        pinned_copies="Copy from page-locked memory in a stage of the pipeline (spdl.io.transfer_tensor)",
+        pinned_copies=(
+            "Copy from page-locked memory in a stage of the pipeline (spdl.io.transfer_tensor)"
+        ),
     ),
     JobKind.POOL: JobOptions(
         workers="number of processes",
@@ -102,7 +125,9 @@ _OPTIONS: Final = {
         prefetch="the number of tasks ahead",
         with_workers="processes={} of the Pool",
         with_steps="{} steps or more",
-        pinned_copies="Copy from page-locked memory, without blocking (pin_memory() and non_blocking=True)",
+        pinned_copies=(
+            "Copy from page-locked memory, without blocking (pin_memory() and non_blocking=True)"
+        ),
         keep_workers="Keep the Pool from one epoch to the next",
     ),
     JobKind.PROCESS_POOL: JobOptions(
@@ -111,7 +136,9 @@ _OPTIONS: Final = {
         prefetch="the number of tasks ahead",
         with_workers="max_workers={} of the ProcessPoolExecutor",
         with_steps="{} steps or more",
-        pinned_copies="Copy from page-locked memory, without blocking (pin_memory() and non_blocking=True)",
+        pinned_copies=(
+            "Copy from page-locked memory, without blocking (pin_memory() and non_blocking=True)"
+        ),
         keep_workers="Keep the ProcessPoolExecutor from one epoch to the next",
     ),
     JobKind.RAY: JobOptions(
@@ -136,7 +163,10 @@ _OPTIONS: Final = {
         prefetch="the prefetch depth",
         with_workers="{} loader workers",
         with_steps="{} steps or more",
-        pinned_copies="Copy from page-locked memory, without blocking (torch: pin_memory=True and non_blocking=True)",
+        pinned_copies=(
+            "Copy from page-locked memory, without blocking (torch: pin_memory=True and"
+            " non_blocking=True)"
+        ),
     ),
 }
 

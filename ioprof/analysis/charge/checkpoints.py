@@ -17,7 +17,8 @@ class Saved:
     bytes: int
     """Of all of them."""
     seconds: float
-    """What writing them took, summed over ranks: preparing the state, copying it from the device and writing it."""
+    """What writing them took, summed over ranks: preparing the state, copying it from the device
+    and writing it."""
     ranks: int = 1
     """How many wrote them, each a part or a file of its own."""
     folder: str = ""
@@ -26,29 +27,46 @@ class Saved:
     @property
     def text(self) -> str:
         """In words: `20 checkpoints of 537.0 MB, at 1,210.0 MB/s`."""
-        each, rate = self.bytes / self.number / 1e6, self.bytes / 1e6 / self.seconds if self.seconds else 0.0
+        each, rate = (
+            self.bytes / self.number / 1e6,
+            self.bytes / 1e6 / self.seconds if self.seconds else 0.0,
+        )
         if self.ranks == 1:
             return f"{self.number:,} checkpoints of {each:,.1f} MB, at {rate:,.1f} MB/s"
         times = self.number / self.ranks
-        return f"{times:,.0f} checkpoints of {each:,.1f} MB by each of {self.ranks:,} ranks, at {rate:,.1f} MB/s each"
+        return (
+            f"{times:,.0f} checkpoints of {each:,.1f} MB by each of {self.ranks:,} ranks, at"
+            f" {rate:,.1f} MB/s each"
+        )
 
 
 def saved(trace: Trace) -> Saved | None:
     """The checkpoints of all ranks whose size is known, in steps or not; None: there is none."""
-    found = trace.rows(pl.col("bytes") > 0, pl.col("name").cast(pl.String) == "save", kinds=["checkpoint"])
+    found = trace.rows(
+        pl.col("bytes") > 0, pl.col("name").cast(pl.String) == "save", kinds=["checkpoint"]
+    )
     if found.is_empty():
         return None
-    took_s, ranks = int((found["end_ns"] - found["start_ns"]).sum()) / 1e9, max(1, found["rank"].n_unique())
+    took_s, ranks = (
+        int((found["end_ns"] - found["start_ns"]).sum()) / 1e9,
+        max(1, found["rank"].n_unique()),
+    )
     return Saved(len(found), int(found["bytes"].sum()), took_s, ranks, _folder(trace, found))
 
 
 def _folder(trace: Trace, found: pl.DataFrame) -> str:
     """The folder in which most files were opened while checkpoints were written."""
     by = ["host", "pid", "tid"]
-    opened = trace.rows(pl.col("name").is_null(), pl.col("file").is_not_null(), kinds=["open"]).sort("start_ns")
+    opened = trace.rows(
+        pl.col("name").is_null(), pl.col("file").is_not_null(), kinds=["open"]
+    ).sort("start_ns")
     times = found.select(*by, "start_ns", until_ns="end_ns").sort("start_ns")
-    inside = opened.select(*by, "start_ns", "file").join_asof(times, on="start_ns", by=by, check_sortedness=False)
+    inside = opened.select(*by, "start_ns", "file").join_asof(
+        times, on="start_ns", by=by, check_sortedness=False
+    )
     files = inside.filter(pl.col("start_ns") < pl.col("until_ns")).join(trace.files, on="file")
-    paths = files.filter(~pl.col("path").str.contains(r"\.pyc?$|^/(proc|sys|dev)/"))["path"].to_list()
+    paths = files.filter(~pl.col("path").str.contains(r"\.pyc?$|^/(proc|sys|dev)/"))[
+        "path"
+    ].to_list()
     counts = Counter(map(os.path.dirname, paths))
     return max(counts, key=lambda folder: (counts[folder], folder), default="")

@@ -12,10 +12,12 @@ _COLUMNS: Final = ("rank", "kind", "start_ns", "step", "bytes")
 
 
 def copied_per_step(trace: Trace, table: pl.DataFrame) -> dict[str, float]:
-    """Bytes of a step by the kind of their copies, mean over ranks and steps. `table` is that of the steps in which devices were
-    recorded.
+    """Bytes of a step by the kind of their copies, mean over ranks and steps. `table` is that of
+    the steps in which devices were recorded.
     """
-    copies = trace.rows(pl.col("rank").is_not_null(), pl.col("bytes") > 0, kinds=COPIES).select(_COLUMNS)
+    copies = trace.rows(pl.col("rank").is_not_null(), pl.col("bytes") > 0, kinds=COPIES).select(
+        _COLUMNS
+    )
     sums = dict.fromkeys(COPIES, 0)
     for (rank,), of_rank in copies.partition_by("rank", as_dict=True).items():
         inside = of_rank.filter(of_steps(of_rank, table.filter(pl.col("rank") == rank)))

@@ -29,12 +29,16 @@ def _least_ns() -> NDArray[np.int64]:
 
 
 LEAST_NS: Final = _least_ns()
-"""By class. `np.searchsorted(LEAST_NS, took_ns, side="right") - 1` is the class of a duration from 1 ns on; of one of more
-than 6 days it may be that of a duration which differs by 1 ns."""
+"""By class. `np.searchsorted(LEAST_NS, took_ns, side="right") - 1` is the class of a duration from
+1 ns on; of one of more than 6 days it may be that of a duration which differs by 1 ns."""
 
 
-def quantiles_ns(classes: NDArray[np.int64], counts: NDArray[np.int64], ratios: Sequence[float]) -> tuple[float, ...]:
-    """The middle of the class in which each quantile lies; of classes in ascending order, with how many durations each has."""
+def quantiles_ns(
+    classes: NDArray[np.int64], counts: NDArray[np.int64], ratios: Sequence[float]
+) -> tuple[float, ...]:
+    """The middle of the class in which each quantile lies; of classes in ascending order, with how
+    many durations each has.
+    """
     cumulated = np.cumsum(counts)
     wanted = [round(ratio * (int(cumulated[-1]) - 1)) for ratio in ratios]
     places = np.searchsorted(cumulated, wanted, side="right")

@@ -1,4 +1,5 @@
-"""When the GPU was recorded. Kineto records in windows (`ioprof.instrument.gpu`); outside of them nothing is known of the device.
+"""When the GPU was recorded. Kineto records in windows (`ioprof.instrument.gpu`); outside of them
+nothing is known of the device.
 
 A step there is charged to nothing: all that its GPU computed would look like waiting.
 """
@@ -21,7 +22,9 @@ PAGEABLE: Final = "pageable"
 
 
 def observed(trace: Trace, table: pl.DataFrame) -> NDArray[np.bool_]:
-    """For each row of a table of steps, whether what its device did was recorded; all, if there were no windows."""
+    """For each row of a table of steps, whether what its device did was recorded; all, if there
+    were no windows.
+    """
     windows = _windows(trace)
     if not windows:
         return np.ones(len(table), np.bool_)
@@ -49,7 +52,9 @@ def recorded_times(trace: Trace, rank: int) -> Intervals | None:
 
 
 def pageable_ratio(trace: Trace) -> float | None:
-    """Share of the bytes copied to devices that came from pageable memory; null: no copy says what memory it came from."""
+    """Share of the bytes copied to devices that came from pageable memory; null: no copy says what
+    memory it came from.
+    """
     copies = trace.rows(pl.col("name").is_not_null(), pl.col("bytes") > 0, kinds=["h2d"])
     total = int(copies["bytes"].sum())
     pageable = copies.filter(pl.col("name").cast(pl.String) == PAGEABLE)
@@ -57,9 +62,11 @@ def pageable_ratio(trace: Trace) -> float | None:
 
 
 def loop_ratio(run: RunRecord, recorded_s: float) -> float | None:
-    """The part of the recorded steps (`recorded_s`, of all ranks) in which the loops did not wait for their devices, but ran.
+    """The part of the recorded steps (`recorded_s`, of all ranks) in which the loops did not wait
+    for their devices, but ran.
 
-    A loop launches what its device computes later. Null: it is not known when a loop waited, as where no GPU was recorded.
+    A loop launches what its device computes later. Null: it is not known when a loop waited, as
+    where no GPU was recorded.
     """
     windows = run.capture.gpu.windows if run.capture.gpu else ()
     waited = [window.loop_waited_ns for window in windows if window.first_step is not None]
@@ -75,7 +82,9 @@ def window_cost_ns(trace: Trace) -> int:
 
 
 def slowdown(table: pl.DataFrame, seen: NDArray[np.bool_]) -> float | None:
-    """How much longer the median step took while the GPU was recorded, 0.1 for a tenth; null: too few steps to tell."""
+    """How much longer the median step took while the GPU was recorded, 0.1 for a tenth; null: too
+    few steps to tell.
+    """
     took = (table["end_ns"] - table["start_ns"]).to_numpy()
     inside, outside = took[seen], took[~seen]
     if min(len(inside), len(outside)) < _FEWEST_STEPS or not np.median(outside):
@@ -87,19 +96,30 @@ def gpu_not_seen(trace: Trace, table: pl.DataFrame) -> Iterator[str]:
     """What the records of the GPU do not show, in sentences; `table` is that of all steps."""
     seen = observed(trace, table)
     if not seen.all():
-        yield f"the GPU was recorded in {int(seen.sum()):,} of {len(seen):,} steps, and only these are charged to causes"
+        yield (
+            f"the GPU was recorded in {int(seen.sum()):,} of {len(seen):,} steps, and only these"
+            " are charged to causes"
+        )
     slower = slowdown(table, seen)
     if slower is not None and slower > _LEAST_SLOWDOWN:
-        yield f"steps took {slower:.0%} longer (median) while the GPU was recorded; compare rates of runs without --gpu-window"
+        yield (
+            f"steps took {slower:.0%} longer (median) while the GPU was recorded; compare rates of"
+            " runs without --gpu-window"
+        )
     left_out = sum(sum(window.left_out.values()) for window in _windows(trace))
     if left_out:
         yield f"{left_out:,} records of the GPU had impossible times and were left out"
     unrecorded = sum(window.unrecorded_launches or 0 for window in _windows(trace))
     if unrecorded:
-        yield f"{unrecorded:,} launches of GPU kernels left no record: lost by Kineto, or captured into a CUDA graph"
+        yield (
+            f"{unrecorded:,} launches of GPU kernels left no record: lost by Kineto, or captured"
+            " into a CUDA graph"
+        )
     for note in trace.run.capture.gpu.notes if trace.run.capture.gpu else ():
         for reason, times in note.reasons.items():
-            yield f"GPU of process {note.pid}: {reason}" + (f" ({times} times)" if times > 1 else "")
+            yield f"GPU of process {note.pid}: {reason}" + (
+                f" ({times} times)" if times > 1 else ""
+            )
 
 
 def _windows(trace: Trace) -> tuple[GpuWindow, ...]:

@@ -1,11 +1,14 @@
-"""How long the main threads of ranks waited for Python's interpreter lock (the GIL), and which threads held it meanwhile.
+"""How long the main threads of ranks waited for Python's interpreter lock (the GIL), and which
+threads held it meanwhile.
 
-A thread of Python needs this lock for all but what C code does without it, such as torch's operators, reads and sleeping. Where
-another thread of the process computes in Python, the main thread waits for the lock after each such operator, by default for 5 ms.
-No span shows that: the wait lies within what the main thread was just doing, mostly within a computation on the CPU.
+A thread of Python needs this lock for all but what C code does without it, such as torch's
+operators, reads and sleeping. Where another thread of the process computes in Python, the main
+thread waits for the lock after each such operator, by default for 5 ms. No span shows that: the
+wait lies within what the main thread was just doing, mostly within a computation on the CPU.
 
-Samples of stacks say whether the main thread waited for the lock, and who held it then. So the part of the samples of a cause in
-which it waited is that part of the cause's time. It counts as `host`, since it is Python of the training process that takes it.
+Samples of stacks say whether the main thread waited for the lock, and who held it then. So the part
+of the samples of a cause in which it waited is that part of the cause's time. It counts as `host`,
+since it is Python of the training process that takes it.
 """
 
 from collections import Counter
@@ -36,23 +39,33 @@ def of_main_threads(stacks: pl.DataFrame) -> pl.DataFrame:
 
 
 def of_holders(stacks: pl.DataFrame) -> pl.DataFrame:
-    """The samples of threads that held the lock while the main thread of their process waited for it."""
+    """The samples of threads that held the lock while the main thread of their process waited for
+    it.
+    """
     return stacks.filter(pl.col("tid") != pl.col("pid"), _IS_HOLDER)
 
 
 def of_threads(stacks: pl.DataFrame) -> pl.DataFrame:
-    """The samples of all threads that were taken of each by itself, not because it held the lock."""
+    """The samples of all threads that were taken of each by itself, not because it held the
+    lock.
+    """
     return stacks.filter(~_IS_HOLDER)
 
 
 def causes_with_waits(trace: Trace) -> tuple[str, ...]:
-    """Causes of which a part may be waits for the lock, `host` included. While a device computes nothing is lost by them."""
+    """Causes of which a part may be waits for the lock, `host` included. While a device computes
+    nothing is lost by them.
+    """
     is_on_cpu = trace.run.device_name in (None, "cpu")
-    return tuple(cause for cause in CAUSES if cause not in _NOT_WAITED and (is_on_cpu or cause != "compute"))
+    return tuple(
+        cause for cause in CAUSES if cause not in _NOT_WAITED and (is_on_cpu or cause != "compute")
+    )
 
 
 def thread_in(detail: str) -> str | None:
-    """The thread that held the lock, by the name of a part of `host`; None: that is something else."""
+    """The thread that held the lock, by the name of a part of `host`; None: that is something
+    else.
+    """
     is_one = detail.startswith(_DETAIL_START) and detail.endswith(_DETAIL_END)
     return detail[len(_DETAIL_START) : -len(_DETAIL_END)] if is_one else None
 
@@ -63,19 +76,29 @@ def thread_of(stack: str) -> str:
 
 
 class LockWaits:
-    """The parts of causes in which the main thread of each rank waited for the lock, piece by piece."""
+    """The parts of causes in which the main thread of each rank waited for the lock, piece by
+    piece.
+    """
 
     def __init__(self, trace: Trace) -> None:
         self.causes = causes_with_waits(trace)
         self._samples: dict[int, pl.DataFrame] = {}
         holders = of_holders(trace.stacks)
-        for (rank,), of_rank in holders.filter(pl.col("rank").is_not_null()).partition_by("rank", as_dict=True).items():
+        for (rank,), of_rank in (
+            holders.filter(pl.col("rank").is_not_null()).partition_by("rank", as_dict=True).items()
+        ):
             if len(of_rank) >= FEWEST_WAITS:
                 names = of_rank.select("host", "pid", "time_ns", name="stack")
-                of_main = of_main_threads(trace.stacks.filter(pl.col("rank") == rank)).sort("time_ns")
-                self._samples[rank] = of_main.join(names, on=["host", "pid", "time_ns"], how="left", maintain_order="left")
+                of_main = of_main_threads(trace.stacks.filter(pl.col("rank") == rank)).sort(
+                    "time_ns"
+                )
+                self._samples[rank] = of_main.join(
+                    names, on=["host", "pid", "time_ns"], how="left", maintain_order="left"
+                )
         self._numbers: dict[int, Counter[str]] = {rank: Counter() for rank in self._samples}
-        self._waits: dict[int, Counter[tuple[str, str]]] = {rank: Counter() for rank in self._samples}
+        self._waits: dict[int, Counter[tuple[str, str]]] = {
+            rank: Counter() for rank in self._samples
+        }
 
     def is_seen(self, rank: int) -> bool:
         """Whether the rank waited for the lock at all."""
@@ -92,7 +115,9 @@ class LockWaits:
                 self._waits[rank][cause, thread_of(stack)] += 1
 
     def parts(self, rank: int) -> dict[str, tuple[int, dict[str, int]]]:
-        """Of each cause the number of samples, and of those in which it waited, by the name of the thread that held it."""
+        """Of each cause the number of samples, and of those in which it waited, by the name of the
+        thread that held it.
+        """
         if not self.is_seen(rank) or self._waits[rank].total() < FEWEST_WAITS:
             return {}
         found: dict[str, tuple[int, dict[str, int]]] = {}

@@ -1,4 +1,6 @@
-"""How much of the copies, reads, decoding and exchange ran while the accelerator computed, and so cost nothing."""
+"""How much of the copies, reads, decoding and exchange ran while the accelerator computed, and so
+cost nothing.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -8,7 +10,17 @@ import polars as pl
 from ioprof.analysis.charge.gpu_windows import recorded_times
 from ioprof.analysis.charge.unmeasured import unmeasured
 from ioprof.analysis.intervals import covered, overlaps, total, union
-from ioprof.analysis.selection import COMPUTE, COPIES, READS, TIMES, Piece, analyse, intervals, of_kind, of_work
+from ioprof.analysis.selection import (
+    COMPUTE,
+    COPIES,
+    READS,
+    TIMES,
+    Piece,
+    analyse,
+    intervals,
+    of_kind,
+    of_work,
+)
 from ioprof.format.run_record import Overlap, Reason
 from ioprof.format.trace import Trace
 
@@ -28,11 +40,13 @@ _ABSENT: Final = {
 
 
 def overlap(trace: Trace) -> dict[str, Overlap]:
-    """For `h2d`, `d2h`, `storage`, `decode`, `communication`: the time during which at least one such span of a rank or of its
-    workers was open, and how much of it that rank's accelerator computed, summed over ranks.
+    """For `h2d`, `d2h`, `storage`, `decode`, `communication`: the time during which at least one
+    such span of a rank or of its workers was open, and how much of it that rank's accelerator
+    computed, summed over ranks.
 
-    There is a `d2h` only where copies to the host were recorded. `storage` is every read that did not provably come from the page
-    cache. `communication` includes straggler wait. Where the GPU was recorded in windows, only these are looked at.
+    There is a `d2h` only where copies to the host were recorded. `storage` is every read that did
+    not provably come from the page cache. `communication` includes straggler wait. Where the GPU
+    was recorded in windows, only these are looked at.
     """
     found = Overlaps(trace)
     analyse(trace, found)
@@ -53,7 +67,10 @@ class Overlaps:
     def add(self, piece: Piece) -> None:
         """Add what was open in a piece."""
         spans = piece.spans.select(*TIMES, *self.columns)
-        busy, recorded = union(intervals(of_kind(spans, *COMPUTE))), recorded_times(self._trace, piece.rank)
+        busy, recorded = (
+            union(intervals(of_kind(spans, *COMPUTE))),
+            recorded_times(self._trace, piece.rank),
+        )
         for name, find in _ACTIVITIES.items():
             times = union(intervals(find(spans)))
             times = times if recorded is None else overlaps(times, recorded)
@@ -64,13 +81,20 @@ class Overlaps:
         """What `overlap` returns."""
         missing, basis = unmeasured(self._trace), self._trace.run.device_basis
         names = [name for name in _ACTIVITIES if name != "d2h" or self._open_ns[name]]
-        return {name: _overlap(name, self._open_ns[name], self._hidden_ns[name], basis, missing) for name in names}
+        return {
+            name: _overlap(name, self._open_ns[name], self._hidden_ns[name], basis, missing)
+            for name in names
+        }
 
 
-def _overlap(name: str, open_ns: int, hidden_ns: int, basis: str, missing: Mapping[str, Reason]) -> Overlap:
+def _overlap(
+    name: str, open_ns: int, hidden_ns: int, basis: str, missing: Mapping[str, Reason]
+) -> Overlap:
     if not open_ns:
         reason = missing.get("exchange" if name == "communication" else name, _ABSENT[name])
         return Overlap(None, None, None, "unknown", reason.text, reason)
     if "compute" in missing:
-        return Overlap(open_ns / 1e9, None, None, "measured", missing["compute"].text, missing["compute"])
+        return Overlap(
+            open_ns / 1e9, None, None, "measured", missing["compute"].text, missing["compute"]
+        )
     return Overlap(open_ns / 1e9, hidden_ns / 1e9, hidden_ns / open_ns, basis)

@@ -1,4 +1,6 @@
-"""Batches whose tensors are parts of larger ones, which a worker sends whole; `instrument/hooks/pytorch/sent_batches.py` sees them."""
+"""Batches whose tensors are parts of larger ones, which a worker sends whole;
+`instrument/hooks/pytorch/sent_batches.py` sees them.
+"""
 
 from dataclasses import dataclass
 from typing import Final
@@ -26,7 +28,9 @@ class SentViews:
 
 def sent_views(trace: Trace) -> SentViews | None:
     """None: no batch was looked at, or they send little more than their tensors."""
-    rows = trace.rows(pl.col("rank").is_not_null(), pl.col("name").cast(pl.String) == SENT, kinds=["deliver"])
+    rows = trace.rows(
+        pl.col("rank").is_not_null(), pl.col("name").cast(pl.String) == SENT, kinds=["deliver"]
+    )
     if rows.is_empty():
         return None
     part, whole = (float(rows[name].fill_null(0).to_numpy().mean()) for name in ("offset", "bytes"))

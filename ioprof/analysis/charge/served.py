@@ -1,6 +1,8 @@
-"""Whether workers mostly wait for what another process of the job answers, such as a manager of multiprocessing.
+"""Whether workers mostly wait for what another process of the job answers, such as a manager of
+multiprocessing.
 
-That process answers all of them. How many answers it can give per second is not known, so nothing is known of more workers.
+That process answers all of them. How many answers it can give per second is not known, so nothing
+is known of more workers.
 """
 
 from collections import Counter
@@ -20,15 +22,27 @@ _FEWEST: Final = 10
 
 
 def are_served(trace: Trace) -> bool:
-    """By the line with most samples of the workers' stacks, and by what most of these samples are in.
+    """By the line with most samples of the workers' stacks, and by what most of these samples are
+    in.
 
     Those of a worker that has nothing to do have no line of the user's own code.
     """
-    pids = [process.pid for process in trace.run.processes if process.role == "worker" and process.pid is not None]
+    pids = [
+        process.pid
+        for process in trace.run.processes
+        if process.role == "worker" and process.pid is not None
+    ]
     stacks = of_threads(trace.stacks).filter(pl.col("pid").is_in(pids))
     lines: dict[tuple[str, int], Counter[str | None]] = {}
     for stack, count in stacks.group_by(pl.col("stack").cast(pl.String)).len().iter_rows():
         if (place := place_of(stack)).is_own:
             lines.setdefault((place.file, place.line), Counter())[place.library] += count
-    most, total = max(lines.values(), key=Counter.total, default=Counter()), sum(map(Counter.total, lines.values()))
-    return total >= _FEWEST and most.total() >= _MOSTLY * total and asks_process(most.most_common(1)[0][0])
+    most, total = (
+        max(lines.values(), key=Counter.total, default=Counter()),
+        sum(map(Counter.total, lines.values())),
+    )
+    return (
+        total >= _FEWEST
+        and most.total() >= _MOSTLY * total
+        and asks_process(most.most_common(1)[0][0])
+    )

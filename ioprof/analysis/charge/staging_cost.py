@@ -17,7 +17,8 @@ class StagingCost:
     local_epoch_s: float | None
     """An epoch on the copy: the median of those that began on it. Null: none was completed."""
     shared_epoch_s: float | None
-    """An epoch that reads the shared path, with nothing of it in the page cache. Null: not known, see `reason`."""
+    """An epoch that reads the shared path, with nothing of it in the page cache. Null: not known,
+    see `reason`."""
     epochs: float | None
     """Epochs after which the saved time exceeds the cost. Null: never, or not known."""
     basis: str
@@ -45,11 +46,18 @@ def epoch_seconds(trace: Trace, steps_per_epoch: int) -> list[float]:
     by_epoch = (
         steps.with_columns(epoch=pl.col("step") // steps_per_epoch)
         .group_by("epoch")
-        .agg(pl.col("start_ns").min(), pl.col("end_ns").max(), pl.len(), pl.col("rank").n_unique().alias("ranks"))
+        .agg(
+            pl.col("start_ns").min(),
+            pl.col("end_ns").max(),
+            pl.len(),
+            pl.col("rank").n_unique().alias("ranks"),
+        )
     )
     rows = by_epoch.sort("epoch").collect().rows(named=True)
     whole_ones = [row for row in rows if row["len"] == row["ranks"] * steps_per_epoch]
-    starts = [whole_ones[0]["start_ns"], *(row["end_ns"] for row in whole_ones)] if whole_ones else []
+    starts = (
+        [whole_ones[0]["start_ns"], *(row["end_ns"] for row in whole_ones)] if whole_ones else []
+    )
     return [(row["end_ns"] - start) / 1e9 for row, start in zip(whole_ones, starts, strict=False)]
 
 
@@ -61,8 +69,12 @@ def _before(trace: Trace, stage: StageRecord) -> StagingCost:
     return StagingCost(cost_s, local_s, shared_s, epochs, "predicted", reason or why)
 
 
-def _predicted_shared_s(trace: Trace, stage: StageRecord, local_s: float | None) -> tuple[float | None, Reason | None]:
-    """The workers' time for an epoch, with each record's local read replaced by one as sampled on the shared path."""
+def _predicted_shared_s(
+    trace: Trace, stage: StageRecord, local_s: float | None
+) -> tuple[float | None, Reason | None]:
+    """The workers' time for an epoch, with each record's local read replaced by one as sampled on
+    the shared path.
+    """
     config, sampled_s = trace.run.config, stage.shared_read.mean_s if stage.shared_read else None
     records = stage.records
     if local_s is None or records is None:
@@ -81,14 +93,20 @@ def _predicted_shared_s(trace: Trace, stage: StageRecord, local_s: float | None)
 def _per_record_s(trace: Trace, batch_size: int | None) -> tuple[float | None, float]:
     """Time of a worker for one record, and the part of it that was opening and reading."""
     took = trace.sums.filter(pl.col("in_batch"))
-    fetches = took.filter(pl.col("kind") == "fetch").select(pl.col("spans").sum(), pl.col("took_ns").sum()).row(0)
+    fetches = (
+        took.filter(pl.col("kind") == "fetch")
+        .select(pl.col("spans").sum(), pl.col("took_ns").sum())
+        .row(0)
+    )
     reads = took.filter(pl.col("kind").is_in(["open", "read", "fault"]))["took_ns"].sum()
     samples = fetches[0] * (batch_size or 0)
     return (fetches[1] / samples / 1e9, (reads or 0) / samples / 1e9) if samples else (None, 0.0)
 
 
 def _while_training(trace: Trace, stage: StageRecord) -> StagingCost:
-    """The first epoch read the shared path and wrote the copy: longer by at most the workers' time for writing."""
+    """The first epoch read the shared path and wrote the copy: longer by at most the workers' time
+    for writing.
+    """
     config, epochs = trace.run.config, _epochs(trace, stage)
     wrote_ns = int(trace.sums.filter(pl.col("kind") == "stage")["took_ns"].sum())
     readers = (config.ranks or 1) * max(1, config.workers or 0)
@@ -97,7 +115,9 @@ def _while_training(trace: Trace, stage: StageRecord) -> StagingCost:
         return StagingCost(cost_s, None, None, None, "derived", Reason.NO_LATER_EPOCH)
     local_s, shared_s = _typical(epochs[1:]), max(0.0, epochs[0] - cost_s)
     after, why = _break_even(cost_s, local_s, shared_s)
-    return StagingCost(cost_s, local_s, shared_s, None if after is None else 1 + after, "derived", why)
+    return StagingCost(
+        cost_s, local_s, shared_s, None if after is None else 1 + after, "derived", why
+    )
 
 
 def _epochs(trace: Trace, stage: StageRecord) -> list[float]:
@@ -110,7 +130,9 @@ def _typical(epochs: list[float]) -> float | None:
     return known[len(known) // 2] if known else None
 
 
-def _break_even(cost_s: float, local_s: float | None, shared_s: float | None) -> tuple[float | None, Reason | None]:
+def _break_even(
+    cost_s: float, local_s: float | None, shared_s: float | None
+) -> tuple[float | None, Reason | None]:
     if local_s is None or shared_s is None:
         return None, None
     if shared_s <= local_s:

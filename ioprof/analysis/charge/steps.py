@@ -8,23 +8,31 @@ from ioprof.format.trace import Trace
 def steps(trace: Trace) -> pl.DataFrame:
     """One row per rank and step, in that order: `rank`, `step`, `start_ns`, `end_ns`.
 
-    A step reaches from the start of its earliest span to the end of its latest; `end_ns - start_ns` is its wall time.
-    Spans without a rank or a number are not steps of the job.
+    A step reaches from the start of its earliest span to the end of its latest; `end_ns - start_ns`
+    is its wall time. Spans without a rank or a number are not steps of the job.
     """
     named = trace.rows(pl.col("rank").is_not_null(), pl.col("step").is_not_null(), kinds=["step"])
-    return named.group_by("rank", "step").agg(pl.col("start_ns").min(), pl.col("end_ns").max()).sort("rank", "step")
+    return (
+        named.group_by("rank", "step")
+        .agg(pl.col("start_ns").min(), pl.col("end_ns").max())
+        .sort("rank", "step")
+    )
 
 
 def warmup(num_steps: int) -> int:
-    """How many leading steps of a rank the steady rate leaves out: a tenth, at least 2; none if fewer than 4 steps were made.
+    """How many leading steps of a rank the steady rate leaves out: a tenth, at least 2; none if
+    fewer than 4 steps were made.
 
-    The first steps wait for workers to start and for their queues to fill, which a long job does once.
+    The first steps wait for workers to start and for their queues to fill, which a long job does
+    once.
     """
     return max(2, num_steps // 10) if num_steps >= 4 else 0
 
 
 def steady_steps_per_s(table: pl.DataFrame) -> float | None:
-    """Steps per second of the rank that made most, of rows of `steps`, without its warm-up and its last step. None: too few."""
+    """Steps per second of the rank that made most, of rows of `steps`, without its warm-up and its
+    last step. None: too few.
+    """
     if not len(table):
         return None
     rank = table.group_by("rank").len().sort(-pl.col("len").cast(pl.Int64), "rank")["rank"][0]
@@ -35,13 +43,20 @@ def steady_steps_per_s(table: pl.DataFrame) -> float | None:
 
 
 def of_steps(spans: pl.DataFrame, table: pl.DataFrame, begin: str = "start_ns") -> pl.Series:
-    """Which spans of a rank are of one of these of its steps: by the number of their step, which is that of a launch, if they have
-    one, else by when they began.
+    """Which spans of a rank are of one of these of its steps: by the number of their step, which is
+    that of a launch, if they have one, else by when they began.
     """
     steps = table.sort("start_ns").select(at="start_ns", until="end_ns")
     found = (
-        spans.select(pl.col(begin).alias("at"), "step").with_row_index().sort("at").join_asof(steps, on="at", strategy="backward")
+        spans.select(pl.col(begin).alias("at"), "step")
+        .with_row_index()
+        .sort("at")
+        .join_asof(steps, on="at", strategy="backward")
     )
     by_time = (pl.col("at") < pl.col("until")).fill_null(value=False)
-    is_one = pl.when(pl.col("step").is_null()).then(by_time).otherwise(pl.col("step").is_in(table["step"].implode()))
+    is_one = (
+        pl.when(pl.col("step").is_null())
+        .then(by_time)
+        .otherwise(pl.col("step").is_in(table["step"].implode()))
+    )
     return found.sort("index").select(is_one.alias("is_one")).to_series()

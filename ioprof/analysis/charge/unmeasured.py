@@ -10,11 +10,15 @@ from ioprof.format.run_record import JobKind, Reason
 from ioprof.format.trace import Trace
 
 _SEEN: Final = {**WORK, "loader": pl.col("kind") == "sampler"}
-_IS_KNOWN: Final = pl.col("source").is_in(["storage", "page_cache", "socket", "pipe"]).fill_null(False)
+_IS_KNOWN: Final = (
+    pl.col("source").is_in(["storage", "page_cache", "socket", "pipe"]).fill_null(False)
+)
 
 
 def unmeasured(trace: Trace) -> dict[str, Reason]:
-    """Cause to reason, for each cause that could not be measured. A cause that did not occur is not here: it is 0."""
+    """Cause to reason, for each cause that could not be measured. A cause that did not occur is not
+    here: it is 0.
+    """
     if trace.run.job_kind is JobKind.RAY:
         trace = with_tasks(trace)
     kinds = set(trace.sums["kind"].unique().drop_nulls().to_list())
@@ -50,7 +54,9 @@ def _of_device(trace: Trace, kinds: set[str]) -> dict[str, Reason]:
 
 
 def _has_device(trace: Trace) -> bool:
-    """Whether the model ran elsewhere than on the CPU; if the run does not say, a span on a stream does."""
+    """Whether the model ran elsewhere than on the CPU; if the run does not say, a span on a stream
+    does.
+    """
     device = trace.run.device_name
     return device != "cpu" if device else bool(trace.sums["on_stream"].any())
 
@@ -75,8 +81,8 @@ def _of_loader(trace: Trace, kinds: set[str]) -> dict[str, Reason]:
 
 
 def _seen_in_process(trace: Trace) -> set[str]:
-    """Causes of which a span began during the steps of a rank, in the process that made them. Of reads all sources count as
-    seen.
+    """Causes of which a span began during the steps of a rank, in the process that made them. Of
+    reads all sources count as seen.
     """
     process = ["rank", "pid"]
     steps = trace.rows(kinds=["step"]).group_by(process)
@@ -100,7 +106,9 @@ def _seen_in_process(trace: Trace) -> set[str]:
 
 
 def _of_first_schema(trace: Trace, kinds: set[str]) -> dict[str, Reason]:
-    """Runs of the first schema did not record these, except for waits for batches to validate on."""
+    """Runs of the first schema did not record these, except for waits for batches to validate
+    on.
+    """
     if not trace.run.is_of_first_schema:
         return {}
     names = trace.rows(kinds=["wait"])["name"].cast(pl.String)
@@ -110,9 +118,17 @@ def _of_first_schema(trace: Trace, kinds: set[str]) -> dict[str, Reason]:
 
 
 def _of_import(trace: Trace, kinds: set[str]) -> dict[str, Reason]:
-    """What other profilers do not record; of one rank alone, waiting for other ranks is part of its exchange."""
+    """What other profilers do not record; of one rank alone, waiting for other ranks is part of its
+    exchange.
+    """
     if trace.run.capture.imported_from is None:
         return {}
     kind_of = {"validation": "validate", "checkpoint": "checkpoint", "gc": "gc"}
-    found = {cause: Reason.NOT_OF_THIS_PROFILER for cause, kind in kind_of.items() if kind not in kinds}
-    return found | ({"straggler": Reason.NOT_OF_THIS_PROFILER} if "comm" in kinds and len(trace.ranks) < 2 else {})
+    found = {
+        cause: Reason.NOT_OF_THIS_PROFILER for cause, kind in kind_of.items() if kind not in kinds
+    }
+    return found | (
+        {"straggler": Reason.NOT_OF_THIS_PROFILER}
+        if "comm" in kinds and len(trace.ranks) < 2
+        else {}
+    )

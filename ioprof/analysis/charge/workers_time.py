@@ -1,4 +1,6 @@
-"""What those who make batches were busy with, waited for or not: by cause, and by the names of transforms, decoders and spans."""
+"""What those who make batches were busy with, waited for or not: by cause, and by the names of
+transforms, decoders and spans.
+"""
 
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -8,7 +10,16 @@ import polars as pl
 
 from ioprof.analysis.intervals import Intervals, overlaps, partition, total, union
 from ioprof.analysis.reads.lineage import COLUMNS, KINDS, Axis
-from ioprof.analysis.selection import TIMES, WORK, WORKER, Piece, analyse, intervals, of_kind, of_work
+from ioprof.analysis.selection import (
+    TIMES,
+    WORK,
+    WORKER,
+    Piece,
+    analyse,
+    intervals,
+    of_kind,
+    of_work,
+)
 from ioprof.format.run_record import WorkersTime, WorkPart
 from ioprof.format.schema import CAUSES
 from ioprof.format.trace import Trace
@@ -40,7 +51,8 @@ class Making:
 def making(trace: Trace) -> Making:
     """What workers spent on each stage of making batches.
 
-    Within their `fetch` spans only: what the same processes read to start up made no batch. An instant counts once, as in a wait.
+    Within their `fetch` spans only: what the same processes read to start up made no batch. An
+    instant counts once, as in a wait.
     """
     sums = MakingSums()
     analyse(trace, sums)
@@ -48,7 +60,9 @@ def making(trace: Trace) -> Making:
 
 
 class MakingSums:
-    """`making`, piece by piece; and which samples of stacks, if any, are of the time in which workers were in no stage."""
+    """`making`, piece by piece; and which samples of stacks, if any, are of the time in which
+    workers were in no stage.
+    """
 
     kinds = (*KINDS, "user")
     columns = (*COLUMNS, WORKER)
@@ -65,12 +79,16 @@ class MakingSums:
         if fetches.is_empty():
             return
         axis = Axis.of(fetches["worker"].to_numpy(), intervals(fetches))
-        there = spans.drop("pid", "tid", "batch").filter(pl.col("worker").is_in(pl.Series(axis.workers).implode()))
+        there = spans.drop("pid", "tid", "batch").filter(
+            pl.col("worker").is_in(pl.Series(axis.workers).implode())
+        )
         fetching = union(axis.place(fetches))
         *stages, rest = partition(fetching, [axis.place(of_work(there, cause)) for cause in WORK])
         sums.total_ns += total(fetching)
         if self._stacks is not None and len(rest):
-            self._unnamed.append(_sampled(self._stacks.filter(pl.col("rank") == piece.rank), fetches, axis, rest))
+            self._unnamed.append(
+                _sampled(self._stacks.filter(pl.col("rank") == piece.rank), fetches, axis, rest)
+            )
         for cause, times in zip((*WORK, "loader"), (*stages, rest), strict=True):
             if cause != "loader":
                 sums.add(cause, total(times))
@@ -87,17 +105,25 @@ class MakingSums:
         return pl.concat(self._unnamed)
 
 
-def _sampled(stacks: pl.DataFrame, fetches: pl.DataFrame, axis: Axis, times: Intervals) -> pl.DataFrame:
+def _sampled(
+    stacks: pl.DataFrame, fetches: pl.DataFrame, axis: Axis, times: Intervals
+) -> pl.DataFrame:
     """The samples of threads that fetch, at these times on the axis."""
-    samples = stacks.join(fetches.select("pid", "tid", "worker").unique(["pid", "tid"]), on=["pid", "tid"])
+    samples = stacks.join(
+        fetches.select("pid", "tid", "worker").unique(["pid", "tid"]), on=["pid", "tid"]
+    )
     since_ns = samples["time_ns"].to_numpy() - axis.origin_ns
     placed = since_ns + np.searchsorted(axis.workers, samples["worker"].to_numpy()) * axis.stride_ns
     place = np.searchsorted(times[:, 0], placed, side="right") - 1
-    inside = (place >= 0) & (placed < times[place, 1]) & (since_ns >= 0) & (since_ns < axis.stride_ns)
+    inside = (
+        (place >= 0) & (placed < times[place, 1]) & (since_ns >= 0) & (since_ns < axis.stride_ns)
+    )
     return samples.filter(pl.Series(inside, dtype=pl.Boolean)).select("stack")
 
 
-def _add_named(found: Making, cause: str, times: Intervals, axis: Axis, there: pl.DataFrame) -> None:
+def _add_named(
+    found: Making, cause: str, times: Intervals, axis: Axis, there: pl.DataFrame
+) -> None:
     spans = of_kind(there, _KINDS_NAMED[cause]).filter(pl.col("name").is_not_null())
     for (name,), part in spans.group_by("name"):
         found.add(cause, total(overlaps(union(axis.place(part)), times)), str(name))
@@ -110,8 +136,12 @@ def workers_time(made: Making) -> WorkersTime | None:
     by_cause = {**made.stages, "loader": made.total_ns - sum(made.stages.values())}
     parts: list[WorkPart] = []
     for cause in (cause for cause in CAUSES if by_cause.get(cause)):
-        named = [(name, took_ns) for (of_cause, name), took_ns in made.named.items() if of_cause == cause]
+        named = [
+            (name, took_ns) for (of_cause, name), took_ns in made.named.items() if of_cause == cause
+        ]
         largest = sorted(named, key=lambda part: (-part[1], part[0]))[:_NUM_NAMED]
         for name, took_ns in ((None, by_cause[cause]), *largest):
-            parts.append(WorkPart(cause, name, took_ns / 1e9, float(np.float64(took_ns) / made.total_ns)))
+            parts.append(
+                WorkPart(cause, name, took_ns / 1e9, float(np.float64(took_ns) / made.total_ns))
+            )
     return WorkersTime(made.total_ns / 1e9, tuple(parts))

@@ -1,4 +1,6 @@
-"""Lines of the job's own code, by samples of stacks: what they are called, and what their functions took."""
+"""Lines of the job's own code, by samples of stacks: what they are called, and what their functions
+took.
+"""
 
 import math
 import re
@@ -22,7 +24,8 @@ _WAITING: Final = {
 }
 """Functions of the standard library that wait for another process or thread, by file."""
 _COMPUTING: Final = ("torch/nn/functional.py", "torch/functional.py")
-"""Files of functions of tensors, such as losses; torch/_tensor.py is none: a loop of Python over a tensor is there too."""
+"""Files of functions of tensors, such as losses; torch/_tensor.py is none: a loop of Python over a
+tensor is there too."""
 _INNER: Final = re.compile(r"(\.<locals>\.<(listcomp|setcomp|dictcomp|genexpr|lambda)>)+$")
 """The end of the qualified name of what Python before 3.12 runs as a function of its own."""
 
@@ -43,12 +46,16 @@ def line_text(line: CodeShare) -> str:
 
 
 def awaits(line: CodeShare) -> bool:
-    """Whether a line calls what waits for another process or thread, by the innermost function that most of its samples are in."""
+    """Whether a line calls what waits for another process or thread, by the innermost function that
+    most of its samples are in.
+    """
     return _awaits(line.library)
 
 
 def asks_process(library: str | None) -> bool:
-    """Whether the innermost function of a library, as `function (file)`, waits for the answer of another process of the job."""
+    """Whether the innermost function of a library, as `function (file)`, waits for the answer of
+    another process of the job.
+    """
     return _awaits(library) and (library or "").endswith(f"({_CONNECTION})")
 
 
@@ -58,12 +65,16 @@ def _awaits(library: str | None) -> bool:
 
 
 def computes(line: CodeShare) -> bool:
-    """Whether a line calls one of torch's functions of tensors, by the innermost function that most of its samples are in."""
+    """Whether a line calls one of torch's functions of tensors, by the innermost function that most
+    of its samples are in.
+    """
     return (line.library or "").partition(" (")[2].rstrip(")") in _COMPUTING
 
 
 def function_of(line: CodeShare) -> tuple[str, str]:
-    """The file and the function of a line; a comprehension is part of the function that it is in."""
+    """The file and the function of a line; a comprehension is part of the function that it is
+    in.
+    """
     return line.file, _INNER.sub("", line.function)
 
 
@@ -73,11 +84,18 @@ def functions(lines: list[CodeShare]) -> list[CodeShare]:
     for line in lines:
         key = function_of(line)
         if before := found.get(key):
-            share = None if line.share is None or before.share is None else before.share + line.share
+            share = (
+                None if line.share is None or before.share is None else before.share + line.share
+            )
             found[key] = before.replace(
-                line=0, function=key[1], library=None, share=share, seconds=before.seconds + line.seconds,
-                samples=before.samples + line.samples, uncertainty_s=math.hypot(before.uncertainty_s, line.uncertainty_s),
-            )  # fmt: skip
+                line=0,
+                function=key[1],
+                library=None,
+                share=share,
+                seconds=before.seconds + line.seconds,
+                samples=before.samples + line.samples,
+                uncertainty_s=math.hypot(before.uncertainty_s, line.uncertainty_s),
+            )
         else:
             found[key] = line
     return [line for line in found.values() if not line.line]

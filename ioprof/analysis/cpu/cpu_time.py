@@ -1,7 +1,8 @@
-"""Whether ranks and workers got the CPU time that they could use: affinity, quota, run-queue delay, threads.
+"""Whether ranks and workers got the CPU time that they could use: affinity, quota, run-queue delay,
+threads.
 
-The sources are the sampled series of the processes (`ioprof.format.series`), which count from the start of each process, and the facts in
-`RunRecord.processes`.
+The sources are the sampled series of the processes (`ioprof.format.series`), which count from the
+start of each process, and the facts in `RunRecord.processes`.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -15,32 +16,43 @@ from ioprof.format.run_record import CpuEvidence, CpuLimit, HostRecord, ProcessR
 from ioprof.format.trace import Trace
 
 LEAST_DELAY_RATIO: Final = 0.25
-"""Share of the time in which threads could run that they waited for a core, from which on cores are called too few."""
+"""Share of the time in which threads could run that they waited for a core, from which on cores are
+called too few."""
 LEAST_WAITING: Final = 0.15
-"""The same as a share of all time: a worker that mostly waits for storage waits little for a core."""
+"""The same as a share of all time: a worker that mostly waits for storage waits little for a
+core."""
 LEAST_THROTTLED: Final = 0.10
 """Share of the periods of a quota in which it was used up."""
 MOST_THREADS_PER_CORE: Final = 2.5
-"""Threads that could run, per core that the job may use, above which threads compete instead of sharing the work."""
+"""Threads that could run, per core that the job may use, above which threads compete instead of
+sharing the work."""
 LEAST_THREADS: Final = 3.0
-"""Threads of one process that could run, on average: below, processes compete and not the threads of one."""
+"""Threads of one process that could run, on average: below, processes compete and not the threads
+of one."""
 MOST_IDLE: Final = 0.05
 """Share of the host's CPU time that may be idle where all cores are called busy."""
 LEAST_WANTED: Final = 0.5
-"""Cores that a worker could use on average, from which on busy cores hold it up: one that mostly waits for data needs few."""
+"""Cores that a worker could use on average, from which on busy cores hold it up: one that mostly
+waits for data needs few."""
 LEAST_BESIDE: Final = 0.25
-"""Cores that other processes of the job used since the first step, from which on they can be what ranks waited for."""
+"""Cores that other processes of the job used since the first step, from which on they can be what
+ranks waited for."""
 _LEAST_OF_OTHERS: Final = 0.5
 """The same over the cores that other programs took: below, these are what ranks waited for."""
 _LEAST_OF_PROCESS: Final = 0.1
 """Cores that one of these used, from which on it counts."""
 _LEAST_SAMPLED_S: Final = 0.25
-"""Life of a process at its last sample, below which that says nothing: the kernel counts CPU time in steps of 10 ms."""
+"""Life of a process at its last sample, below which that says nothing: the kernel counts CPU time
+in steps of 10 ms."""
 _GREATEST: Final = 2.0**63  # a counter of a damaged file may be anything, NaN included
 _OF_PROCESS: Final = (
-    "process.cpu_user", "process.cpu_system", "process.run_delay", "process.threads", "process.cpus_allowed",
+    "process.cpu_user",
+    "process.cpu_system",
+    "process.run_delay",
+    "process.threads",
+    "process.cpus_allowed",
     "process.involuntary_switches",
-)  # fmt: skip
+)
 _STATES: Final = ("user", "system", "irq", "idle", "iowait", "steal")
 
 
@@ -64,13 +76,21 @@ class _Usage:
 
 
 def cpu_evidence(trace: Trace) -> CpuEvidence | None:
-    """The evidence of the host whose ranks and workers waited for a core most; None: nothing of it was sampled."""
+    """The evidence of the host whose ranks and workers waited for a core most; None: nothing of it
+    was sampled.
+    """
     steps_ns = int(steps(trace).select(pl.col("start_ns").min()).item() or 0)
     of_hosts = _usages(trace, steps_ns).items()
     found = [
-        _of_host(trace, host, usages, steps_ns) for host, usages in of_hosts if any(each.record.role != "other" for each in usages)
+        _of_host(trace, host, usages, steps_ns)
+        for host, usages in of_hosts
+        if any(each.record.role != "other" for each in usages)
     ]
-    return max(found, key=lambda entry: (len(entry.limits), entry.worker_run_delay_ratio or 0.0), default=None)
+    return max(
+        found,
+        key=lambda entry: (len(entry.limits), entry.worker_run_delay_ratio or 0.0),
+        default=None,
+    )
 
 
 def _of_host(trace: Trace, host: str, usages: list[_Usage], steps_ns: int) -> CpuEvidence:
@@ -78,10 +98,19 @@ def _of_host(trace: Trace, host: str, usages: list[_Usage], steps_ns: int) -> Cp
     workers = [usage for usage in usages if usage.record.role == "worker"]
     wall_s = max(usage.wall_s for usage in (*ranks, *workers))
     steps_s = (max(usage.last_ns for usage in (*ranks, *workers)) - steps_ns) / 1e9
-    beside = [usage for usage in usages if usage.record.role == "other" and usage.cpu_s >= _LEAST_OF_PROCESS * steps_s > 0]
+    beside = [
+        usage
+        for usage in usages
+        if usage.record.role == "other" and usage.cpu_s >= _LEAST_OF_PROCESS * steps_s > 0
+    ]
     usages = [*ranks, *workers]
     busiest = max(usages, key=lambda usage: usage.runnable)
-    pools = {name: size for usage in usages for name, size in usage.record.thread_pools.items() if size == _largest_pool(usages)}
+    pools = {
+        name: size
+        for usage in usages
+        for name, size in usage.record.thread_pools.items()
+        if size == _largest_pool(usages)
+    }
     quota, states = _quota(trace, host), _states(trace, host)
     machine = next((each for each in trace.run.hosts if each.name == host), HostRecord())
     found = CpuEvidence(
@@ -97,7 +126,13 @@ def _of_host(trace: Trace, host: str, usages: list[_Usage], steps_ns: int) -> Cp
         rank_waiting_threads=_waiting(ranks),
         worker_running_threads=_running(workers),
         worker_waiting_threads=_waiting(workers),
-        runnable_threads=_of_known([usage.runnable * usage.wall_s / wall_s for usage in usages if usage.delay_s is not None]),
+        runnable_threads=_of_known(
+            [
+                usage.runnable * usage.wall_s / wall_s
+                for usage in usages
+                if usage.delay_s is not None
+            ]
+        ),
         most_runnable_threads=busiest.runnable if busiest.delay_s is not None else None,
         most_threads=max(usage.threads for usage in usages),
         thread_pool=next(iter(sorted(pools)), None),
@@ -125,16 +160,29 @@ def _limits(found: CpuEvidence) -> Iterator[CpuLimit]:
         yield CpuLimit.WORKER_AFFINITY
     elif ranks_wait and (found.rank_cores or cores) < cores:
         yield CpuLimit.RANK_AFFINITY
-    usable = min(found.worker_cores or cores, found.rank_cores or cores) if found.worker_cores or found.rank_cores else cores
+    usable = (
+        min(found.worker_cores or cores, found.rank_cores or cores)
+        if found.worker_cores or found.rank_cores
+        else cores
+    )
     threads, of_one = found.runnable_threads or 0.0, found.most_runnable_threads or 0.0
     is_crowded = usable > 0 and max(threads, of_one) > MOST_THREADS_PER_CORE * usable
     if is_crowded and of_one >= LEAST_THREADS and (workers_wait or ranks_wait):
         yield CpuLimit.THREADS
     wanted = (found.worker_running_threads or 0.0) + (found.worker_waiting_threads or 0.0)
-    if workers_wait and wanted >= LEAST_WANTED and found.idle_ratio is not None and found.idle_ratio <= MOST_IDLE:
+    if (
+        workers_wait
+        and wanted >= LEAST_WANTED
+        and found.idle_ratio is not None
+        and found.idle_ratio <= MOST_IDLE
+    ):
         yield CpuLimit.CORES
     beside, others = found.beside_cores or 0.0, (found.others_ratio or 0.0) * cores
-    if ranks_wait and beside >= max(LEAST_BESIDE, _LEAST_OF_OTHERS * others) and beside + threads + others > usable:
+    if (
+        ranks_wait
+        and beside >= max(LEAST_BESIDE, _LEAST_OF_OTHERS * others)
+        and beside + threads + others > usable
+    ):
         yield CpuLimit.PROCESSES
 
 
@@ -142,20 +190,26 @@ def _is_short(delay_ratio: float | None, waiting: float | None) -> bool:
     return (delay_ratio or 0.0) >= LEAST_DELAY_RATIO and (waiting or 0.0) >= LEAST_WAITING
 
 
-# ------------------------------------------------------------------------------------------------ from the series
+# ---------------------------------------------------------------------------------- from the series
 
 
 def _usages(trace: Trace, steps_ns: int) -> dict[str, list[_Usage]]:
-    """By host, the processes of the job that were sampled for long enough; what is neither rank nor worker since the first step,
-    which began at `steps_ns`.
+    """By host, the processes of the job that were sampled for long enough; what is neither rank nor
+    worker since the first step, which began at `steps_ns`.
     """
     records = {
-        (record.host, record.pid): record for record in trace.run.processes if record.host is not None and record.pid is not None
+        (record.host, record.pid): record
+        for record in trace.run.processes
+        if record.host is not None and record.pid is not None
     }
     pids = sorted({pid for _, pid in records})
     named = pl.col("name").cast(pl.String).is_in(_OF_PROCESS)
-    table = trace.counters.filter(pl.col("pid").is_in(pids), named, pl.col("value").is_between(0, _GREATEST))
-    before, before_ns = (pl.col(name).filter(pl.col("time_ns") <= steps_ns).last() for name in ("value", "time_ns"))
+    table = trace.counters.filter(
+        pl.col("pid").is_in(pids), named, pl.col("value").is_between(0, _GREATEST)
+    )
+    before, before_ns = (
+        pl.col(name).filter(pl.col("time_ns") <= steps_ns).last() for name in ("value", "time_ns")
+    )
     ends = table.sort("time_ns").group_by("host", "pid", "name").agg(
         pl.col("time_ns").first().alias("first_ns"), pl.col("time_ns").last().alias("last_ns"),
         pl.col("value").last().alias("last"), pl.col("value").max().alias("most"),
@@ -166,7 +220,10 @@ def _usages(trace: Trace, steps_ns: int) -> dict[str, list[_Usage]]:
         rows.setdefault((row["host"], row["pid"]), {})[row["name"].removeprefix("process.")] = row
     found: dict[str, list[_Usage]] = {}
     for key, values in sorted(rows.items()):
-        if key in records and {"cpu_user", "cpu_system", "threads", "cpus_allowed"} <= values.keys():
+        if (
+            key in records
+            and {"cpu_user", "cpu_system", "threads", "cpus_allowed"} <= values.keys()
+        ):
             usage = _usage(records[key], values)
             if usage.wall_s >= _LEAST_SAMPLED_S:
                 found.setdefault(key[0], []).append(usage)
@@ -174,9 +231,11 @@ def _usages(trace: Trace, steps_ns: int) -> dict[str, list[_Usage]]:
 
 
 def _usage(record: ProcessRecord, values: Mapping[str, Mapping[str, float]]) -> _Usage:
-    """Cumulative series count from the start of the process, of which its first span is the first known sign.
+    """Cumulative series count from the start of the process, of which its first span is the first
+    known sign.
 
-    What is neither rank nor worker (a launcher that imports torch, say) counts from the last sample before the first step.
+    What is neither rank nor worker (a launcher that imports torch, say) counts from the last sample
+    before the first step.
     """
     begin_ns = min(row["first_ns"] for row in values.values())
     if record.first_ns is not None:
@@ -194,7 +253,9 @@ def _usage(record: ProcessRecord, values: Mapping[str, Mapping[str, float]]) -> 
         last_ns=last_ns,
         threads=round(values["threads"]["most"]),
         cores=round(values["cpus_allowed"]["last"]),
-        switches=values["involuntary_switches"]["last"] if "involuntary_switches" in values else 0.0,
+        switches=(
+            values["involuntary_switches"]["last"] if "involuntary_switches" in values else 0.0
+        ),
     )
 
 
@@ -203,11 +264,15 @@ def _of_known(values: Collection[float]) -> float | None:
 
 
 def _largest_pool(usages: Iterable[_Usage]) -> int | None:
-    return max((size for usage in usages for size in usage.record.thread_pools.values()), default=None)
+    return max(
+        (size for usage in usages for size in usage.record.thread_pools.values()), default=None
+    )
 
 
 def _cores(usages: Collection[_Usage]) -> int | None:
-    """Cores that at least one of the processes may use; of those without a list, the most that one may use."""
+    """Cores that at least one of the processes may use; of those without a list, the most that one
+    may use.
+    """
     listed = {number for usage in usages for number in _numbers(usage.record.cpus_allowed)}
     counts = [usage.cores for usage in usages]
     return len(listed) or max(counts, default=None)
@@ -258,17 +323,30 @@ def _quota(trace: Trace, host: str) -> _Quota:
     for name, (_, cores) in ends.items():
         group, _, what = name.removeprefix("cgroup.").rpartition(".")
         if what == "cpu_quota":
-            periods, throttled = (_growth(ends, f"cgroup.{group}.cpu_{kind}") for kind in ("periods", "throttled_periods"))
+            periods, throttled = (
+                _growth(ends, f"cgroup.{group}.cpu_{kind}")
+                for kind in ("periods", "throttled_periods")
+            )
             found.append(_Quota(cores, group, min(1.0, throttled / periods) if periods else 0.0))
-    return max(found, key=lambda quota: (quota.throttled_ratio or 0.0, -(quota.cores or 0.0)), default=_Quota())
+    return max(
+        found,
+        key=lambda quota: (quota.throttled_ratio or 0.0, -(quota.cores or 0.0)),
+        default=_Quota(),
+    )
 
 
 def _states(trace: Trace, host: str) -> dict[str, float]:
-    """Shares of the host's CPU time that were idle, and taken by the hypervisor; empty if it was not sampled."""
+    """Shares of the host's CPU time that were idle, and taken by the hypervisor; empty if it was
+    not sampled.
+    """
     ends = _ends(trace, host, "cpu.")
     times = {state: _growth(ends, f"cpu.{state}") for state in _STATES}
     total_s = sum(times.values())
-    return {"idle": (times["idle"] + times["iowait"]) / total_s, "steal": times["steal"] / total_s} if total_s else {}
+    return (
+        {"idle": (times["idle"] + times["iowait"]) / total_s, "steal": times["steal"] / total_s}
+        if total_s
+        else {}
+    )
 
 
 def _growth(ends: Mapping[str, tuple[float, float]], name: str) -> float:
@@ -279,8 +357,17 @@ def _growth(ends: Mapping[str, tuple[float, float]], name: str) -> float:
 def _ends(trace: Trace, host: str, prefix: str) -> dict[str, tuple[float, float]]:
     """First and last value of the host's series with that prefix."""
     table = trace.counters.filter(
-        pl.col("pid").is_null(), pl.col("host").cast(pl.String) == host, pl.col("value").is_between(0, _GREATEST),
+        pl.col("pid").is_null(),
+        pl.col("host").cast(pl.String) == host,
+        pl.col("value").is_between(0, _GREATEST),
         pl.col("name").cast(pl.String).str.starts_with(prefix),
-    )  # fmt: skip
-    ends = table.sort("time_ns").group_by("name").agg(pl.col("value").first().alias("first"), pl.col("value").last().alias("last"))
-    return {str(name): (first, last) for name, first, last in ends.select("name", "first", "last").rows()}
+    )
+    ends = (
+        table.sort("time_ns")
+        .group_by("name")
+        .agg(pl.col("value").first().alias("first"), pl.col("value").last().alias("last"))
+    )
+    return {
+        str(name): (first, last)
+        for name, first, last in ends.select("name", "first", "last").rows()
+    }

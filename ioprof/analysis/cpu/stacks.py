@@ -1,13 +1,15 @@
-"""Which lines of Python the time went to, from samples of stacks: time that no span explains, or that a span names but does not
-place in the user's code.
+"""Which lines of Python the time went to, from samples of stacks: time that no span explains, or
+that a span names but does not place in the user's code.
 
-A sample counts where its thread was what the step waited for at that instant: the rank's own thread where the instant is charged
-to `host`, to a loss that is no module, to a checkpoint, to a copy from or to pageable memory, to its sampler, or to what it
-decodes, transforms, collates or validates outside of a wait; the thread of the worker or of the pool that made the awaited batch
-where a wait is charged to one of these or to `loader`; the thread of the rank's process that did the work where time is charged
-to such threads, see `training_process`. So the samples of a cause are spread over the time of that cause, and a line's part of
-them is its part of that time. Time of threads that were not sampled has no line: what the rank's own thread did meanwhile is the
-line at which it waited.
+A sample counts where its thread was what the step waited for at that instant: the rank's own thread
+where the instant is charged to `host`, to a loss that is no module, to a checkpoint, to a copy from
+or to pageable memory, to its sampler, or to what it decodes, transforms, collates or validates
+outside of a wait; the thread of the worker or of the pool that made the awaited batch where a wait
+is charged to one of these or to `loader`; the thread of the rank's process that did the work where
+time is charged to such threads, see `training_process`. So the samples of a cause are spread over
+the time of that cause, and a line's part of them is its part of that time. Time of threads that
+were not sampled has no line: what the rank's own thread did meanwhile is the line at which it
+waited.
 """
 
 import re
@@ -23,7 +25,13 @@ import polars as pl
 
 from ioprof.analysis.answer.details import FROM_PAGEABLE, LOSS, TO_DEVICE, TO_HOST, with_directions
 from ioprof.analysis.charge.blame import Charges
-from ioprof.analysis.charge.interpreter_lock import FEWEST_WAITS, causes_with_waits, is_within, of_holders, of_threads
+from ioprof.analysis.charge.interpreter_lock import (
+    FEWEST_WAITS,
+    causes_with_waits,
+    is_within,
+    of_holders,
+    of_threads,
+)
 from ioprof.analysis.charge.training_process import in_main_thread
 from ioprof.analysis.intervals import Intervals, overlaps, subtract, total, union
 from ioprof.analysis.reads.lineage import fetchers
@@ -45,20 +53,25 @@ _COMPUTED: Final = "compute"
 CAUSES: Final = (*_OF_LOOP, *_WITH_WAITS, _COPIES, _COMPUTED)
 """All causes that it may be behind."""
 START: Final = "start"
-"""What the rank's thread did before its first step; that is not a cause of `ioprof.format.schema.CAUSES`, and no part of a step."""
+"""What the rank's thread did before its first step; that is not a cause of
+`ioprof.format.schema.CAUSES`, and no part of a step."""
 OWN_WORK: Final = "<ioprof>/instrument/gpu.py:"
 """In a stack of a thread in which ioprof begins or ends to record a GPU: no line of the job."""
 WORKERS: Final = "workers"
-"""What workers did while they made batches, whether a step waited for it or not: no cause either."""
+"""What workers did while they made batches, whether a step waited for it or not: no cause
+either."""
 MOST_LINES: Final = 25
 """Per cause."""
 LEAST_START_S: Final = 1.0
 """A shorter time before the first step is not looked at."""
 
-_LIBRARY: Final = re.compile(r"^<(?!stdin>|ipython)|/lib(?:64)?/python3[^/]*/|/(?:site|dist)-packages/|/torchinductor_[^/]*/")
+_LIBRARY: Final = re.compile(
+    r"^<(?!stdin>|ipython)|/lib(?:64)?/python3[^/]*/|/(?:site|dist)-packages/|/torchinductor_[^/]*/"
+)
 """Files of the standard library, of installed packages, and code that has no file."""
 _CHILD: Final = re.compile(r"/multiprocessing/process\.py:\d+:(?:BaseProcess\.)?_bootstrap$")
-"""The frame below which a forked child runs; those above it are what its parent did when it started the child."""
+"""The frame below which a forked child runs; those above it are what its parent did when it started
+the child."""
 _SAMPLES: Final = {"cause": pl.String(), "stack": pl.Categorical(), "by_threads": pl.Boolean()}
 """Stacks stay categories, since as text each sample is some 2 KB."""
 
@@ -78,7 +91,9 @@ class Place:
 
 @cache
 def place_of(stack: str) -> Place:
-    """The innermost frame of the user's own code in a stack, or its innermost frame; the stack is one of `schema.STACK_COLUMNS`."""
+    """The innermost frame of the user's own code in a stack, or its innermost frame; the stack is
+    one of `schema.STACK_COLUMNS`.
+    """
     lines = stack.split("\n")
     first = max((number for number, frame in enumerate(lines) if _CHILD.search(frame)), default=0)
     frames = [_split(frame) for frame in reversed(lines[first:])]
@@ -102,7 +117,8 @@ def _module_path(file: str) -> str:
 
 
 def unexplained(trace: Trace, charges: Charges, found: pl.DataFrame) -> tuple[CodeShare, ...]:
-    """The lines of Python behind the time of `CAUSES`, the greatest of each cause first, then those before the first step.
+    """The lines of Python behind the time of `CAUSES`, the greatest of each cause first, then those
+    before the first step.
 
     `found` are the `ChargedSamples`. Empty where no stacks were sampled.
     """
@@ -118,17 +134,25 @@ def unexplained(trace: Trace, charges: Charges, found: pl.DataFrame) -> tuple[Co
         elif cause == _COMPUTED:
             seconds = charges.details.named_ns(cause, (LOSS,)) / 1e9
         threads_s = min(seconds, charges.derived_ns.get(cause, 0) / 1e9)
-        by_others = _shares(cause, found.filter(~pl.col("by_threads")), seconds - threads_s, total_s)
+        by_others = _shares(
+            cause, found.filter(~pl.col("by_threads")), seconds - threads_s, total_s
+        )
         by_threads = _shares(cause, found.filter("by_threads"), threads_s, total_s)
-        shares += sorted((*by_others, *by_threads), key=lambda share: -share.seconds) if by_threads else by_others
+        shares += (
+            sorted((*by_others, *by_threads), key=lambda share: -share.seconds)
+            if by_threads
+            else by_others
+        )
     started, start_s = _start(trace)
     return (*shares, *(_shares(START, started, start_s, None) if start_s >= LEAST_START_S else ()))
 
 
 def worker_lines(samples: pl.DataFrame, seconds: float) -> tuple[CodeShare, ...]:
-    """The lines of Python behind the time in which workers made batches and were in no named stage, the greatest first.
+    """The lines of Python behind the time in which workers made batches and were in no named stage,
+    the greatest first.
 
-    `samples` are those of that time, `seconds` is how long it was, of all workers. They have no `share`.
+    `samples` are those of that time, `seconds` is how long it was, of all workers. They have no
+    `share`.
     """
     return tuple(_shares(WORKERS, samples.with_columns(cause=pl.lit(WORKERS)), seconds, None))
 
@@ -139,16 +163,35 @@ class ChargedSamples:
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
         self._samples, self._holders = of_threads(trace.stacks), of_holders(trace.stacks)
-        self.causes = tuple(dict.fromkeys((*CAUSES, *(causes_with_waits(trace) if len(self._holders) else ()))))
+        self.causes = tuple(
+            dict.fromkeys((*CAUSES, *(causes_with_waits(trace) if len(self._holders) else ())))
+        )
         self._parts = [pl.DataFrame(schema=_SAMPLES)]
-        self._of_rank: tuple[int | None, pl.DataFrame, pl.DataFrame] = (None, trace.stacks.clear(), trace.stacks.clear())
+        self._of_rank: tuple[int | None, pl.DataFrame, pl.DataFrame] = (
+            None,
+            trace.stacks.clear(),
+            trace.stacks.clear(),
+        )
         """A rank, its samples in the order of time, and those of its own thread."""
 
-    def add(self, rank: int, spans: pl.DataFrame, instants: Mapping[str, Intervals], by_threads: Mapping[str, Intervals]) -> None:
-        """Look at what is charged in a piece of a rank's time, of which these are the spans, and to threads of its process."""
+    def add(
+        self,
+        rank: int,
+        spans: pl.DataFrame,
+        instants: Mapping[str, Intervals],
+        by_threads: Mapping[str, Intervals],
+    ) -> None:
+        """Look at what is charged in a piece of a rank's time, of which these are the spans, and to
+        threads of its process.
+        """
         if self._of_rank[0] != rank:
             samples = self._samples.filter(pl.col("rank") == rank).sort("time_ns")
-            own = samples.join(_loop_threads(self._trace, rank), on=["host", "pid", "tid"], how="semi", maintain_order="left")
+            own = samples.join(
+                _loop_threads(self._trace, rank),
+                on=["host", "pid", "tid"],
+                how="semi",
+                maintain_order="left",
+            )
             self._of_rank = rank, samples, own
         _, samples, own = self._of_rank
         if samples.is_empty():
@@ -160,10 +203,14 @@ class ChargedSamples:
             return
         copies = with_directions(of_kind(spans, *COPIES)).filter(pl.col("name").is_in(_BLOCKING))
         if len(copies):
-            self._parts.append(_within(own, overlaps(instants[_COPIES], union(intervals(copies))), _COPIES))
+            self._parts.append(
+                _within(own, overlaps(instants[_COPIES], union(intervals(copies))), _COPIES)
+            )
         losses = of_kind(spans, "compute").filter(pl.col("name").cast(pl.String) == LOSS)
         if len(losses):
-            self._parts.append(_within(own, overlaps(instants[_COMPUTED], union(intervals(losses))), _COMPUTED))
+            self._parts.append(
+                _within(own, overlaps(instants[_COMPUTED], union(intervals(losses))), _COMPUTED)
+            )
         mine = of_kind(spans, "wait", "sampler").filter(in_main_thread(spans))
         choosing = union(intervals(of_kind(mine, "sampler")))
         elsewhere = subtract(union(intervals(of_kind(mine, "wait"))), choosing)
@@ -175,12 +222,18 @@ class ChargedSamples:
             if len(by_threads[cause]):
                 self._parts += _at_work(samples, spans, cause, by_threads[cause])
 
-    def _without_lock_waits(self, rank: int, own: pl.DataFrame, instants: Mapping[str, Intervals]) -> pl.DataFrame:
-        """The samples of a rank in which it did not wait for the interpreter's lock. The others are of `host`, and are those of the
-        threads that held the lock.
+    def _without_lock_waits(
+        self, rank: int, own: pl.DataFrame, instants: Mapping[str, Intervals]
+    ) -> pl.DataFrame:
+        """The samples of a rank in which it did not wait for the interpreter's lock. The others are
+        of `host`, and are those of the threads that held the lock.
         """
         at = ["host", "pid", "time_ns"]
-        holders = self._holders.filter(pl.col("rank") == rank).join(own.select(at), on=at, how="semi").sort("time_ns")
+        holders = (
+            self._holders.filter(pl.col("rank") == rank)
+            .join(own.select(at), on=at, how="semi")
+            .sort("time_ns")
+        )
         if len(holders) < FEWEST_WAITS:
             return own
         for cause in causes_with_waits(self._trace):
@@ -200,46 +253,78 @@ def _loop_threads(trace: Trace, rank: int) -> pl.DataFrame:
 def _awaited(samples: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
     """The samples of workers at times at which the rank waited for them."""
     renamed = waits.rename({"pid": "of_pid"})
-    joined = samples.join_asof(renamed, left_on="time_ns", right_on="start_ns", strategy="backward", check_sortedness=False)
-    of_worker = (pl.col("pid") == pl.col("of_pid")) & ((pl.col("thread") == 0) | (pl.col("thread") == pl.col("tid")))
+    joined = samples.join_asof(
+        renamed, left_on="time_ns", right_on="start_ns", strategy="backward", check_sortedness=False
+    )
+    of_worker = (pl.col("pid") == pl.col("of_pid")) & (
+        (pl.col("thread") == 0) | (pl.col("thread") == pl.col("tid"))
+    )
     return joined.filter(pl.col("time_ns") < pl.col("end_ns"), of_worker)
 
 
-def _at_work(samples: pl.DataFrame, spans: pl.DataFrame, cause: str, instants: Intervals) -> Iterator[pl.DataFrame]:
-    """The samples of each thread of the training process while it did work of this cause, at these instants."""
+def _at_work(
+    samples: pl.DataFrame, spans: pl.DataFrame, cause: str, instants: Intervals
+) -> Iterator[pl.DataFrame]:
+    """The samples of each thread of the training process while it did work of this cause, at these
+    instants.
+    """
     work = of_work(spans.filter(~in_main_thread(spans)), cause)
     for (pid, tid), of_thread in work.partition_by("pid", "tid", as_dict=True).items():
         theirs = samples.filter(pl.col("pid") == pid, pl.col("tid") == tid)
         if len(theirs):
-            yield _within(theirs, overlaps(instants, union(intervals(of_thread))), cause, by_threads=True)
+            yield _within(
+                theirs, overlaps(instants, union(intervals(of_thread))), cause, by_threads=True
+            )
 
 
-def _within(samples: pl.DataFrame, instants: Intervals, cause: str, by_threads: bool = False) -> pl.DataFrame:
+def _within(
+    samples: pl.DataFrame, instants: Intervals, cause: str, by_threads: bool = False
+) -> pl.DataFrame:
     times = samples["time_ns"].to_numpy()
     kept = samples.filter(pl.Series(is_within(times, instants), dtype=pl.Boolean))
-    return kept.select("stack", cause=pl.lit(cause), by_threads=pl.lit(by_threads)).select(*_SAMPLES)
+    return kept.select("stack", cause=pl.lit(cause), by_threads=pl.lit(by_threads)).select(
+        *_SAMPLES
+    )
 
 
 def _start(trace: Trace) -> tuple[pl.DataFrame, float]:
-    """Samples of each rank's own thread from before its first step, without its imports, which have names of their own; and the
-    time that they are of, summed over ranks.
+    """Samples of each rank's own thread from before its first step, without its imports, which have
+    names of their own; and the time that they are of, summed over ranks.
     """
     parts, seconds = [pl.DataFrame(schema=_SAMPLES)], 0.0
     steps = trace.rows(pl.col("rank").is_not_null(), kinds=["step"])
     phases = trace.rows(kinds=["phase"])
-    for rank, first_ns in steps.group_by("rank").agg(pl.col("start_ns").min()).sort("rank").iter_rows():
+    for rank, first_ns in (
+        steps.group_by("rank").agg(pl.col("start_ns").min()).sort("rank").iter_rows()
+    ):
         threads = _loop_threads(trace, rank)
-        samples = of_threads(trace.stacks).join(threads, on=["host", "pid", "tid"], how="semi").filter(pl.col("time_ns") < first_ns)
+        samples = (
+            of_threads(trace.stacks)
+            .join(threads, on=["host", "pid", "tid"], how="semi")
+            .filter(pl.col("time_ns") < first_ns)
+        )
         if len(samples):
             whole = np.array([[int(samples["time_ns"].to_numpy().min()), first_ns]], np.int64)
-            times = subtract(whole, intervals(phases.join(threads, on=["host", "pid", "tid"], how="semi", nulls_equal=True)))
+            times = subtract(
+                whole,
+                intervals(
+                    phases.join(threads, on=["host", "pid", "tid"], how="semi", nulls_equal=True)
+                ),
+            )
             seconds += total(times) / 1e9
             parts.append(_within(samples.sort("time_ns"), times, START))
     return pl.concat(parts), seconds
 
 
-def _shares(cause: str, samples: pl.DataFrame, seconds: float, total_s: float | None) -> list[CodeShare]:
-    counts = samples.filter(pl.col("cause") == cause).group_by("stack").len().with_columns(pl.col("stack").cast(pl.String))
+def _shares(
+    cause: str, samples: pl.DataFrame, seconds: float, total_s: float | None
+) -> list[CodeShare]:
+    counts = (
+        samples.filter(pl.col("cause") == cause)
+        .group_by("stack")
+        .len()
+        .with_columns(pl.col("stack").cast(pl.String))
+    )
     stacks = counts.sort("len", "stack", descending=[True, False])
     number = int(stacks["len"].sum())
     if not number or not seconds or total_s == 0:
@@ -249,7 +334,9 @@ def _shares(cause: str, samples: pl.DataFrame, seconds: float, total_s: float | 
         if OWN_WORK in stack:
             continue
         place = place_of(stack)
-        lines.setdefault((place.file, place.line, place.function, place.is_own), Counter())[place.library] += count
+        lines.setdefault((place.file, place.line, place.function, place.is_own), Counter())[
+            place.library
+        ] += count
     ordered = sorted(lines.items(), key=lambda entry: (-entry[1].total(), entry[0]))
     found = []
     for (file, line, function, is_own), libraries in ordered[:MOST_LINES]:
@@ -259,8 +346,16 @@ def _shares(cause: str, samples: pl.DataFrame, seconds: float, total_s: float | 
         error = sqrt(part * (1 - part) / number + 0.25 / number**2) * seconds
         found.append(
             CodeShare(
-                cause=cause, file=file, line=line, function=function, samples=libraries.total(), seconds=part * seconds,
-                share=share, uncertainty_s=error, library=libraries.most_common(1)[0][0], is_own=is_own,
+                cause=cause,
+                file=file,
+                line=line,
+                function=function,
+                samples=libraries.total(),
+                seconds=part * seconds,
+                share=share,
+                uncertainty_s=error,
+                library=libraries.most_common(1)[0][0],
+                is_own=is_own,
             )
-        )  # fmt: skip
+        )
     return found

@@ -35,7 +35,9 @@ def collective_sources(trace: Trace) -> CollectiveSources | None:
 
 
 def may_be_hidden(trace: Trace) -> bool:
-    """Whether exchange was recorded by NCCL's plugin alone: it is not known what the device computed at the same time."""
+    """Whether exchange was recorded by NCCL's plugin alone: it is not known what the device
+    computed at the same time.
+    """
     recorded = trace.run.capture.collectives
     has_compute = bool(trace.sums["kind"].is_in(list(COMPUTE)).any())
     return bool(recorded) and not has_compute
@@ -50,17 +52,31 @@ def collectives_not_seen(trace: Trace) -> Iterator[str]:
         yield f"some processes recorded no collectives: {reason.text}"
     for each in recorded[:_MOST_PROCESSES]:
         if each.unended:
-            names = ", ".join(each.unended_names) + (" and others" if each.unended > len(each.unended_names) else "")
-            yield f"{_name(each)} had not left {each.unended:,} operation{'s' * (each.unended > 1)} of NCCL when it ended: {names}"
+            names = ", ".join(each.unended_names) + (
+                " and others" if each.unended > len(each.unended_names) else ""
+            )
+            yield (
+                f"{_name(each)} had not left {each.unended:,} operation{'s' * (each.unended > 1)}"
+                f" of NCCL when it ended: {names}"
+            )
     untimed = sum((each.without_times or 0) - (each.by_copy_engine or 0) for each in recorded)
     if untimed > 0:
-        yield f"{untimed:,} operations of NCCL have no times: no kernel and no transfer of them was reported ({_why(recorded)})"
+        yield (
+            f"{untimed:,} operations of NCCL have no times: no kernel and no transfer of them was"
+            f" reported ({_why(recorded)})"
+        )
     by_copies = sum(each.by_copy_engine or 0 for each in recorded)
     if by_copies:
-        yield f"{by_copies:,} operations of NCCL were made by copy engines, whose times NCCL does not report"
+        yield (
+            f"{by_copies:,} operations of NCCL were made by copy engines, whose times NCCL does not"
+            " report"
+        )
     captured = sum(each.captured or 0 for each in recorded)
     if captured:
-        yield f"{captured:,} operations of NCCL were launched by CUDA graphs: their step is that in which they ran"
+        yield (
+            f"{captured:,} operations of NCCL were launched by CUDA graphs: their step is that in"
+            " which they ran"
+        )
     untracked = sum((each.untracked or 0) + (each.lost or 0) for each in recorded)
     if untracked:
         yield f"{untracked:,} operations or records of NCCL found no room, and are not here"

@@ -1,4 +1,6 @@
-"""How fast the gradients were exchanged: 2L(p-1)/p / t, to be compared with what the network delivers; and in how many parts."""
+"""How fast the gradients were exchanged: 2L(p-1)/p / t, to be compared with what the network
+delivers; and in how many parts.
+"""
 
 from dataclasses import dataclass
 from typing import Final
@@ -14,7 +16,8 @@ _ONE_SPAN: Final = "gradients"
 _BACKWARD: Final = "backward"
 _GRADIENTS: Final = r"^gradients(?: \d+)?$"
 _SUMS: Final = r"^all_reduce(?: \d+)?$"
-"""Names of all-reduces that the job calls itself; those of a library have the name of what they exchange."""
+"""Names of all-reduces that the job calls itself; those of a library have the name of what they
+exchange."""
 MANY_SUMS: Final = 8
 """All-reduces per step from which on they are called many."""
 _SMALL_BYTES: Final = 1 << 20
@@ -33,7 +36,9 @@ class SmallSums:
 def small_sums(trace: Trace) -> SmallSums | None:
     """None: there are few, or most of them are large."""
     is_sum = pl.col("name").cast(pl.String).str.contains(_SUMS)
-    found = trace.rows(is_sum, pl.col("step").is_not_null(), pl.col("rank").is_not_null(), kinds=["comm"])
+    found = trace.rows(
+        is_sum, pl.col("step").is_not_null(), pl.col("rank").is_not_null(), kinds=["comm"]
+    )
     if found.is_empty():
         return None
     per_step = found.group_by("rank", "step").len()["len"].median()
@@ -45,11 +50,12 @@ def small_sums(trace: Trace) -> SmallSums | None:
 
 
 def exchange_rate(trace: Trace) -> ExchangeRate | None:
-    """Of a median step after the first two; None: one rank, or it is not known how many bytes the gradients have.
+    """Of a median step after the first two; None: one rank, or it is not known how many bytes the
+    gradients have.
 
-    t is the sum over the buckets of a step of the time from the last rank's arrival to the end. The exchange of
-    DistributedDataParallel on the CPU is one span of all buckets, in which gradients are still computed: then t is more than the
-    transfer, and `alone_s` is less.
+    t is the sum over the buckets of a step of the time from the last rank's arrival to the end. The
+    exchange of DistributedDataParallel on the CPU is one span of all buckets, in which gradients
+    are still computed: then t is more than the transfer, and `alone_s` is less.
     """
     run = trace.run
     num_bytes = run.config.gradient_bytes or (run.device.gradient_bytes if run.device else None)
@@ -61,7 +67,11 @@ def exchange_rate(trace: Trace) -> ExchangeRate | None:
     buckets = named.group_by("step", "name").agg(
         pl.col("rank").n_unique().alias("ranks"), pl.col("start_ns").max(), pl.col("end_ns").max()
     )
-    whole = buckets.filter(pl.col("ranks") == ranks).with_columns(transfer_ns=pl.col("end_ns") - pl.col("start_ns")).collect()
+    whole = (
+        buckets.filter(pl.col("ranks") == ranks)
+        .with_columns(transfer_ns=pl.col("end_ns") - pl.col("start_ns"))
+        .collect()
+    )
     steps = whole.group_by("step").agg(pl.col("transfer_ns").sum()).sort("step")
     skipped = _WARMUP_STEPS if len(steps) > 2 * _WARMUP_STEPS else 0
     took_ns = steps["transfer_ns"].slice(skipped).median()
@@ -69,15 +79,37 @@ def exchange_rate(trace: Trace) -> ExchangeRate | None:
         return None
     seconds, alone_ns = took_ns / 1e9, _alone(trace, whole)["alone_ns"].slice(skipped).median()
     alone_s = alone_ns / 1e9 if isinstance(alone_ns, float) else None
-    return ExchangeRate(num_bytes, ranks, seconds, 2 * num_bytes * (ranks - 1) / ranks / seconds, alone_s)
+    return ExchangeRate(
+        num_bytes, ranks, seconds, 2 * num_bytes * (ranks - 1) / ranks / seconds, alone_s
+    )
 
 
 def _alone(trace: Trace, exchanges: pl.DataFrame) -> pl.DataFrame:
-    """By step, how much of an exchange that is one span came after all gradients had been computed."""
-    is_backward = (pl.col("kind") == "compute") & (pl.col("name").cast(pl.String) == _BACKWARD) & pl.col("step").is_not_null()
-    parts = trace.found(lambda part: part.filter(is_backward).select("step", begin_ns="start_ns", computed_ns="end_ns"))
-    both = exchanges.filter(pl.col("name") == _ONE_SPAN).join(parts, on="step").filter(pl.col("begin_ns") < pl.col("start_ns"))
-    found = both.group_by("step").agg(pl.col("start_ns", "end_ns").first(), pl.col("computed_ns").max()).sort("step")
+    """By step, how much of an exchange that is one span came after all gradients had been
+    computed.
+    """
+    is_backward = (
+        (pl.col("kind") == "compute")
+        & (pl.col("name").cast(pl.String) == _BACKWARD)
+        & pl.col("step").is_not_null()
+    )
+    parts = trace.found(
+        lambda part: part.filter(is_backward).select(
+            "step", begin_ns="start_ns", computed_ns="end_ns"
+        )
+    )
+    both = (
+        exchanges.filter(pl.col("name") == _ONE_SPAN)
+        .join(parts, on="step")
+        .filter(pl.col("begin_ns") < pl.col("start_ns"))
+    )
+    found = (
+        both.group_by("step")
+        .agg(pl.col("start_ns", "end_ns").first(), pl.col("computed_ns").max())
+        .sort("step")
+    )
     return found.select(
-        "step", alone_ns=pl.col("end_ns") - pl.max_horizontal("start_ns", pl.min_horizontal("computed_ns", "end_ns"))
+        "step",
+        alone_ns=pl.col("end_ns")
+        - pl.max_horizontal("start_ns", pl.min_horizontal("computed_ns", "end_ns")),
     )

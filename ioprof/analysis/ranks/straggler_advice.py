@@ -6,15 +6,19 @@ from ioprof.analysis.answer.evidence import Evidence
 from ioprof.analysis.answer.own_advice import Lines
 
 _UNEQUAL_STAGES: Final = 1.25
-"""Time that a stage of a pipeline computes over the mean of the others, from which on the model should be divided anew."""
+"""Time that a stage of a pipeline computes over the mean of the others, from which on the model
+should be divided anew."""
 _LARGE_BUBBLES: Final = 0.1
-"""Share of the time of a pipeline of equal stages, from which on more microbatches are asked for."""
+"""Share of the time of a pipeline of equal stages, from which on more microbatches are asked
+for."""
 _LARGE_BUBBLES_IN_TURN: Final = 0.25
-"""Part of computing and waiting for messages that ranks waited, from which on they are said to compute in turn."""
+"""Part of computing and waiting for messages that ranks waited, from which on they are said to
+compute in turn."""
 _MORE: Final = 4
 """Times as many microbatches, of which the bubbles are told."""
 _ALIKE: Final = 0.8
-"""Part of the time that others waited for a rank, from which on another rank that was waited for so long is as late."""
+"""Part of the time that others waited for a rank, from which on another rank that was waited for so
+long is as late."""
 
 
 def straggler_advice(evidence: Evidence) -> Lines:
@@ -36,36 +40,43 @@ def straggler_advice(evidence: Evidence) -> Lines:
         return
     if second is not None and not by_messages and waited_s[second] >= _ALIKE * waited_s[slowest]:
         yield (
-            f"Give all ranks as much work in each step: rank {slowest} was waited for {waited_s[slowest]:.2f} s and rank {second} "
-            f"{waited_s[second]:.2f} s, so which one is late changes from step to step"
+            f"Give all ranks as much work in each step: rank {slowest} was waited for"
+            f" {waited_s[slowest]:.2f} s and rank {second} {waited_s[second]:.2f} s, so which one"
+            " is late changes from step to step"
         )
         return
     before = "before it sends its messages" if by_messages else "before the exchange"
     yield (
-        f"Look at what rank {slowest} does {before}: the others waited {waited_s[slowest]:.2f} s for it, "
-        f"{causes[most]:.2f} s of that for its {most.replace('_', ' ')}"
+        f"Look at what rank {slowest} does {before}: the others waited {waited_s[slowest]:.2f} s"
+        f" for it, {causes[most]:.2f} s of that for its {most.replace('_', ' ')}"
     )
 
 
 def _in_turn(evidence: Evidence) -> str | None:
-    """Of ranks that send each other messages and compute as long as each other, but not at the same time; None: they are not so.
+    """Of ranks that send each other messages and compute as long as each other, but not at the same
+    time; None: they are not so.
 
-    Of S stages with M microbatches S - 1 of M + S - 1 turns are bubbles: what is b of the time is b / (b + k (1 - b)) of it with
-    k M microbatches.
+    Of S stages with M microbatches S - 1 of M + S - 1 turns are bubbles: what is b of the time is b
+    / (b + k (1 - b)) of it with k M microbatches.
     """
     computed_s = sorted(row.compute_s for row in evidence.steps.per_rank if row.compute_s)
     waiting, computing = evidence.shares.get("straggler", 0.0), evidence.shares.get("compute", 0.0)
-    if len(computed_s) < 2 or len(computed_s) < len(evidence.steps.per_rank) or not waiting + computing:
+    if (
+        len(computed_s) < 2
+        or len(computed_s) < len(evidence.steps.per_rank)
+        or not waiting + computing
+    ):
         return None
     bubbles = waiting / (waiting + computing)
     if bubbles < _LARGE_BUBBLES_IN_TURN or computed_s[-1] > _UNEQUAL_STAGES * computed_s[0]:
         return None
     took = f"{computed_s[0]:.2f} s to {computed_s[-1]:.2f} s"
     return (
-        f"Let the ranks compute at the same time: each computed for about as long ({took}), but waited for the others' "
-        f"messages for {waiting:.1%} of the time, as stages of a pipeline do that pass on whole batches. Divide a "
-        "batch into microbatches, of which a stage computes one while the next stage has the one before: with "
-        f"{_MORE} times as many messages waiting takes about {bubbles / (bubbles + _MORE * (1 - bubbles)):.0%}"
+        f"Let the ranks compute at the same time: each computed for about as long ({took}), but"
+        f" waited for the others' messages for {waiting:.1%} of the time, as stages of a pipeline"
+        " do that pass on whole batches. Divide a batch into microbatches, of which a stage"
+        f" computes one while the next stage has the one before: with {_MORE} times as many"
+        f" messages waiting takes about {bubbles / (bubbles + _MORE * (1 - bubbles)):.0%}"
     )
 
 
@@ -79,12 +90,13 @@ def _stages(evidence: Evidence) -> Lines:
     others_s = (sum(computed_s.values()) - computed_s[longest]) / (len(computed_s) - 1)
     if computed_s[longest] > _UNEQUAL_STAGES * others_s:
         yield (
-            f"Divide the model so that its stages take the same time: that of rank {longest} computed for "
-            f"{computed_s[longest]:.2f} s, the others for {others_s:.2f} s (mean)"
+            f"Divide the model so that its stages take the same time: that of rank {longest}"
+            f" computed for {computed_s[longest]:.2f} s, the others for {others_s:.2f} s (mean)"
         )
     elif (bubbles := (stages - 1) / (parts + stages - 1)) >= _LARGE_BUBBLES:
         more = max(4 * stages, 2 * parts)
         yield (
-            f"Use more microbatches ({evidence.options.microbatches}): with {parts} and {stages} stages of the same time "
-            f"bubbles take {bubbles:.1%}, with {more} they take {(stages - 1) / (more + stages - 1):.1%}"
+            f"Use more microbatches ({evidence.options.microbatches}): with {parts} and {stages}"
+            f" stages of the same time bubbles take {bubbles:.1%}, with {more} they take"
+            f" {(stages - 1) / (more + stages - 1):.1%}"
         )

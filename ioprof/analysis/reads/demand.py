@@ -14,29 +14,43 @@ from ioprof.analysis.intervals import Intervals, covered, pack, total, union
 from ioprof.analysis.loaders import batches, known_samples, samples_in
 from ioprof.analysis.reads.lineage import Axis
 from ioprof.analysis.reads.sources import ThreadReads, is_access, is_received, thread_reads
-from ioprof.analysis.selection import COMPUTE, TIMES, WORK, WORKER, Piece, analyse, intervals, of_kind, with_tasks
+from ioprof.analysis.selection import (
+    COMPUTE,
+    TIMES,
+    WORK,
+    WORKER,
+    Piece,
+    analyse,
+    intervals,
+    of_kind,
+    with_tasks,
+)
 from ioprof.format.run_record import Demand, JobKind, Reason
 from ioprof.format.trace import Trace
 
 LEAST_READS: Final = 30
 """Reads of batches below which nothing is said of what others would need."""
 _LEAST_DELIVERED: Final = 0.9
-"""Part of the bytes of read calls that storage must have delivered if what it delivered is taken for the demand."""
+"""Part of the bytes of read calls that storage must have delivered if what it delivered is taken
+for the demand."""
 
 
 TENTHS: Final = 10
 _FEWEST_BATCHES: Final = 4 * TENTHS
 """Batches below which it is not said that some of them need more than others."""
 _UNEVEN: Final = 1.5
-"""Bytes per batch in the tenth of the batches that takes most, over those of all, from which on they are the demand."""
+"""Bytes per batch in the tenth of the batches that takes most, over those of all, from which on
+they are the demand."""
 _FALLEN: Final = 2.0
-"""Bytes of the first half over those of the second, below which the batches that take most read for others, as those do that read
-a shard, or a group of rows."""
+"""Bytes of the first half over those of the second, below which the batches that take most read for
+others, as those do that read a shard, or a group of rows."""
 
 
 @dataclass(frozen=True)
 class Tenths:
-    """What each tenth of the batches of a rank took, summed over ranks, in the order of the batches."""
+    """What each tenth of the batches of a rank took, summed over ranks, in the order of the
+    batches.
+    """
 
     batches: NDArray[np.int64]
     stored: NDArray[np.int64]
@@ -44,13 +58,19 @@ class Tenths:
     reads: NDArray[np.int64]
 
     def __add__(self, other: "Tenths") -> "Tenths":
-        return Tenths(self.batches + other.batches, self.stored + other.stored, self.reads + other.reads)
+        return Tenths(
+            self.batches + other.batches, self.stored + other.stored, self.reads + other.reads
+        )
 
     def most(self) -> tuple[NDArray[np.float64], float] | None:
-        """Bytes per batch in each tenth, and reads per batch in the one with most bytes, over those per batch of all; None: they do
-        not fall.
+        """Bytes per batch in each tenth, and reads per batch in the one with most bytes, over those
+        per batch of all; None: they do not fall.
         """
-        batches, stored, reads = int(self.batches.sum()), int(self.stored.sum()), int(self.reads.sum())
+        batches, stored, reads = (
+            int(self.batches.sum()),
+            int(self.stored.sum()),
+            int(self.reads.sum()),
+        )
         if batches < _FEWEST_BATCHES or not self.batches.all() or not stored:
             return None
         ratios = self.stored / self.batches * (batches / stored)
@@ -72,21 +92,33 @@ class Fetched:
     """Accesses that moved bytes."""
     bytes: int = 0
     received: int = 0
-    """Of these bytes, what other processes sent: storage may have delivered them in larger reads, or is not on this host."""
+    """Of these bytes, what other processes sent: storage may have delivered them in larger reads,
+    or is not on this host."""
     decode_ns: int = 0
     """Summed over workers."""
     tenths: Tenths | None = None
 
     def __add__(self, other: "Fetched") -> "Fetched":
-        both = self.tenths + other.tenths if self.tenths and other.tenths else self.tenths or other.tenths
+        both = (
+            self.tenths + other.tenths
+            if self.tenths and other.tenths
+            else self.tenths or other.tenths
+        )
         return Fetched(
-            self.batches + other.batches, self.samples + other.samples, self.reads + other.reads, self.bytes + other.bytes,
-            self.received + other.received, self.decode_ns + other.decode_ns, both,
-        )  # fmt: skip
+            self.batches + other.batches,
+            self.samples + other.samples,
+            self.reads + other.reads,
+            self.bytes + other.bytes,
+            self.received + other.received,
+            self.decode_ns + other.decode_ns,
+            both,
+        )
 
 
 def fetched(trace: Trace) -> Fetched:
-    """What lies within a fetch. Reads outside of a fetch (imports, opening the dataset) belong to no sample."""
+    """What lies within a fetch. Reads outside of a fetch (imports, opening the dataset) belong to
+    no sample.
+    """
     found = Fetching(trace)
     analyse(trace, found)
     return found.found
@@ -100,16 +132,24 @@ class Fetching:
 
     def __init__(self, trace: Trace) -> None:
         whole = with_tasks(trace) if trace.run.job_kind is JobKind.RAY else trace
-        fetches = whole.rows(pl.col("rank").is_not_null(), kinds=["fetch"]).group_by("rank", "batch").agg(pl.col("offset").max())
+        fetches = (
+            whole.rows(pl.col("rank").is_not_null(), kinds=["fetch"])
+            .group_by("rank", "batch")
+            .agg(pl.col("offset").max())
+        )
         samples = known_samples(fetches["offset"])
         none = np.zeros(TENTHS, np.int64)
         numbered = fetches.filter(pl.col("batch") >= 0)
         self._numbers = dict(numbered.group_by("rank").agg(pl.col("batch").max() + 1).iter_rows())
         tenth = pl.col("batch") * TENTHS // (pl.col("batch").max().over("rank") + 1)
-        batches = np.bincount(numbered.select(tenth).to_series().to_numpy().astype(np.int64), minlength=TENTHS)
+        batches = np.bincount(
+            numbered.select(tenth).to_series().to_numpy().astype(np.int64), minlength=TENTHS
+        )
         self.found = Fetched(
             batches=len(fetches),
-            samples=len(fetches) * (trace.run.config.batch_size or 0) if samples is None else samples,
+            samples=(
+                len(fetches) * (trace.run.config.batch_size or 0) if samples is None else samples
+            ),
             tenths=Tenths(batches, none, none),
         )
         """What `fetched` returns, when all pieces were added."""
@@ -147,33 +187,57 @@ def demand(
 ) -> Demand:
     """Mean bytes and reads per sample, times the rate at which the devices themselves can go.
 
-    That rate is the emulated device's own, or else samples over the time that the accelerators computed: what the job would
-    reach if it never waited. A loop that needs longer for a step than its GPU computes takes no more. High against what the path
-    delivers: storage is, or will be, the bottleneck.
+    That rate is the emulated device's own, or else samples over the time that the accelerators
+    computed: what the job would reach if it never waited. A loop that needs longer for a step than
+    its GPU computes takes no more. High against what the path delivers: storage is, or will be, the
+    bottleneck.
 
-    What is asked for and what is delivered differ: a page of a map that is touched may fetch a whole window of readahead. So the
-    bytes are those that the kernel fetched for the processes that made batches, where it counted them and the run was cold. Of a
-    map that is read at random, the first batches fetch what later ones find: what the tenth of the batches needs that takes most
-    is the demand then.
+    What is asked for and what is delivered differ: a page of a map that is touched may fetch a
+    whole window of readahead. So the bytes are those that the kernel fetched for the processes that
+    made batches, where it counted them and the run was cold. Of a map that is read at random, the
+    first batches fetch what later ones find: what the tenth of the batches needs that takes most is
+    the demand then.
 
-    `found` is `fetched(trace)`, `computed_ns` what `Computing` counts, `making` the stages of `workers_time.making(trace)`,
-    `made_ns` its whole time, and `by_kernel` the bytes that the kernel fetched by process, imports aside; `received` is
-    `loaders.batches(trace)`, `unsure` is `thread_reads(trace)`, `consumer_s` that of the ceilings. What is not given is not known,
-    or made here.
+    `found` is `fetched(trace)`, `computed_ns` what `Computing` counts, `making` the stages of
+    `workers_time.making(trace)`, `made_ns` its whole time, and `by_kernel` the bytes that the
+    kernel fetched by process, imports aside; `received` is `loaders.batches(trace)`, `unsure` is
+    `thread_reads(trace)`, `consumer_s` that of the ceilings. What is not given is not known, or
+    made here.
     """
     found = fetched(trace) if found is None else found
     rate, by_loop = consumed(trace, computed_ns, received, consumer_s)
     basis = "unknown" if rate is None else "emulated" if trace.run.is_emulated else "derived"
     samples, devices = found.samples, trace.run.config.ranks or len(trace.ranks) or 1
     if rate is None or not samples or not trace.run.reads_captured:
-        return Demand(None, None, rate, basis, num_reads=found.reads, reason=_reason(trace, rate, computed_ns))
+        return Demand(
+            None, None, rate, basis, num_reads=found.reads, reason=_reason(trace, rate, computed_ns)
+        )
     work_s = sum(took_ns for cause, took_ns in (making or {}).items() if cause != "storage") / 1e9
-    without_name_s = ((made_ns or 0) - sum((making or {}).values())) / 1e9  # whether it computed or waited is not known
+    without_name_s = (
+        (made_ns or 0) - sum((making or {}).values())
+    ) / 1e9  # whether it computed or waited is not known
     cores = work_s / samples * rate if work_s and work_s > without_name_s else None
     if found.reads < least_reads:
-        return Demand(None, None, rate, basis, num_reads=found.reads, num_devices=devices, cores=cores, reason=Reason.TOO_FEW_READS)
+        return Demand(
+            None,
+            None,
+            rate,
+            basis,
+            num_reads=found.reads,
+            num_devices=devices,
+            cores=cores,
+            reason=Reason.TOO_FEW_READS,
+        )
     if (thread_reads(trace) if unsure is None else unsure).may_change(found.bytes):
-        return Demand(None, None, rate, basis, num_reads=found.reads, num_devices=devices, reason=Reason.READS_OF_THREADS)
+        return Demand(
+            None,
+            None,
+            rate,
+            basis,
+            num_reads=found.reads,
+            num_devices=devices,
+            reason=Reason.READS_OF_THREADS,
+        )
     delivered, is_least = _delivered(trace, by_kernel or {})
     per_sample = (found.bytes if delivered is None else delivered) / samples
     wall_s, needed = _made_s(trace), per_sample * rate
@@ -184,11 +248,20 @@ def demand(
         bytes_per_s=float(tenths.max()) * needed,
         mean_bytes_per_s=needed if most else None,
         tenths_bytes_per_s=tuple((tenths * needed).tolist()) if most else None,
-        reads_per_s=None if 2 * found.received > found.bytes else more_reads * found.reads / samples * rate,
-        at_samples_per_s=rate, basis=basis, is_delivered=delivered is not None, is_least=is_least, num_reads=found.reads,
-        got_bytes_per_s=got, num_devices=devices, devices_fed=got / needed * devices if got and needed else None, cores=cores,
+        reads_per_s=None
+        if 2 * found.received > found.bytes
+        else more_reads * found.reads / samples * rate,
+        at_samples_per_s=rate,
+        basis=basis,
+        is_delivered=delivered is not None,
+        is_least=is_least,
+        num_reads=found.reads,
+        got_bytes_per_s=got,
+        num_devices=devices,
+        devices_fed=got / needed * devices if got and needed else None,
+        cores=cores,
         by_loop=by_loop,
-    )  # fmt: skip
+    )
 
 
 def _reason(trace: Trace, rate: float | None, computed_ns: int | None) -> Reason:
@@ -198,11 +271,14 @@ def _reason(trace: Trace, rate: float | None, computed_ns: int | None) -> Reason
     return Reason.TOO_FEW_READS if trace.run.reads_captured else Reason.READS_NOT_CAPTURED
 
 
-def _delivered(trace: Trace, by_kernel: Mapping[tuple[str | None, int | None], int]) -> tuple[int | None, bool]:
-    """Bytes that storage delivered to the processes that made batches, and whether it is at least so many.
+def _delivered(
+    trace: Trace, by_kernel: Mapping[tuple[str | None, int | None], int]
+) -> tuple[int | None, bool]:
+    """Bytes that storage delivered to the processes that made batches, and whether it is at least
+    so many.
 
-    None: not counted, or less than read calls asked for, so that the page cache served some. Of maps it is not known what was asked
-    for, nor what was in memory already.
+    None: not counted, or less than read calls asked for, so that the page cache served some. Of
+    maps it is not known what was asked for, nor what was in memory already.
     """
     makers = {(host, pid) for host, pid in _makers(trace).iter_rows()}
     loops = set(trace.rows(kinds=["step"])["pid"].to_list())
@@ -219,7 +295,11 @@ def _delivered(trace: Trace, by_kernel: Mapping[tuple[str | None, int | None], i
 
 def _makers(trace: Trace) -> pl.DataFrame:
     """The processes that made batches."""
-    return trace.rows(pl.col("batch").is_not_null(), kinds=["fetch"]).select(pl.col("host").cast(pl.String), "pid").unique()
+    return (
+        trace.rows(pl.col("batch").is_not_null(), kinds=["fetch"])
+        .select(pl.col("host").cast(pl.String), "pid")
+        .unique()
+    )
 
 
 def _made_s(trace: Trace) -> float | None:
@@ -231,11 +311,16 @@ def _made_s(trace: Trace) -> float | None:
 
 
 def consumed(
-    trace: Trace, computed_ns: int | None = None, received: pl.DataFrame | None = None, consumer_s: float | None = None
+    trace: Trace,
+    computed_ns: int | None = None,
+    received: pl.DataFrame | None = None,
+    consumer_s: float | None = None,
 ) -> tuple[float | None, bool]:
-    """Samples per second of all devices together while they compute; null where neither a known rate nor compute was recorded.
+    """Samples per second of all devices together while they compute; null where neither a known
+    rate nor compute was recorded.
 
-    Where the loops on GPUs take longer for a step (`consumer_s`), the rate is theirs, and the second value true.
+    Where the loops on GPUs take longer for a step (`consumer_s`), the rate is theirs, and the
+    second value true.
     """
     ranks = trace.run.config.replicas or len(trace.ranks)
     if trace.run.device_samples_per_s is not None:
@@ -246,7 +331,9 @@ def consumed(
         analyse(trace, computing := Computing())
         computed_ns = computing.computed_ns
     _, samples = samples_in(batches(trace) if received is None else received, table)
-    per_step = samples / len(table) if samples is not None and len(table) else trace.run.config.batch_size
+    per_step = (
+        samples / len(table) if samples is not None and len(table) else trace.run.config.batch_size
+    )
     if not computed_ns or not rows or not per_step:
         return None, False
     is_gpu = trace.run.device_name not in (None, "cpu") and not trace.run.is_emulated
@@ -262,7 +349,9 @@ def _of_piece(piece: Piece, num_batches: int) -> Fetched:
     axis = Axis.of(fetches["worker"].to_numpy(), intervals(fetches))
     within = union(axis.place(fetches))
     is_there = pl.col("worker").is_in(pl.Series(axis.workers).implode())
-    accesses = of_kind(spans, "read", "fault").filter(is_there, is_access, pl.col("begin_ns") >= piece.start_ns)
+    accesses = of_kind(spans, "read", "fault").filter(
+        is_there, is_access, pl.col("begin_ns") >= piece.start_ns
+    )
     decodes = of_kind(spans, "decode").filter(is_there)
     inside = accesses.filter(pl.Series(_is_within(axis, accesses, within)))
     return Fetched(
@@ -279,7 +368,9 @@ def _in_tenths(accesses: pl.DataFrame, num_batches: int) -> Tenths | None:
     if of_batch.is_empty():
         return None
     tenth = of_batch["batch"].to_numpy() * TENTHS // num_batches
-    stored = np.where(of_batch.select(WORK["storage"]).to_series(), of_batch["bytes"].fill_null(0), 0)
+    stored = np.where(
+        of_batch.select(WORK["storage"]).to_series(), of_batch["bytes"].fill_null(0), 0
+    )
     sums = np.zeros(TENTHS, np.int64)
     np.add.at(sums, tenth, stored.astype(np.int64))
     return Tenths(np.zeros(TENTHS, np.int64), sums, np.bincount(tenth, minlength=TENTHS))
@@ -288,5 +379,7 @@ def _in_tenths(accesses: pl.DataFrame, num_batches: int) -> Tenths | None:
 def _is_within(axis: Axis, spans: pl.DataFrame, within: Intervals) -> NDArray[np.bool_]:
     """Which spans begin within one of the intervals on the axis."""
     begins = axis.place(spans)[:, 0]
-    found: NDArray[np.bool_] = (covered(pack(begins, begins + 1), within) == 1) & (spans["start_ns"].to_numpy() >= axis.origin_ns)
+    found: NDArray[np.bool_] = (covered(pack(begins, begins + 1), within) == 1) & (
+        spans["start_ns"].to_numpy() >= axis.origin_ns
+    )
     return found

@@ -1,4 +1,6 @@
-"""Waits until what was written is on storage: fsync and calls like it, see `native/capture/hooks_sync.c`."""
+"""Waits until what was written is on storage: fsync and calls like it, see
+`native/capture/hooks_sync.c`.
+"""
 
 from dataclasses import dataclass
 from typing import Final
@@ -15,7 +17,8 @@ FLUSHES: Final = "waiting until writes are on storage"
 OF_CHECKPOINT: Final = "bringing them to storage (fsync, rename)"
 """What those that belong to a checkpoint are called."""
 _AFTER_NS: Final = 50_000_000
-"""A flush that begins so soon after a checkpoint was saved, or after such a flush, is part of it."""
+"""A flush that begins so soon after a checkpoint was saved, or after such a flush, is part of
+it."""
 
 is_flush: Final = pl.col("name").cast(pl.String).str.starts_with(FLUSH).fill_null(value=False)
 """Of spans of kind `user`."""
@@ -36,27 +39,41 @@ class Flushed:
     def text(self) -> str:
         """In words: `2.0 calls a step of 1.3 ms each, most of them of /logs/metrics.db`."""
         of_file = f", most of the time for {shortened(self.file)}" if self.file else ""
-        return f"{self.per_step:,.1f} calls a step, {self.seconds / self.number * 1e3:,.2f} ms each{of_file}"
+        return (
+            f"{self.per_step:,.1f} calls a step, {self.seconds / self.number * 1e3:,.2f} ms"
+            f" each{of_file}"
+        )
 
 
 def flushed(trace: Trace) -> Flushed | None:
     """Those of all ranks; None: there is none."""
     by = ["host", "pid", "tid"]
-    found = trace.rows(is_flush, kinds=["user"]).select(*by, "start_ns", "end_ns", pl.col("name").cast(pl.String))
+    found = trace.rows(is_flush, kinds=["user"]).select(
+        *by, "start_ns", "end_ns", pl.col("name").cast(pl.String)
+    )
     if found.is_empty():
         return None
-    steps = trace.rows(pl.col("rank").is_not_null(), kinds=["step"]).select(*by, "start_ns", until_ns="end_ns")
-    found = found.sort("start_ns").join_asof(steps.sort("start_ns"), on="start_ns", by=by, check_sortedness=False)
+    steps = trace.rows(pl.col("rank").is_not_null(), kinds=["step"]).select(
+        *by, "start_ns", until_ns="end_ns"
+    )
+    found = found.sort("start_ns").join_asof(
+        steps.sort("start_ns"), on="start_ns", by=by, check_sortedness=False
+    )
     found = found.filter(pl.col("start_ns") < pl.col("until_ns"))
     if found.is_empty():
         return None
-    took = found.group_by("name").agg(took_ns=(pl.col("end_ns") - pl.col("start_ns")).sum()).sort("took_ns", "name")
+    took = (
+        found.group_by("name")
+        .agg(took_ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
+        .sort("took_ns", "name")
+    )
     _, _, file = str(took["name"][-1]).partition(" of ")
     return Flushed(len(found), len(found) / len(steps), int(took["took_ns"].sum()) / 1e9, file)
 
 
 def of_checkpoints(spans: pl.DataFrame) -> pl.DataFrame:
-    """The flushes by which checkpoints reach storage: those of one thread that follow the end of a `save`, one after the other.
+    """The flushes by which checkpoints reach storage: those of one thread that follow the end of a
+    `save`, one after the other.
 
     Each from the end of what came before it: between them files get their final names.
 
@@ -66,8 +83,16 @@ def of_checkpoints(spans: pl.DataFrame) -> pl.DataFrame:
     saves = of_kind(spans, "checkpoint").filter(pl.col("name").cast(pl.String) == "save")
     if flushes.is_empty() or saves.is_empty():
         return flushes.clear()
-    row = pl.concat([saves.with_columns(is_save=True), flushes.with_columns(is_save=False)]).sort("start_ns", "end_ns")
+    row = pl.concat([saves.with_columns(is_save=True), flushes.with_columns(is_save=False)]).sort(
+        "start_ns", "end_ns"
+    )
     before_ns = pl.col("end_ns").cum_max().shift()
-    chain = (pl.col("is_save") | (pl.col("start_ns") - before_ns > _AFTER_NS).fill_null(value=True)).cum_sum()
-    row = row.with_columns(chain=chain, before_ns=before_ns).filter(pl.col("is_save").first().over("chain"), ~pl.col("is_save"))
-    return row.with_columns(start_ns=pl.min_horizontal("start_ns", "before_ns")).select(flushes.columns)
+    chain = (
+        pl.col("is_save") | (pl.col("start_ns") - before_ns > _AFTER_NS).fill_null(value=True)
+    ).cum_sum()
+    row = row.with_columns(chain=chain, before_ns=before_ns).filter(
+        pl.col("is_save").first().over("chain"), ~pl.col("is_save")
+    )
+    return row.with_columns(start_ns=pl.min_horizontal("start_ns", "before_ns")).select(
+        flushes.columns
+    )

@@ -1,20 +1,25 @@
-"""What each wait for a batch was for: the batch walked backwards, from its delivery to the reads that made it.
+"""What each wait for a batch was for: the batch walked backwards, from its delivery to the reads
+that made it.
 
 At an instant of the wait for batch k, whose worker ended fetch(k) at `ready`:
 
-    at or after ready    `storage`, `page_cache`: a thread of the worker that only sends batches read what is in one, see `_sent`;
-                         `storage`: a read of a worker kept the batch from being sent, see `blocked_sends`;
-                         what the worker did for another batch, where that kept the batch from being sent;
-                         else `delivery`: the batch was made, and on its way or queued
-    before ready         what that worker did: `storage`, `page_cache`, `decode`, `transform`, `collate`
-                         (before fetch(k) began the same worker was busy with an earlier batch, or was starting up)
+    at or after ready    `storage`, `page_cache`: a thread of the worker that only sends batches
+                         read what is in one, see `_sent`; `storage`: a read of a worker kept the
+                         batch from being sent, see `blocked_sends`; what the worker did for another
+                         batch, where that kept the batch from being sent; else `delivery`: the
+                         batch was made, and on its way or queued
+    before ready         what that worker did: `storage`, `page_cache`, `decode`, `transform`,
+                         `collate` (before fetch(k) began the same worker was busy with an earlier
+                         batch, or was starting up)
     not covered by that  `loader`: Python between the stages, queues, a worker without work
-    fetch(k) unknown     what threads of the rank's own process did at that time, see `training_process`; else `loader`: the
-                         worker was killed, or is not recorded
+    fetch(k) unknown     what threads of the rank's own process did at that time, see
+                         `training_process`; else `loader`: the worker was killed, or is not
+                         recorded
 
-A *worker* is all threads of a process that fetches in one thread and is not the consumer itself, else a single thread.
-Where a damaged record shows two leaves at once, the earlier in `LEAVES` wins; so a read inside a decode is a read.
-What a worker read from a socket or a pipe counts within its `fetch` spans only: outside of them it waits there for its next task.
+A *worker* is all threads of a process that fetches in one thread and is not the consumer itself,
+else a single thread. Where a damaged record shows two leaves at once, the earlier in `LEAVES` wins;
+so a read inside a decode is a read. What a worker read from a socket or a pipe counts within its
+`fetch` spans only: outside of them it waits there for its next task.
 """
 
 from collections.abc import Collection
@@ -26,7 +31,12 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ioprof.analysis.charge.blocked_sends import blocked, held, late_arrivals, may_block
-from ioprof.analysis.charge.training_process import has_processes, likely_waits, main_threads, threads_work
+from ioprof.analysis.charge.training_process import (
+    has_processes,
+    likely_waits,
+    main_threads,
+    threads_work,
+)
 from ioprof.analysis.intervals import (
     EMPTY,
     Intervals,
@@ -64,18 +74,22 @@ KINDS: Final = ("wait", "fetch", "step", *READS, "decode", "transform", "collate
 COLUMNS: Final = ("pid", "tid", "batch", "source", "name")
 """Columns that it needs besides times, kind and rank."""
 MOST_ELSEWHERE: Final = 0.05
-"""Part of the time in which a thread reads that may lie outside of the delivery of batches, if it is one that sends them."""
+"""Part of the time in which a thread reads that may lie outside of the delivery of batches, if it
+is one that sends them."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """The time of all workers of a rank, laid end to end, so that one sorted array holds them all."""
+    """The time of all workers of a rank, laid end to end, so that one sorted array holds them
+    all.
+    """
 
     workers: NDArray[np.int64]
     """Sorted."""
     origin_ns: int
     stride_ns: int
-    """Longer by one than the time of any worker: the end of one does not touch the start of the next."""
+    """Longer by one than the time of any worker: the end of one does not touch the start of the
+    next."""
 
     @classmethod
     def of(cls, workers: NDArray[np.int64], times: Intervals) -> "Axis":
@@ -86,7 +100,9 @@ class Axis:
     def place(self, spans: pl.DataFrame, end: str = "end_ns") -> Intervals:
         """Where spans with a known `worker` lie on the axis, clipped to it."""
         times = intervals(spans, "start_ns", end)
-        return end_to_end(times, spans[WORKER].to_numpy(), self.workers, self.origin_ns, self.stride_ns)
+        return end_to_end(
+            times, spans[WORKER].to_numpy(), self.workers, self.origin_ns, self.stride_ns
+        )
 
     def times(self, placed: Intervals) -> Intervals:
         """When that was."""
@@ -109,11 +125,14 @@ class Sending:
     """The same because its worker made another batch: `start_ns`, `end_ns`, `worker`."""
 
 
-def wait_leaves(spans: pl.DataFrame, measured: Collection[str] = LEAVES, sending: Sending | None = None) -> list[Activity]:
-    """What this rank waited for and when; an instant belongs to the first that covers it. The last, `loader`, covers every wait.
+def wait_leaves(
+    spans: pl.DataFrame, measured: Collection[str] = LEAVES, sending: Sending | None = None
+) -> list[Activity]:
+    """What this rank waited for and when; an instant belongs to the first that covers it. The last,
+    `loader`, covers every wait.
 
-    `spans` are those of one rank; what is not in `measured` goes to `loader`. `sending` is `sending_of` the rank; None: these are
-    all of its spans, and show it.
+    `spans` are those of one rank; what is not in `measured` goes to `loader`. `sending` is
+    `sending_of` the rank; None: these are all of its spans, and show it.
     """
     sending = sending_in(spans) if sending is None else sending
     spans = _of_lineage(spans)
@@ -122,34 +141,47 @@ def wait_leaves(spans: pl.DataFrame, measured: Collection[str] = LEAVES, sending
     held_up = _held(spans, known) if sending.held is None else sending.held
     work, making = _work(spans, known, held_up)
     found = [Activity(cause, times) for cause, times in work.items()]
-    found += [Activity(cause, times) for cause, times in _sent(spans, known, sending.threads).items()]
+    found += [
+        Activity(cause, times) for cause, times in _sent(spans, known, sending.threads).items()
+    ]
     found.append(Activity("storage", sending.blocked))
     found.append(Activity("loader", making))
     found.append(
         Activity(
-            "delivery", pack(np.maximum(known["start_ns"].to_numpy(), known["ready_ns"].to_numpy()), known["end_ns"].to_numpy())
+            "delivery",
+            pack(
+                np.maximum(known["start_ns"].to_numpy(), known["ready_ns"].to_numpy()),
+                known["end_ns"].to_numpy(),
+            ),
         )
     )
     found += _threads(spans, waits, union_all([activity.times for activity in found]))
-    return [*(activity for activity in found if activity.cause in measured), Activity("loader", intervals(waits))]
+    return [
+        *(activity for activity in found if activity.cause in measured),
+        Activity("loader", intervals(waits)),
+    ]
 
 
 def _of_lineage(spans: pl.DataFrame) -> pl.DataFrame:
-    return with_worker(of_kind(spans, *KINDS)).select(*TIMES, "finish_ns", *COLUMNS, WORKER)  # each filter copies all columns
+    return with_worker(of_kind(spans, *KINDS)).select(
+        *TIMES, "finish_ns", *COLUMNS, WORKER
+    )  # each filter copies all columns
 
 
 def sending_in(spans: pl.DataFrame) -> Sending:
     """How the batches of a rank are sent, of all of its spans."""
     spans = _of_lineage(spans)
     known = _known(spans)
-    return Sending(_senders(*_sent_reads(spans, known)), _blocked(spans, known), _held(spans, known))
+    return Sending(
+        _senders(*_sent_reads(spans, known)), _blocked(spans, known), _held(spans, known)
+    )
 
 
 def sending_of(trace: Trace, rank: int) -> Sending:
     """How the batches of a rank are sent, of a trace whose spans need not fit in memory.
 
-    A thread that only sends fetches nothing, and hardly reads while no batch of its process is on its way; a thread that helps to
-    make batches does.
+    A thread that only sends fetches nothing, and hardly reads while no batch of its process is on
+    its way; a thread that helps to make batches does.
     """
     columns = [*TIMES, *COLUMNS]
     structure = trace.rows(pl.col("rank") == rank, kinds=["wait", "fetch", "step"]).select(columns)
@@ -169,8 +201,15 @@ def sending_of(trace: Trace, rank: int) -> Sending:
     reads = structure.clear()
     if not others.is_empty():
         reads = trace.found(lambda part: part.filter(*is_read, is_theirs).select(columns), where)
-    threads, blocking = (with_worker(pl.concat([structure, *parts]).with_columns(finish_ns="end_ns")) for parts in ([reads], near))
-    return Sending(_senders(*_sent_reads(threads, known)), _blocked(blocking, known), _held(with_worker(structure), known))
+    threads, blocking = (
+        with_worker(pl.concat([structure, *parts]).with_columns(finish_ns="end_ns"))
+        for parts in ([reads], near)
+    )
+    return Sending(
+        _senders(*_sent_reads(threads, known)),
+        _blocked(blocking, known),
+        _held(with_worker(structure), known),
+    )
 
 
 def kept_back(spans: pl.DataFrame) -> pl.DataFrame:
@@ -194,7 +233,11 @@ def _of_processes(known: pl.DataFrame) -> pl.DataFrame:
 
 def _blocked(spans: pl.DataFrame, known: pl.DataFrame) -> Intervals:
     late = late_arrivals(_of_processes(known))
-    return blocked(late, spans.filter(pl.col("worker") % 2**32 == 0, may_block)) if len(late) else EMPTY
+    return (
+        blocked(late, spans.filter(pl.col("worker") % 2**32 == 0, may_block))
+        if len(late)
+        else EMPTY
+    )
 
 
 def _held(spans: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
@@ -202,7 +245,9 @@ def _held(spans: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
 
 
 def _sent_reads(spans: pl.DataFrame, known: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Waits for workers that are whole processes, and reads of the threads of these that fetch nothing."""
+    """Waits for workers that are whole processes, and reads of the threads of these that fetch
+    nothing.
+    """
     fetching = of_kind(spans, "fetch").select("pid", "tid").unique()
     whole = _of_processes(known)
     is_of_whole = pl.col("worker").is_in(whole["worker"].unique().implode())
@@ -211,7 +256,9 @@ def _sent_reads(spans: pl.DataFrame, known: pl.DataFrame) -> tuple[pl.DataFrame,
 
 
 def _sending_axis(whole: pl.DataFrame, reads: pl.DataFrame) -> Axis:
-    times = np.concatenate([intervals(whole), intervals(whole, "ready_ns", "end_ns"), intervals(reads)])
+    times = np.concatenate(
+        [intervals(whole), intervals(whole, "ready_ns", "end_ns"), intervals(reads)]
+    )
     return Axis.of(whole["worker"].to_numpy(), times)
 
 
@@ -228,8 +275,8 @@ def _senders(whole: pl.DataFrame, reads: pl.DataFrame) -> Threads:
 
 
 def _sent(spans: pl.DataFrame, known: pl.DataFrame, sending: Threads) -> dict[str, Intervals]:
-    """What sending threads of workers read while the rank waited for a batch that was made: data that is mapped is read when it is
-    copied.
+    """What sending threads of workers read while the rank waited for a batch that was made: data
+    that is mapped is read when it is copied.
     """
     if not sending:
         return {}
@@ -237,7 +284,9 @@ def _sent(spans: pl.DataFrame, known: pl.DataFrame, sending: Threads) -> dict[st
     if reads.is_empty():
         return {}
     axis = _sending_axis(whole, reads)
-    waited = union(axis.place(whole.with_columns(start_ns=pl.max_horizontal("start_ns", "ready_ns"))))
+    waited = union(
+        axis.place(whole.with_columns(start_ns=pl.max_horizontal("start_ns", "ready_ns")))
+    )
     found: dict[str, list[Intervals]] = {}
     for thread, of_thread in reads.group_by("pid", "tid"):
         if thread in sending:
@@ -248,8 +297,12 @@ def _sent(spans: pl.DataFrame, known: pl.DataFrame, sending: Threads) -> dict[st
 
 
 def _threads(spans: pl.DataFrame, waits: pl.DataFrame, explained: Intervals) -> list[Activity]:
-    """What threads without a batch did in the rank's process while it waited for a batch that none of its other processes made."""
-    other_process = pl.col("worker").is_not_null() & (pl.col("worker") // 2**32 != pl.col("pid").fill_null(-1))
+    """What threads without a batch did in the rank's process while it waited for a batch that none
+    of its other processes made.
+    """
+    other_process = pl.col("worker").is_not_null() & (
+        pl.col("worker") // 2**32 != pl.col("pid").fill_null(-1)
+    )
     for_batch = ~pl.col("name").cast(pl.String).is_in(["start", "end"]).fill_null(False)
     own = waits.filter(~other_process, for_batch)
     if own.is_empty():
@@ -264,27 +317,45 @@ def _threads(spans: pl.DataFrame, waits: pl.DataFrame, explained: Intervals) -> 
 
 
 def fetchers(spans: pl.DataFrame) -> pl.DataFrame:
-    """The waits of one rank for batches whose fetch is known: `start_ns`, `end_ns`, and the worker as `pid` and `thread`.
+    """The waits of one rank for batches whose fetch is known: `start_ns`, `end_ns`, and the worker
+    as `pid` and `thread`.
 
     A `thread` of 0 is any thread of that process.
     """
     worker = pl.col("worker")
-    waits = _with_fetch(with_worker(of_kind(spans, "wait", "step", "fetch"))).drop_nulls("worker").sort("start_ns", "end_ns")
-    return waits.select("start_ns", "end_ns", pid=(worker // 2**32).cast(pl.Int32), thread=worker % 2**32)
+    waits = (
+        _with_fetch(with_worker(of_kind(spans, "wait", "step", "fetch")))
+        .drop_nulls("worker")
+        .sort("start_ns", "end_ns")
+    )
+    return waits.select(
+        "start_ns", "end_ns", pid=(worker // 2**32).cast(pl.Int32), thread=worker % 2**32
+    )
 
 
 def waits(trace: Trace) -> pl.DataFrame:
-    """One row per wait: `rank`, `batch`, `start_ns`, `end_ns`, and `<leaf>_ns` for each of `LEAVES`, which sum to the wait exactly.
+    """One row per wait: `rank`, `batch`, `start_ns`, `end_ns`, and `<leaf>_ns` for each of
+    `LEAVES`, which sum to the wait exactly.
 
-    This is the whole wait, whether the accelerator computed meanwhile or not; `blame` charges only what was exposed.
+    This is the whole wait, whether the accelerator computed meanwhile or not; `blame` charges only
+    what was exposed.
     """
     parts = [_empty_waits()]
     for rank, spans in by_rank(trace, KINDS, COLUMNS):
-        rows = spans.filter(pl.col("kind") == "wait").select("rank", "batch", "start_ns", "end_ns").sort("start_ns", "batch")
+        rows = (
+            spans.filter(pl.col("kind") == "wait")
+            .select("rank", "batch", "start_ns", "end_ns")
+            .sort("start_ns", "batch")
+        )
         found = wait_leaves(spans)
         leaves = charge(intervals(rows), [activity.times for activity in found])
         columns = [
-            pl.Series(f"{cause}_ns", leaves[:, [place for place, activity in enumerate(found) if activity.cause == cause]].sum(1))
+            pl.Series(
+                f"{cause}_ns",
+                leaves[
+                    :, [place for place, activity in enumerate(found) if activity.cause == cause]
+                ].sum(1),
+            )
             for cause in LEAVES
         ]
         parts.append(rows.with_columns(columns) if len(rows) else _empty_waits())
@@ -293,27 +364,48 @@ def waits(trace: Trace) -> pl.DataFrame:
 
 
 def _empty_waits() -> pl.DataFrame:
-    columns = dict.fromkeys(("batch", "start_ns", "end_ns", *(f"{cause}_ns" for cause in LEAVES)), pl.Int64)
+    columns = dict.fromkeys(
+        ("batch", "start_ns", "end_ns", *(f"{cause}_ns" for cause in LEAVES)), pl.Int64
+    )
     return pl.DataFrame(schema={"rank": pl.Int32, **columns})
 
 
 def _with_fetch(spans: pl.DataFrame) -> pl.DataFrame:
-    """The waits, each with the `worker` that made its batch and when it was `ready_ns`; null where that is not known.
+    """The waits, each with the `worker` that made its batch and when it was `ready_ns`; null where
+    that is not known.
 
     Where two workers claim one batch, the one that was ready first delivered it.
     """
-    ready = of_kind(spans, "fetch").group_by("batch", "worker").agg(ready_ns=pl.col("finish_ns").max())
+    ready = (
+        of_kind(spans, "fetch").group_by("batch", "worker").agg(ready_ns=pl.col("finish_ns").max())
+    )
     first = ready.sort("ready_ns", "worker").unique("batch", keep="first")
     waits = of_kind(spans, "wait").select("start_ns", "end_ns", "batch", "pid", "name")
     return waits.join(first, on="batch", how="left")
 
 
-def _work(spans: pl.DataFrame, known: pl.DataFrame, held_up: pl.DataFrame) -> tuple[dict[str, Intervals], Intervals]:
-    """What the workers did while the rank waited for a batch of theirs; and when they made others, which held that one up."""
+def _work(
+    spans: pl.DataFrame, known: pl.DataFrame, held_up: pl.DataFrame
+) -> tuple[dict[str, Intervals], Intervals]:
+    """What the workers did while the rank waited for a batch of theirs; and when they made others,
+    which held that one up.
+    """
     axis = Axis.of(known["worker"].to_numpy(), intervals(known))
     later = axis.place(held_up.filter(pl.col("worker").is_in(pl.Series(axis.workers).implode())))
-    windows = union(np.concatenate([axis.place(known.with_columns(until=pl.min_horizontal("end_ns", "ready_ns")), "until"), later]))
-    is_there = pl.col("worker").is_in(pl.Series(axis.workers).implode()), pl.col("end_ns") > axis.origin_ns
+    windows = union(
+        np.concatenate(
+            [
+                axis.place(
+                    known.with_columns(until=pl.min_horizontal("end_ns", "ready_ns")), "until"
+                ),
+                later,
+            ]
+        )
+    )
+    is_there = (
+        pl.col("worker").is_in(pl.Series(axis.workers).implode()),
+        pl.col("end_ns") > axis.origin_ns,
+    )
     there = spans.select(*TIMES, "source", "worker").filter(*is_there)
     fetching = union(axis.place(of_kind(there, "fetch")))
     has_peers = there.select(from_peer.any()).item()
@@ -321,7 +413,12 @@ def _work(spans: pl.DataFrame, known: pl.DataFrame, held_up: pl.DataFrame) -> tu
     for cause in WORK:
         work = of_work(there, cause)
         if has_peers:
-            placed = np.concatenate((axis.place(work.filter(~from_peer)), overlaps(axis.place(work.filter(from_peer)), fetching)))
+            placed = np.concatenate(
+                (
+                    axis.place(work.filter(~from_peer)),
+                    overlaps(axis.place(work.filter(from_peer)), fetching),
+                )
+            )
         else:
             placed = axis.place(work)
         found[cause] = axis.times(overlaps(placed, windows))

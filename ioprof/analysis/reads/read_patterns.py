@@ -1,4 +1,5 @@
-"""How a job read: times by source and size, its slowest files, how many reads were in progress, and costly ways of reading.
+"""How a job read: times by source and size, its slowest files, how many reads were in progress, and
+costly ways of reading.
 
 All of it is found in one pass over the reads, in parts of bounded size.
 """
@@ -11,7 +12,14 @@ import polars as pl
 
 from ioprof.analysis.charge.duration_classes import UNTIMED, quantiles_ns
 from ioprof.analysis.reads.queue_depth import DepthOverTime
-from ioprof.analysis.reads.read_sums import IS_CALL, IS_OPEN, IS_READ, PAGE_BYTES, SIZE_STEP, ReadSums
+from ioprof.analysis.reads.read_sums import (
+    IS_CALL,
+    IS_OPEN,
+    IS_READ,
+    PAGE_BYTES,
+    SIZE_STEP,
+    ReadSums,
+)
 from ioprof.analysis.reads.sources import CODE, INSTALLED, METADATA, is_received
 from ioprof.analysis.reads.storage_bytes import ProcessId, StorageBytes
 from ioprof.format.run_record import FileReads, ReadGroup, ReadPattern, Reads
@@ -20,22 +28,31 @@ from ioprof.format.trace import Trace
 
 SMALL_READS: Final = "small reads"
 SEARCHING: Final = "searching"
-PATTERNS: Final = (SMALL_READS, SEARCHING, "reopening", "page at a time", "readahead of a map", "readahead of ranges")
+PATTERNS: Final = (
+    SMALL_READS,
+    SEARCHING,
+    "reopening",
+    "page at a time",
+    "readahead of a map",
+    "readahead of ranges",
+)
 
 _NUM_FILES: Final = 10
 _LEAST_READS: Final = 200
 """Reads, opens or faults below which no pattern is named."""
 _LEAST_MOVED: Final = 0.5
-"""Of all bytes of calls, what small reads must move for those from a page on to count: a file read in large pieces may begin with
-a full buffer."""
+"""Of all bytes of calls, what small reads must move for those from a page on to count: a file read
+in large pieces may begin with a full buffer."""
 _LEAST_SHARE: Final = 0.05
 """Of the time in which batches were made, from which on small reads and opens are named."""
 _PIECES: Final = 16
-"""Reads each time that a file is opened, from which on a sample is searched for in it, as in an archive without an index."""
+"""Reads each time that a file is opened, from which on a sample is searched for in it, as in an
+archive without an index."""
 _LEAST_OPENS: Final = 5
 """Per file and epoch."""
 _LEAST_PART_OF_FILE: Final = 0.5
-"""Of a file that is read for each time that it is opened, from which on it is a sample, which has to be opened each time."""
+"""Of a file that is read for each time that it is opened, from which on it is a sample, which has
+to be opened each time."""
 _MOST_AMPLIFICATION: Final = 2.0
 _LEAST_FETCHED: Final = 1 << 24
 """Bytes that calls fetched, up to which it is not said that they asked for less."""
@@ -47,18 +64,25 @@ _MAY_BE_STORAGE: Final = np.array([source in ("storage", "unknown") for source i
 
 
 def of_data(trace: Trace, is_counted: pl.Expr, first_ns: int) -> pl.Expr:
-    """Of these reads those of data: not of the job's own code, nothing before the first step unless it made a batch, and of
-    installed files only what made a batch.
+    """Of these reads those of data: not of the job's own code, nothing before the first step unless
+    it made a batch, and of installed files only what made a batch.
     """
-    code, installed = (_files_like(trace, pattern) for pattern in (f"{CODE.pattern}|{METADATA.pattern}", INSTALLED.pattern))
+    code, installed = (
+        _files_like(trace, pattern)
+        for pattern in (f"{CODE.pattern}|{METADATA.pattern}", INSTALLED.pattern)
+    )
     in_batch = pl.col("batch").is_not_null()
-    is_data = in_batch | ((pl.col("start_ns") >= first_ns) & ~pl.col("file").is_in(installed).fill_null(value=False))
+    is_data = in_batch | (
+        (pl.col("start_ns") >= first_ns) & ~pl.col("file").is_in(installed).fill_null(value=False)
+    )
     return is_counted & is_data & ~pl.col("file").is_in(code).fill_null(value=False)
 
 
 def _files_like(trace: Trace, pattern: str) -> pl.Series:
     """The numbers of the files whose path has this pattern."""
-    return trace.files.filter(pl.col("path").str.contains(pattern).fill_null(value=False))["file"].implode()
+    return trace.files.filter(pl.col("path").str.contains(pattern).fill_null(value=False))[
+        "file"
+    ].implode()
 
 
 class ReadPatterns:
@@ -67,18 +91,25 @@ class ReadPatterns:
     `epochs`: `rank`, `batch` and `epoch` of the batches of training.
     """
 
-    def __init__(self, trace: Trace, is_counted: pl.Expr, depth: DepthOverTime, epochs: pl.DataFrame) -> None:
+    def __init__(
+        self, trace: Trace, is_counted: pl.Expr, depth: DepthOverTime, epochs: pl.DataFrame
+    ) -> None:
         self._trace, self._depth, self._epochs = trace, depth, epochs
         self._is_counted = is_counted
         self._sums = ReadSums(trace.files["file"], epochs)
-        is_open = (pl.col("kind") == "open") & pl.col("name").is_null() & pl.col("batch").is_not_null()  # others: stat, close, mmap
+        is_open = (
+            (pl.col("kind") == "open") & pl.col("name").is_null() & pl.col("batch").is_not_null()
+        )  # others: stat, close, mmap
         flags = {IS_READ: is_counted, IS_OPEN: is_open, IS_CALL: pl.col("kind") != "fault"}
         self.columns = {
             **ReadSums.columns,
             **{name: pl.col(name) for name in ("kind", "pid", "tid", "file", "offset", "source")},
             **{f"{name}_id": pl.col(name).cast(pl.Int64).fill_null(-1) for name in ("pid", "tid")},
-            "flags": pl.sum_horizontal(flag * which.fill_null(value=False).cast(pl.UInt8) for flag, which in flags.items()).cast(
-                pl.UInt8
+            "flags": (
+                pl.sum_horizontal(
+                    flag * which.fill_null(value=False).cast(pl.UInt8)
+                    for flag, which in flags.items()
+                ).cast(pl.UInt8)
             ),
         }
         self._jumps = 0
@@ -92,7 +123,9 @@ class ReadPatterns:
         self._sums.add(part, flags)
         is_read = (flags & (IS_READ | IS_OPEN)) == IS_READ
         rows = np.flatnonzero(is_read & _MAY_BE_STORAGE[part["source_code"].to_numpy()])
-        columns = (part[name].to_numpy() for name in ("start_ns", "end_ns", "size", "pid_id", "tid_id"))
+        columns = (
+            part[name].to_numpy() for name in ("start_ns", "end_ns", "size", "pid_id", "tid_id")
+        )
         self._depth.add(*(column[rows] for column in columns))
         is_fault = (flags[rows] & IS_CALL) == 0
         if is_fault.any():
@@ -108,11 +141,19 @@ class ReadPatterns:
         self._fault_bytes += int(faults["size"].sum())
 
     def found(self, made_ns: int, fetched: Mapping[ProcessId, StorageBytes]) -> Reads:
-        """What all parts show. `made_ns`: the time in which batches were made; `fetched`: see `storage_bytes.by_process`."""
+        """What all parts show. `made_ns`: the time in which batches were made; `fetched`: see
+        `storage_bytes.by_process`.
+        """
         groups, files = self._sums.groups(), self._sums.files()
-        sizes = self._trace.files.drop_nulls("file").group_by("file").agg(pl.col("size_bytes").max())
+        sizes = (
+            self._trace.files.drop_nulls("file").group_by("file").agg(pl.col("size_bytes").max())
+        )
         files = files.join(sizes, on="file", how="left")
-        file_bytes = int(files["end"].cast(pl.Float64).sum()) if len(files) and not files["end"].has_nulls() else None
+        file_bytes = (
+            int(files["end"].cast(pl.Float64).sum())
+            if len(files) and not files["end"].has_nulls()
+            else None
+        )
         return Reads(
             groups=tuple(_read_groups(groups)),
             files=_named(files, self._trace),
@@ -127,7 +168,11 @@ class ReadPatterns:
         return self._sums.epochs()
 
     def _patterns(
-        self, groups: pl.DataFrame, files: pl.DataFrame, made_ns: int, fetched: Mapping[ProcessId, StorageBytes]
+        self,
+        groups: pl.DataFrame,
+        files: pl.DataFrame,
+        made_ns: int,
+        fetched: Mapping[ProcessId, StorageBytes],
     ) -> Iterator[ReadPattern]:
         asked = int(groups["bytes"].sum()) - self._fault_bytes
         small = self._sums.small()
@@ -135,27 +180,48 @@ class ReadPatterns:
             small = small.filter("below_page")
         accesses, spent_ns = int(small["accesses"].sum()), int(small["took_ns"].sum())
         num_epochs = max(1, self._epochs["epoch"].n_unique())
-        searched = files.filter(pl.col("opens") >= _LEAST_OPENS * num_epochs, pl.col("accesses") >= _PIECES * pl.col("opens"))
-        if not searched.is_empty() and int(searched["took_ns"].sum()) >= max(0.5 * spent_ns, _LEAST_SHARE * max(made_ns, 1)):
-            opens, pieces, took_ns = (int(searched[name].sum()) for name in ("opens", "accesses", "took_ns"))
+        searched = files.filter(
+            pl.col("opens") >= _LEAST_OPENS * num_epochs,
+            pl.col("accesses") >= _PIECES * pl.col("opens"),
+        )
+        if not searched.is_empty() and int(searched["took_ns"].sum()) >= max(
+            0.5 * spent_ns, _LEAST_SHARE * max(made_ns, 1)
+        ):
+            opens, pieces, took_ns = (
+                int(searched[name].sum()) for name in ("opens", "accesses", "took_ns")
+            )
             yield ReadPattern(
                 SEARCHING,
-                f"{len(searched):,} files were opened {opens:,} times, and each time read in {pieces / opens:,.0f} pieces, which "
-                f"took {took_ns / 1e9:,.2f} s",
-                "keep where each record of a file begins (an index), and open each file once per worker",
+                f"{len(searched):,} files were opened {opens:,} times, and each time read in"
+                f" {pieces / opens:,.0f} pieces, which took {took_ns / 1e9:,.2f} s",
+                "keep where each record of a file begins (an index), and open each file once per"
+                " worker",
                 took_ns / 1e9,
             )
-        elif self._faults < 0.5 * accesses and accesses >= _LEAST_READS and spent_ns >= _LEAST_SHARE * max(made_ns, 1):
+        elif (
+            self._faults < 0.5 * accesses
+            and accesses >= _LEAST_READS
+            and spent_ns >= _LEAST_SHARE * max(made_ns, 1)
+        ):
             mean = int(small["bytes"].sum()) / accesses
             yield ReadPattern(
                 SMALL_READS,
                 f"{accesses:,} reads moved {mean:,.0f} bytes each and took {spent_ns / 1e9:,.2f} s",
-                "read whole records at once, or through a buffer of 1 MB (open(..., buffering=1 << 20))",
+                "read whole records at once, or through a buffer of 1 MB (open(..., buffering=1 <<"
+                " 20))",
                 spent_ns / 1e9,
             )
-        in_part = files.filter(pl.col("bytes") < _LEAST_PART_OF_FILE * pl.col("opens") * pl.col("size_bytes"))
-        opens, open_ns, opened = int(in_part["opens"].sum()), int(in_part["open_ns"].sum()), len(in_part)
-        if opens >= max(_LEAST_READS, _LEAST_OPENS * opened * num_epochs) and open_ns >= 0.2 * _LEAST_SHARE * max(made_ns, 1):
+        in_part = files.filter(
+            pl.col("bytes") < _LEAST_PART_OF_FILE * pl.col("opens") * pl.col("size_bytes")
+        )
+        opens, open_ns, opened = (
+            int(in_part["opens"].sum()),
+            int(in_part["open_ns"].sum()),
+            len(in_part),
+        )
+        if opens >= max(
+            _LEAST_READS, _LEAST_OPENS * opened * num_epochs
+        ) and open_ns >= 0.2 * _LEAST_SHARE * max(made_ns, 1):
             yield ReadPattern(
                 "reopening",
                 f"{opened:,} files were opened {opens:,} times, which took {open_ns / 1e9:,.2f} s",
@@ -167,45 +233,69 @@ class ReadPatterns:
                 yield ReadPattern(
                     "page at a time",
                     f"{self._faults:,} page faults waited for storage and fetched one page each",
-                    "read the mapped file by read() or pread(), or tell the kernel what comes next (madvise, MADV_WILLNEED)",
+                    "read the mapped file by read() or pread(), or tell the kernel what comes next"
+                    " (madvise, MADV_WILLNEED)",
                 )
-            elif self._jumps >= _RANDOM_RATIO * self._faults and each > _MOST_AMPLIFICATION * PAGE_BYTES:
+            elif (
+                self._jumps >= _RANDOM_RATIO * self._faults
+                and each > _MOST_AMPLIFICATION * PAGE_BYTES
+            ):
                 yield ReadPattern(
                     "readahead of a map",
-                    f"{self._jumps / self._faults:.0%} of {self._faults:,} page faults were at random places, and each fetched "
-                    f"{each / 1e3:,.0f} kB",
-                    "if samples are smaller than that, switch readahead off for the map (madvise, MADV_RANDOM), or use pread()",
+                    f"{self._jumps / self._faults:.0%} of {self._faults:,} page faults were at"
+                    f" random places, and each fetched {each / 1e3:,.0f} kB",
+                    "if samples are smaller than that, switch readahead off for the map (madvise,"
+                    " MADV_RANDOM), or use pread()",
                 )
-        if asked > 0 and sum(each.by_calls for each in fetched.values()) > max(_MOST_AMPLIFICATION * asked, _LEAST_FETCHED):
+        if asked > 0 and sum(each.by_calls for each in fetched.values()) > max(
+            _MOST_AMPLIFICATION * asked, _LEAST_FETCHED
+        ):
             for_data, asked = _fetched_for_data(self._trace, self._is_counted, fetched)
             if for_data > max(_MOST_AMPLIFICATION * asked, _LEAST_FETCHED):
                 yield ReadPattern(
                     "readahead of ranges",
-                    f"{for_data / 1e6:,.0f} MB were fetched during calls that asked for {asked / 1e6:,.0f} MB",
-                    "read ranges at random places without readahead (os.posix_fadvise, POSIX_FADV_RANDOM), or neighbours together",
+                    f"{for_data / 1e6:,.0f} MB were fetched during calls that asked for"
+                    f" {asked / 1e6:,.0f} MB",
+                    "read ranges at random places without readahead (os.posix_fadvise,"
+                    " POSIX_FADV_RANDOM), or neighbours together",
                 )
 
 
-def _fetched_for_data(trace: Trace, is_data: pl.Expr, fetched: Mapping[ProcessId, StorageBytes]) -> tuple[int, int]:
+def _fetched_for_data(
+    trace: Trace, is_data: pl.Expr, fetched: Mapping[ProcessId, StorageBytes]
+) -> tuple[int, int]:
     """Bytes that calls which read data fetched, at least, and those that they asked for.
 
-    What calls fetched is known of a whole process. From that is taken what came during imports, and the most that other calls may
-    have fetched: the pages of what they read, and what the kernel reads ahead, of files that were not in memory.
+    What calls fetched is known of a whole process. From that is taken what came during imports, and
+    the most that other calls may have fetched: the pages of what they read, and what the kernel
+    reads ahead, of files that were not in memory.
     """
     names = pl.col("host").cast(pl.String), pl.col("pid"), pl.col("file")
     is_cold = pl.col("source").is_in(["storage", "unknown"]).fill_null(value=True)
     is_call = (pl.col("kind") == "read") & (pl.col("bytes") > 0) & ~is_received
     pages = (pl.col("bytes") / PAGE_BYTES).ceil() * PAGE_BYTES + PAGE_BYTES
     sums = {"bytes": pl.col("bytes").sum(), "pages": pages.sum(), "cold": is_cold.sum()}
-    of_parts = trace.found(lambda part: part.filter(is_call).group_by(*names, is_data=is_data.fill_null(value=False)).agg(**sums))
-    files = of_parts.group_by("host", "pid", "file", "is_data").agg(pl.col("bytes", "pages", "cold").sum())
+    of_parts = trace.found(
+        lambda part: (
+            part.filter(is_call)
+            .group_by(*names, is_data=is_data.fill_null(value=False))
+            .agg(**sums)
+        )
+    )
+    files = of_parts.group_by("host", "pid", "file", "is_data").agg(
+        pl.col("bytes", "pages", "cold").sum()
+    )
     most = pl.col("pages") + _READAHEAD_BYTES * pl.col("cold")
     other = pl.col("cold") > 0, ~pl.col("is_data")
     processes = files.group_by("host", "pid").agg(
-        asked=pl.col("bytes").filter("is_data").sum(), others=most.filter(*other).sum(), has_data=pl.col("is_data").any()
+        asked=pl.col("bytes").filter("is_data").sum(),
+        others=most.filter(*other).sum(),
+        has_data=pl.col("is_data").any(),
     )
     found = asked = 0
-    for host, pid, of_data, others in processes.filter("has_data").select("host", "pid", "asked", "others").iter_rows():
+    for host, pid, of_data, others in (
+        processes.filter("has_data").select("host", "pid", "asked", "others").iter_rows()
+    ):
         if (of_process := fetched.get((host, pid))) is not None:
             found += max(0, of_process.by_calls - of_process.during_imports - int(others))
             asked += of_data
@@ -223,9 +313,14 @@ def _read_groups(groups: pl.DataFrame) -> Iterator[ReadGroup]:
             timed = part.filter(pl.col("time_class") != UNTIMED)
             accesses = int(part["accesses"].sum())
             yield ReadGroup(
-                source, None if size is None else SIZE_STEP**size, accesses, int(part["bytes"].sum()),
-                int(part["took_ns"].sum()) / 1e9, *_times_of(timed), untimed=accesses - int(timed["accesses"].sum()),
-            )  # fmt: skip
+                source,
+                None if size is None else SIZE_STEP**size,
+                accesses,
+                int(part["bytes"].sum()),
+                int(part["took_ns"].sum()) / 1e9,
+                *_times_of(timed),
+                untimed=accesses - int(timed["accesses"].sum()),
+            )
 
 
 def _times_of(timed: pl.DataFrame) -> tuple[float | None, float | None, float | None, float | None]:
@@ -233,7 +328,9 @@ def _times_of(timed: pl.DataFrame) -> tuple[float | None, float | None, float | 
     if timed.is_empty():
         return None, None, None, None
     counts = timed.group_by("time_class").agg(pl.col("accesses").sum()).sort("time_class")
-    quantiles = quantiles_ns(counts["time_class"].to_numpy(), counts["accesses"].to_numpy(), (0.50, 0.95, 0.99))
+    quantiles = quantiles_ns(
+        counts["time_class"].to_numpy(), counts["accesses"].to_numpy(), (0.50, 0.95, 0.99)
+    )
     max_s = int(timed["max_ns"].to_numpy().max()) / 1e9
     p50_s, p95_s, p99_s = (min(quantile / 1e9, max_s) for quantile in quantiles)
     return p50_s, p95_s, p99_s, max_s
@@ -244,7 +341,13 @@ def _named(files: pl.DataFrame, trace: Trace) -> tuple[FileReads, ...]:
     found = files.join(paths, on="file").sort(-pl.col("took_ns"), "path").head(_NUM_FILES)
     return tuple(
         FileReads(
-            row["path"], row["accesses"], row["bytes"], row["took_ns"] / 1e9, row["max_ns"] / 1e9, row["max_offset"], row["opens"]
+            row["path"],
+            row["accesses"],
+            row["bytes"],
+            row["took_ns"] / 1e9,
+            row["max_ns"] / 1e9,
+            row["max_offset"],
+            row["opens"],
         )
         for row in found.iter_rows(named=True)
     )

@@ -1,6 +1,7 @@
 """Sums over reads: by source, size and time, by file, by epoch, and of small calls.
 
-They are added up part by part in arrays, by C (native/read_sums.c), which runs beside the thread that reads the next part.
+They are added up part by part in arrays, by C (native/read_sums.c), which runs beside the thread
+that reads the next part.
 """
 
 from typing import Any, Final
@@ -36,7 +37,9 @@ _MOST_RANK: Final = 1 << (62 - _BITS_OF_BATCH)
 
 
 class ReadSums:
-    """The sums; `epochs` has `rank`, `batch` and `epoch` of batches, each once, and `files` the ids of files."""
+    """The sums; `epochs` has `rank`, `batch` and `epoch` of batches, each once, and `files` the ids
+    of files.
+    """
 
     columns: Final = {
         "start_ns": pl.col("start_ns"),
@@ -46,17 +49,25 @@ class ReadSums:
         "place": pl.col("offset").cast(pl.Int64).fill_null(NO_OFFSET),
         "rank_id": pl.col("rank").cast(pl.Int64).fill_null(-1),
         "batch_id": pl.col("batch").cast(pl.Int64).fill_null(-1),
-        "source_code": pl.col("source").cast(pl.Enum(SOURCES), strict=False).fill_null("unknown").to_physical(),
+        "source_code": pl.col("source")
+        .cast(pl.Enum(SOURCES), strict=False)
+        .fill_null("unknown")
+        .to_physical(),
     }
     """What it needs of spans."""
 
     def __init__(self, files: pl.Series, epochs: pl.DataFrame) -> None:
         self._files = files.drop_nulls().unique().sort().to_numpy()
-        self._is_dense = not len(self._files) or (int(self._files[0]) == 0 and int(self._files[-1]) == len(self._files) - 1)
-        known = epochs.filter(pl.col("rank").is_between(0, _MOST_RANK - 1), pl.col("batch").is_between(0, _MOST_BATCH - 1))
-        numbered = known.select(key=pl.col("rank").cast(pl.Int64) * _MOST_BATCH + pl.col("batch"), epoch=pl.col("epoch")).sort(
-            "key"
+        self._is_dense = not len(self._files) or (
+            int(self._files[0]) == 0 and int(self._files[-1]) == len(self._files) - 1
         )
+        known = epochs.filter(
+            pl.col("rank").is_between(0, _MOST_RANK - 1),
+            pl.col("batch").is_between(0, _MOST_BATCH - 1),
+        )
+        numbered = known.select(
+            key=pl.col("rank").cast(pl.Int64) * _MOST_BATCH + pl.col("batch"), epoch=pl.col("epoch")
+        ).sort("key")
         self._numbers = np.unique(numbered["epoch"].to_numpy()).astype(np.int64)
         self._keys = numbered["key"].to_numpy()
         self._epochs = np.searchsorted(self._numbers, numbered["epoch"].to_numpy()).astype(np.int64)
@@ -72,20 +83,34 @@ class ReadSums:
             columns[3] = self._places_of(columns[3])
         sums = self._groups, self._of_files, self._small, self._of_epochs
         tables = LEAST_NS, self._keys, self._epochs
-        arguments: list[Any] = [*map(np.ascontiguousarray, columns), flags, *tables, *sums, len(SOURCES), len(self._numbers)]
+        arguments: list[Any] = [
+            *map(np.ascontiguousarray, columns),
+            flags,
+            *tables,
+            *sums,
+            len(SOURCES),
+            len(self._numbers),
+        ]
         _read_sums.add_reads(*arguments)
 
     def groups(self) -> pl.DataFrame:
-        """Columns `source size_class time_class accesses bytes took_ns max_ns`, in the order of the first three."""
+        """Columns `source size_class time_class accesses bytes took_ns max_ns`, in the order of the
+        first three.
+        """
         source, size, time = np.nonzero(self._groups[..., _ACCESSES])
-        found = pl.DataFrame({"source": source, "size_class": size, "time_class": time}).with_columns(_source_of("source"))
-        sums = {name: self._groups[source, size, time, place] for name, place in _NAMES_OF_GROUP.items()}
-        return found.with_columns(**{name: pl.Series(values) for name, values in sums.items()}).sort(
-            "source", "size_class", "time_class"
-        )
+        found = pl.DataFrame(
+            {"source": source, "size_class": size, "time_class": time}
+        ).with_columns(_source_of("source"))
+        sums = {
+            name: self._groups[source, size, time, place] for name, place in _NAMES_OF_GROUP.items()
+        }
+        return found.with_columns(
+            **{name: pl.Series(values) for name, values in sums.items()}
+        ).sort("source", "size_class", "time_class")
 
     def files(self) -> pl.DataFrame:
-        """Of each file that was read: `file`, `accesses`, `bytes`, `took_ns`, `max_ns`, `max_offset`, `opens`, `open_ns`, `end`.
+        """Of each file that was read: `file`, `accesses`, `bytes`, `took_ns`, `max_ns`,
+        `max_offset`, `opens`, `open_ns`, `end`.
 
         No byte from `end` on was read; null: not known.
         """
@@ -93,19 +118,36 @@ class ReadSums:
         found = self._of_files[places]
         offset, end = pl.Series(found[:, _PLACE_OF_LONGEST]), pl.Series(found[:, _END])
         return pl.DataFrame(
-            {"file": self._files[places], **{name: found[:, place] for name, place in _NAMES_OF_FILE.items()}}
-        ).with_columns(max_offset=offset.set(offset == NO_OFFSET, None), end=end.set(end == _UNKNOWN_END, None))
+            {
+                "file": self._files[places],
+                **{name: found[:, place] for name, place in _NAMES_OF_FILE.items()},
+            }
+        ).with_columns(
+            max_offset=offset.set(offset == NO_OFFSET, None), end=end.set(end == _UNKNOWN_END, None)
+        )
 
     def small(self) -> pl.DataFrame:
-        """Calls of up to `SMALL_BYTES`, by whether they asked for less than a page: `below_page accesses bytes took_ns`."""
+        """Calls of up to `SMALL_BYTES`, by whether they asked for less than a page:
+        `below_page accesses bytes took_ns`.
+        """
         names = ("accesses", "bytes", "took_ns")
-        return pl.DataFrame({"below_page": [False, True], **{name: self._small[:, place] for place, name in enumerate(names)}})
+        return pl.DataFrame(
+            {
+                "below_page": [False, True],
+                **{name: self._small[:, place] for place, name in enumerate(names)},
+            }
+        )
 
     def epochs(self) -> pl.DataFrame:
         """Columns `epoch source accesses bytes` of reads for batches of an epoch."""
         epoch, source = np.nonzero(self._of_epochs[..., _ACCESSES])
-        found = pl.DataFrame({"epoch": self._numbers[epoch], "source": source}).with_columns(_source_of("source"))
-        sums = {name: self._of_epochs[epoch, source, place] for place, name in enumerate(("accesses", "bytes"))}
+        found = pl.DataFrame({"epoch": self._numbers[epoch], "source": source}).with_columns(
+            _source_of("source")
+        )
+        sums = {
+            name: self._of_epochs[epoch, source, place]
+            for place, name in enumerate(("accesses", "bytes"))
+        }
         return found.with_columns(**{name: pl.Series(values) for name, values in sums.items()})
 
     def _places_of(self, files: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -113,7 +155,12 @@ class ReadSums:
         return np.where(np.append(self._files, -1)[place] == files, place, -1)
 
 
-_NAMES_OF_GROUP: Final = {"accesses": _ACCESSES, "bytes": _BYTES, "took_ns": _TOOK, "max_ns": _LONGEST}
+_NAMES_OF_GROUP: Final = {
+    "accesses": _ACCESSES,
+    "bytes": _BYTES,
+    "took_ns": _TOOK,
+    "max_ns": _LONGEST,
+}
 _NAMES_OF_FILE: Final = {**_NAMES_OF_GROUP, "opens": _OPENS, "open_ns": _OPEN_TOOK}
 
 

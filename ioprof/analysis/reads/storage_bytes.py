@@ -1,4 +1,6 @@
-"""What the kernel fetched from storage for the processes of a run, against what was seen of it, by source."""
+"""What the kernel fetched from storage for the processes of a run, against what was seen of it, by
+source.
+"""
 
 from dataclasses import dataclass
 from typing import Final
@@ -27,7 +29,8 @@ _SLOW_BYTES_PER_S: Final = 5e6
 _MAY_WAIT: Final = ("host", "loader", "validation", "checkpoint")
 """Causes that waits for mapped files count as, where nothing timed them."""
 _LEAST_DOUBT: Final = 0.05
-"""Share of the steps' time that they may have taken, from which on another cause may be the bound."""
+"""Share of the steps' time that they may have taken, from which on another cause may be the
+bound."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,8 @@ class StorageBytes:
     """Bytes from storage of all processes whose counters were read."""
 
     kernel: int
-    """`read_bytes` of the proc io counters: what they submitted to block devices, readahead included."""
+    """`read_bytes` of the proc io counters: what they submitted to block devices, readahead
+    included."""
     by_calls: int
     """Fetched during read calls and calls of madvise."""
     by_faults: int
@@ -57,7 +61,9 @@ class StorageBytes:
 
 
 def by_process(trace: Trace) -> dict[ProcessId, StorageBytes]:
-    """The counts of each process, by host and process id, that has both the kernel's and those of the capture library."""
+    """The counts of each process, by host and process id, that has both the kernel's and those of
+    the capture library.
+    """
     is_fault = (pl.col("kind") == "fault") & (pl.col("source") == "storage")
     sums = trace.sums.filter(is_fault).group_by("host", "pid").agg(pl.col("bytes").sum())
     faults = {(host, pid): int(count) for host, pid, count in sums.iter_rows()}
@@ -67,13 +73,16 @@ def by_process(trace: Trace) -> dict[ProcessId, StorageBytes]:
             continue
         calls, key = process.reads.fetched_bytes or 0, (process.host, process.pid)
         whole, rest = of_imports.get(key, (0, 0))
-        found[key] = StorageBytes(calls + mapped, calls, min(mapped, faults.get(key, 0)), rest, min(calls + mapped, whole))
+        found[key] = StorageBytes(
+            calls + mapped, calls, min(mapped, faults.get(key, 0)), rest, min(calls + mapped, whole)
+        )
     return found
 
 
 def _by_imports(trace: Trace) -> dict[ProcessId, tuple[int, int]]:
-    """By host and process, what came during its imports, as their spans say; and that less the pages of files that it read
-    meanwhile and what recorded faults fetched: what is left is of the shared libraries that it loaded.
+    """By host and process, what came during its imports, as their spans say; and that less the
+    pages of files that it read meanwhile and what recorded faults fetched: what is left is of the
+    shared libraries that it loaded.
     """
     is_import = pl.col("name").cast(pl.String).str.starts_with("import ")
     imports = trace.rows(is_import, pl.col("bytes") > 0, kinds=["phase"])
@@ -81,15 +90,30 @@ def _by_imports(trace: Trace) -> dict[ProcessId, tuple[int, int]]:
         return {}
     by, last_ns = ["host", "pid"], int(imports["end_ns"].to_numpy().max())
     imports = imports.select(*by, "start_ns", until_ns="end_ns", fetched="bytes").sort("start_ns")
-    known = trace.rows(pl.col("source") == "storage", pl.col("start_ns") < last_ns, kinds=["read", "fault"]).sort("start_ns")
-    known = known.select(*by, "start_ns", "kind", "file", "bytes").join_asof(imports, on="start_ns", by=by, check_sortedness=False)
+    known = trace.rows(
+        pl.col("source") == "storage", pl.col("start_ns") < last_ns, kinds=["read", "fault"]
+    ).sort("start_ns")
+    known = known.select(*by, "start_ns", "kind", "file", "bytes").join_asof(
+        imports, on="start_ns", by=by, check_sortedness=False
+    )
     known = known.filter(pl.col("start_ns") < pl.col("until_ns"))
     known = known.group_by(*by, "kind", "file").agg(pl.col("bytes").sum())
-    pages = pl.when(pl.col("kind") == "read").then((pl.col("bytes") / _PAGE_BYTES).ceil() * _PAGE_BYTES).otherwise("bytes")
+    pages = (
+        pl.when(pl.col("kind") == "read")
+        .then((pl.col("bytes") / _PAGE_BYTES).ceil() * _PAGE_BYTES)
+        .otherwise("bytes")
+    )
     counted = imports.group_by(by).agg(pl.col("fetched").sum())
-    rest = counted.join(known.group_by(by).agg(known=pages.sum()), on=by, how="left", nulls_equal=True)
-    rows = rest.select(pl.col("host").cast(pl.String), "pid", "fetched", pl.col("known").fill_null(0))
-    return {(host, pid): (int(count), max(0, int(count - known))) for host, pid, count, known in rows.iter_rows()}
+    rest = counted.join(
+        known.group_by(by).agg(known=pages.sum()), on=by, how="left", nulls_equal=True
+    )
+    rows = rest.select(
+        pl.col("host").cast(pl.String), "pid", "fetched", pl.col("known").fill_null(0)
+    )
+    return {
+        (host, pid): (int(count), max(0, int(count - known)))
+        for host, pid, count, known in rows.iter_rows()
+    }
 
 
 def storage_bytes(trace: Trace) -> StorageBytes | None:
@@ -123,7 +147,9 @@ def with_storage_bytes(capture: Capture, found: StorageBytes | None) -> Capture:
 
 
 def are_untimed(capture: Capture, least_ratio: float = LEAST_UNTIMED_RATIO) -> bool:
-    """Whether bytes that were not timed are more than metadata, and at least that share of all; those of imports aside."""
+    """Whether bytes that were not timed are more than metadata, and at least that share of all;
+    those of imports aside.
+    """
     untimed, kernel = _after_imports(capture), capture.storage_bytes_kernel or 0
     return untimed >= LEAST_UNTIMED_BYTES and untimed >= least_ratio * kernel
 
@@ -134,9 +160,13 @@ def untimed_text(capture: Capture) -> str:
 
 
 def imports_text(capture: Capture) -> str:
-    """What a report says of what came while modules were imported, likewise; empty if that is little."""
+    """What a report says of what came while modules were imported, likewise; empty if that is
+    little.
+    """
     imports = capture.mapped_bytes_imports or 0
-    if imports < max(LEAST_UNTIMED_BYTES, LEAST_UNTIMED_RATIO * (capture.storage_bytes_kernel or 0)):
+    if imports < max(
+        LEAST_UNTIMED_BYTES, LEAST_UNTIMED_RATIO * (capture.storage_bytes_kernel or 0)
+    ):
         return ""
     return f"{imports / 1e6:,.0f} MB came by mapped files while modules were imported"
 
@@ -146,19 +176,32 @@ def _after_imports(capture: Capture) -> int:
 
 
 def fetched_in_steps(trace: Trace) -> int | None:
-    """Bytes that the kernel fetched from storage for ranks and workers between the first step and the last, at most, by the samples
-    of its counters; None: the steps lasted too short for that, or a process was not sampled twice.
+    """Bytes that the kernel fetched from storage for ranks and workers between the first step and
+    the last, at most, by the samples of its counters; None: the steps lasted too short for that, or
+    a process was not sampled twice.
     """
     steps = trace.rows(kinds=["step"])
-    asked = {(process.host, process.pid) for process in trace.run.processes if process.role in ("rank", "worker")}
+    asked = {
+        (process.host, process.pid)
+        for process in trace.run.processes
+        if process.role in ("rank", "worker")
+    }
     counters = trace.counters.filter(
-        pl.col("name").cast(pl.String) == "process.read_bytes", pl.col("pid").is_in([pid for _, pid in asked])
+        pl.col("name").cast(pl.String) == "process.read_bytes",
+        pl.col("pid").is_in([pid for _, pid in asked]),
     )
-    sampled = counters.group_by(pl.col("host").cast(pl.String), "pid").len().filter(pl.col("len") > 1)
+    sampled = (
+        counters.group_by(pl.col("host").cast(pl.String), "pid").len().filter(pl.col("len") > 1)
+    )
     if steps.is_empty() or asked - set(sampled.select("host", "pid").iter_rows()):
         return None
-    begin_ns, end_ns = int(steps["start_ns"].to_numpy().min()), int(steps["end_ns"].to_numpy().max())
-    by_process = counters.filter(pl.col("value").is_finite(), pl.col("value") >= 0).group_by("host", "pid")
+    begin_ns, end_ns = (
+        int(steps["start_ns"].to_numpy().min()),
+        int(steps["end_ns"].to_numpy().max()),
+    )
+    by_process = counters.filter(pl.col("value").is_finite(), pl.col("value") >= 0).group_by(
+        "host", "pid"
+    )
     if end_ns - begin_ns < _LEAST_SAMPLED_NS:
         return None
     before = pl.col("value").filter(pl.col("time_ns") <= begin_ns).max().fill_null(0.0)
@@ -167,22 +210,36 @@ def fetched_in_steps(trace: Trace) -> int | None:
     return int(min(grown["grown"].sum(), 2.0**62))
 
 
-def with_doubt(verdict: Verdict, capture: Capture, steps: Steps, in_steps: int | None = None, device: str | None = None) -> Verdict:
-    """The verdict; where much of what came from storage was not timed, it says so, since waits for it count as other time.
+def with_doubt(
+    verdict: Verdict,
+    capture: Capture,
+    steps: Steps,
+    in_steps: int | None = None,
+    device: str | None = None,
+) -> Verdict:
+    """The verdict; where much of what came from storage was not timed, it says so, since waits for
+    it count as other time.
 
-    It is no reason for doubt where it was fetched before the first step (`in_steps` is `fetched_in_steps`), nor where even a slow
-    file system would take too little of the steps' time for it to be the bound, nor where the bound takes longer than all that may
-    have waited for storage: while a `device` other than the CPU computes, nothing else is the bound.
+    It is no reason for doubt where it was fetched before the first step (`in_steps` is
+    `fetched_in_steps`), nor where even a slow file system would take too little of the steps' time
+    for it to be the bound, nor where the bound takes longer than all that may have waited for
+    storage: while a `device` other than the CPU computes, nothing else is the bound.
     """
     on_device = device not in (None, "cpu")
     if on_device and (verdict.bound_by == "compute" or _is_certain(verdict, steps)):
         return verdict
-    if not are_untimed(capture, LEAST_VERDICT_RATIO) or (in_steps is not None and in_steps < LEAST_UNTIMED_BYTES):
+    if not are_untimed(capture, LEAST_VERDICT_RATIO) or (
+        in_steps is not None and in_steps < LEAST_UNTIMED_BYTES
+    ):
         return verdict
     whole_s = sum(entry.seconds or 0.0 for entry in steps.causes)
     most_s = min(_after_imports(capture), in_steps or _after_imports(capture)) / _SLOW_BYTES_PER_S
     computed = next((entry.share or 0.0 for entry in steps.causes if entry.cause == "compute"), 0.0)
-    needed = max(_LEAST_DOUBT, computed - (1 - IDLE_RATIO)) if verdict.bound_by == "compute" else _LEAST_DOUBT
+    needed = (
+        max(_LEAST_DOUBT, computed - (1 - IDLE_RATIO))
+        if verdict.bound_by == "compute"
+        else _LEAST_DOUBT
+    )
     if most_s < needed * whole_s:
         return verdict
     if verdict.bound_by == "storage":  # what was not timed is more of the same
@@ -193,14 +250,22 @@ def with_doubt(verdict: Verdict, capture: Capture, steps: Steps, in_steps: int |
 
 
 def _is_certain(verdict: Verdict, steps: Steps) -> bool:
-    """Whether the bound of a job that computes on a device took longer, for certain, than all waits for mapped files may have."""
+    """Whether the bound of a job that computes on a device took longer, for certain, than all waits
+    for mapped files may have.
+    """
     waited_s = {entry.cause: _perhaps_waited_s(entry) for entry in steps.causes}
     bound = next((entry for entry in steps.causes if entry.cause == verdict.bound_by), None)
-    return bound is not None and (bound.seconds or 0.0) - waited_s[bound.cause] > sum(waited_s.values())
+    return bound is not None and (bound.seconds or 0.0) - waited_s[bound.cause] > sum(
+        waited_s.values()
+    )
 
 
 def _perhaps_waited_s(charged: CauseShare) -> float:
-    """How much of a cause may have been waits for mapped files: of a validation, what the device did not compute in."""
+    """How much of a cause may have been waits for mapped files: of a validation, what the device
+    did not compute in.
+    """
     if charged.cause not in _MAY_WAIT:
         return 0.0
-    return (charged.seconds or 0.0) - sum(part.seconds for part in charged.details if part.name == "compute")
+    return (charged.seconds or 0.0) - sum(
+        part.seconds for part in charged.details if part.name == "compute"
+    )

@@ -1,7 +1,8 @@
-"""Samples that workers made and that were in no batch: those in shuffle buffers when an epoch ended, and the workers with it, and
-those that a stage dropped.
+"""Samples that workers made and that were in no batch: those in shuffle buffers when an epoch
+ended, and the workers with it, and those that a stage dropped.
 
-What is taken out of shards is known of webdataset, by its spans named "tar", see `instrument/hooks/libraries/webdataset_pipelines.py`.
+What is taken out of shards is known of webdataset, by its spans named "tar", see
+`instrument/hooks/libraries/webdataset_pipelines.py`.
 """
 
 from dataclasses import dataclass
@@ -14,11 +15,13 @@ from ioprof.format.trace import Trace
 
 _LIBRARY: Final = "webdataset"
 _LEAST_TAKEN: Final = 1.25
-"""Samples that were taken out of shards for each one that was in a batch, from which on it is told."""
+"""Samples that were taken out of shards for each one that was in a batch, from which on it is
+told."""
 _FEWEST: Final = 100
 """Samples, below which nothing is said."""
 _DECODED: Final = 0.8
-"""Decodes per sample that was taken out of a shard, from which on samples are said to be decoded before they are thrown away."""
+"""Decodes per sample that was taken out of a shard, from which on samples are said to be decoded
+before they are thrown away."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,6 @@
-"""`python -m ioprof.format.run_record [FOLDER]`: writes the JSON schemas of run.json and summary.json into docs/, or another folder."""
+"""`python -m ioprof.format.run_record [FOLDER]`: writes the JSON schemas of run.json and
+summary.json into docs/, or another folder.
+"""
 
 import argparse
 from pathlib import Path

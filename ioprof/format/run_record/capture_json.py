@@ -1,4 +1,6 @@
-"""`capture` in run.json: what was recorded by what, at what cost, and what could not be recorded."""
+"""`capture` in run.json: what was recorded by what, at what cost, and what could not be
+recorded.
+"""
 
 from typing import Annotated, Any
 
@@ -30,7 +32,8 @@ class Sampling(Record, frozen=True):
 class StackSampling(Sampling, frozen=True):
     """What the sampler of Python stacks did and what it cost.
 
-    Sampling is limited to 0.1 % of the CPUs that the job may use: with many threads the period is longer.
+    Sampling is limited to 0.1 % of the CPUs that the job may use: with many threads the period is
+    longer.
     """
 
     processes: Count | None = None
@@ -88,8 +91,8 @@ class FaultRecord(Record, frozen=True):
     minor: Count | None = None
     """Minor faults that waited: for pages that readahead was fetching."""
     minor_watched_ratio: Number | None = None
-    """Share of the major faults in files at whose time minor faults were recorded too. Low: waits for readahead are missing. Null:
-    no such fault, or an older recording."""
+    """Share of the major faults in files at whose time minor faults were recorded too. Low: waits
+    for readahead are missing. Null: no such fault, or an older recording."""
 
 
 class SampledSeries(Record, frozen=True):
@@ -109,18 +112,26 @@ class SampledSeries(Record, frozen=True):
         notes = value.get("notes")
         if "unsampled" in value or not isinstance(notes, list | tuple):
             return value
-        found = {name: note for note in reversed(notes) if isinstance(note, str) for name in file_systems_in(note)}
+        found = {
+            name: note
+            for note in reversed(notes)
+            if isinstance(note, str)
+            for name in file_systems_in(note)
+        }
         return {**value, "unsampled": found} if found else value
 
 
 class UnseenProcess(Record, frozen=True):
-    """A process that ran a program into which the capture library was not loaded, or which could not write what it recorded."""
+    """A process that ran a program into which the capture library was not loaded, or which could
+    not write what it recorded.
+    """
 
     host: str | None = None
     pid: Integer | None = None
     name: str = "?"
     sees_spool: bool = True
-    """False: the library may have been loaded, but the folder of the recording was not there for the process."""
+    """False: the library may have been loaded, but the folder of the recording was not there for
+    the process."""
 
 
 class Unobserved(Record, frozen=True):
@@ -172,7 +183,8 @@ class GpuWindow(Record, frozen=True):
     cost_ns: Count | None = None
     """Time by which beginning, ending and writing the window delayed the job."""
     loop_waited_ns: Count | None = None
-    """Time in which the thread of the steps waited for the device, in the steps of the window. Null: not known."""
+    """Time in which the thread of the steps waited for the device, in the steps of the window.
+    Null: not known."""
     uncertainty_ns: Count | None = None
     ended_by: str | None = None
 
@@ -185,7 +197,9 @@ class GpuCapture(Record, frozen=True):
 
 
 class CollectiveCapture(Record, frozen=True):
-    """What the NCCL profiler plugin recorded in one process, from communicators to the end of their operations."""
+    """What the NCCL profiler plugin recorded in one process, from communicators to the end of their
+    operations.
+    """
 
     host: str | None = None
     pid: Integer | None = None
@@ -215,7 +229,8 @@ class CollectiveCapture(Record, frozen=True):
     lost: Count | None = None
     """Records for which there was no room."""
     untracked: Count | None = None
-    """Operations of which nothing is known, because too many were in progress or there were too many communicators."""
+    """Operations of which nothing is known, because too many were in progress or there were too
+    many communicators."""
 
 
 class CollectiveSources(Record, frozen=True):
@@ -255,11 +270,11 @@ class CaptureRecord(Record, frozen=True):
     reads_reason: str | None = None
     """Why reads were not captured."""
     ns_per_span: Annotated[float | None, ESSENTIAL] = None
-    """Cost of one span on this machine: the lower of two medians, measured after the first job that was recorded since it
-    booted. Null: see `cost_reason`; never 0."""
+    """Cost of one span on this machine: the lower of two medians, measured after the first job that
+    was recorded since it booted. Null: see `cost_reason`; never 0."""
     ns_per_call: Annotated[float | None, ESSENTIAL] = None
-    """What the capture library added to one call that reads or opens, measured likewise. Null without `cost_reason`: it was not
-    loaded."""
+    """What the capture library added to one call that reads or opens, measured likewise. Null
+    without `cost_reason`: it was not loaded."""
     ns_per_cold_span: float | None = None
     """The same of a single span after other work, whose data the processor's caches then hold."""
     ns_per_cold_call: float | None = None
@@ -279,4 +294,5 @@ class CaptureRecord(Record, frozen=True):
     collectives_reason: Reason | None = None
     """Why NCCL was not told of the plugin, as a code."""
     imported_from: str | None = None
-    """The profiler that recorded the run, if it was imported from that one's files. Null: ioprof recorded it."""
+    """The profiler that recorded the run, if it was imported from that one's files. Null: ioprof
+    recorded it."""

@@ -14,14 +14,16 @@ class CauseDifference(Record, frozen=True):
     """Of the interval of 95 % for `other_s` - `first_s`."""
     high_s: float
     differs: bool
-    """0 is further from the difference than twice the half interval, and the difference is at least 2 % of the first run's step."""
+    """0 is further from the difference than twice the half interval, and the difference is at least
+    2 % of the first run's step."""
 
 
 class RunDifference(Record, frozen=True):
     """A run against the first, over steady steps (after the warm-up).
 
-    Intervals are those of means over blocks of steps that follow each other. They say how certain the means of these two runs are,
-    and not how much a run would differ from another one with the same settings.
+    Intervals are those of means over blocks of steps that follow each other. They say how certain
+    the means of these two runs are, and not how much a run would differ from another one with the
+    same settings.
     """
 
     per: str
@@ -29,7 +31,8 @@ class RunDifference(Record, frozen=True):
     step: CauseDifference | None
     """Null: see `reason`."""
     causes: tuple[CauseDifference, ...] = ()
-    """Those that were measured in both, in the order of `ioprof.format.schema.CAUSES`; their differences sum to that of the step."""
+    """Those that were measured in both, in the order of `ioprof.format.schema.CAUSES`; their
+    differences sum to that of the step."""
     ratio: float | None = None
     """`step.other_s` over `step.first_s`: above 1 the run is slower than the first."""
     reason: str | None = None

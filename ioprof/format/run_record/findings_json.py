@@ -1,4 +1,6 @@
-"""What summary.json says of loaders, of the workers' time, of how the job read, and of how waits and epochs vary."""
+"""What summary.json says of loaders, of the workers' time, of how the job read, and of how waits
+and epochs vary.
+"""
 
 from ioprof.format.run_record.record import Record
 
@@ -18,7 +20,8 @@ class LoaderTime(Record, frozen=True):
     """Of a batch."""
     most_samples: int | None
     waited_s: float
-    """Time in which ranks waited for its batches, whether their device computed meanwhile or not."""
+    """Time in which ranks waited for its batches, whether their device computed meanwhile or
+    not."""
     making_s: float
     """Time in which its batches were fetched, summed over workers."""
 
@@ -27,9 +30,11 @@ class WorkPart(Record, frozen=True):
     """A part of the time in which batches were made."""
 
     cause: str
-    """`storage` to `loader`, as in `CauseShare`; `loader` is what no span covers: Python in the dataset."""
+    """`storage` to `loader`, as in `CauseShare`; `loader` is what no span covers: Python in the
+    dataset."""
     name: str | None
-    """A transform's class or a decoder (`transform`, `decode`), a user's span. Null: all of the cause."""
+    """A transform's class or a decoder (`transform`, `decode`), a user's span. Null: all of the
+    cause."""
     seconds: float
     """Summed over workers."""
     share: float
@@ -37,13 +42,15 @@ class WorkPart(Record, frozen=True):
 
 
 class WorkersTime(Record, frozen=True):
-    """What those who make batches were busy with, waited for or not; the rank itself, where it has no workers."""
+    """What those who make batches were busy with, waited for or not; the rank itself, where it has
+    no workers.
+    """
 
     seconds: float
     """Time in which batches were fetched, summed over workers."""
     parts: tuple[WorkPart, ...]
-    """One per cause, which sum to `seconds`, in the order of `ioprof.format.schema.CAUSES`; each followed by its named parts, largest
-    first. These are no more than their cause."""
+    """One per cause, which sum to `seconds`, in the order of `ioprof.format.schema.CAUSES`; each
+    followed by its named parts, largest first. These are no more than their cause."""
 
 
 class ReadGroup(Record, frozen=True):
@@ -52,7 +59,8 @@ class ReadGroup(Record, frozen=True):
     source: str
     """One of `ioprof.format.schema.SOURCES`."""
     least_bytes: int | None
-    """The reads moved at least so many bytes, and less than four times as many. Null: reads of any size."""
+    """The reads moved at least so many bytes, and less than four times as many. Null: reads of any
+    size."""
     accesses: int
     bytes: int
     seconds: float
@@ -105,7 +113,8 @@ class QueueDepth(Record, frozen=True):
     """
 
     mean: float
-    """Near 1 with several workers: they take turns. Near the number of readers: all of them wait for storage."""
+    """Near 1 with several workers: they take turns. Near the number of readers: all of them wait
+    for storage."""
     most: float
     """The highest mean of a sixtieth of the time."""
     over_time: tuple[float, ...]
@@ -117,9 +126,10 @@ class QueueDepth(Record, frozen=True):
     readers: int
     """Threads that read from storage."""
     bound: str | None
-    """`latency`: more reads at a time took no longer each, so more workers get more. `throughput`: reads took longer the more there
-    were at a time, and the rate stayed: fewer bytes help, more workers do not. Null: not known. The reads were of one
-    size and took as long as each other, or varied too little to tell, or storage was in use for less than half of the time."""
+    """`latency`: more reads at a time took no longer each, so more workers get more. `throughput`:
+    reads took longer the more there were at a time, and the rate stayed: fewer bytes help, more
+    workers do not. Null: not known. The reads were of one size and took as long as each other, or
+    varied too little to tell, or storage was in use for less than half of the time."""
     reason: str
     """What was seen that says so."""
 
@@ -148,7 +158,8 @@ class Reads(Record, frozen=True):
     depth: QueueDepth | None = None
     """Null: fewer than 100 reads came from storage."""
     file_bytes: int | None = None
-    """The last byte that was read of each file, summed over files: different bytes are at most so many. Null: not known of all."""
+    """The last byte that was read of each file, summed over files: different bytes are at most so
+    many. Null: not known of all."""
     times_read: float | None = None
     """How often each of these bytes was read on average, at least. Null: as `file_bytes`."""
 
@@ -159,8 +170,9 @@ class Waiting(Record, frozen=True):
     waits: int
     seconds: float
     tenth_ratio: float
-    """Part of the waiting that lies in the tenth of the batches that was waited for longest. 0.1: all waits are equal. 1: a few
-    batches are the reason, such as the first of each epoch or rare slow samples."""
+    """Part of the waiting that lies in the tenth of the batches that was waited for longest. 0.1:
+    all waits are equal. 1: a few batches are the reason, such as the first of each epoch or rare
+    slow samples."""
     most_ratio: float
     """The smallest part of the batches in which 95 % of the waiting lies."""
 
@@ -171,8 +183,8 @@ class Trend(Record, frozen=True):
     epochs: tuple[EpochReads, ...]
     """Of the whole job; the first has the start of the workers, and an empty page cache."""
     growth_ratio: float | None
-    """By how much the mean step of the last epoch is longer than that of the second. Null: fewer than three epochs, or no more
-    than their steps vary."""
+    """By how much the mean step of the last epoch is longer than that of the second. Null: fewer
+    than three epochs, or no more than their steps vary."""
     cause: str | None
     """The cause that grew or shrank most."""
     cause_s: float | None
@@ -180,7 +192,9 @@ class Trend(Record, frozen=True):
 
 
 class RankSkew(Record, frozen=True):
-    """How late a rank arrives at the exchange of a step, after the first rank. Less than the clocks' uncertainty is 0."""
+    """How late a rank arrives at the exchange of a step, after the first rank. Less than the
+    clocks' uncertainty is 0.
+    """
 
     rank: int
     last_ratio: float

@@ -1,4 +1,6 @@
-"""What run.json says of a job: its settings, device and dataset, and what was done to storage and memory for it."""
+"""What run.json says of a job: its settings, device and dataset, and what was done to storage and
+memory for it.
+"""
 
 from typing import Annotated
 
@@ -27,22 +29,26 @@ class ConfigRecord(Record, frozen=True, omit_defaults=True):
     """Path of the dataset, or the class of the script's Dataset."""
     lmdb_read: str | None = None
     lmdb_readahead: str | None = None
-    """Of the built-in job: `auto`, `on` or `off`, as it was asked for; see `loading` for what it was."""
+    """Of the built-in job: `auto`, `on` or `off`, as it was asked for; see `loading` for what it
+    was."""
     decode: str | None = None
     """Of the built-in job: what of a JPEG was to be decoded: `roi`, `full` or `pillow`."""
     on_corrupt: str | None = None
-    """Of the built-in job, for an image that cannot be decoded, or of which libjpeg warns: `fail`, `quarantine` or `accept`."""
+    """Of the built-in job, for an image that cannot be decoded, or of which libjpeg warns: `fail`,
+    `quarantine` or `accept`."""
     prefetch: Count | None = None
     """Of a torch DataLoader: batches per worker that are prepared ahead (`prefetch_factor`)."""
     persistent_workers: bool | None = None
     shards: Count | None = None
-    """Of webdataset: shards that a rank's workers divide among themselves; with more workers some have nothing to read. Of several
-    lists, the longest. Null: not known, or all workers read all shards."""
+    """Of webdataset: shards that a rank's workers divide among themselves; with more workers some
+    have nothing to read. Of several lists, the longest. Null: not known, or all workers read all
+    shards."""
     optimizer: str | None = None
     backend: str | None = None
     """Of `torch.distributed`."""
     libraries: tuple[str, ...] = ()
-    """Data and training libraries that the job used and that hooks observe, with their versions: `webdataset 1.0.2`."""
+    """Data and training libraries that the job used and that hooks observe, with their versions:
+    `webdataset 1.0.2`."""
     model: str | None = None
     """Of the built-in job: the network that is trained, and the fields below."""
     copy: str | None = None
@@ -62,9 +68,11 @@ class ConfigRecord(Record, frozen=True, omit_defaults=True):
     gradient_bytes: Count | None = None
     """Of the parameters that DistributedDataParallel exchanges, on each rank."""
     loading_rank: Count | None = None
-    """The rank that loads the batches of all ranks and sends them (accelerate's DataLoaderDispatcher). Null: each loads its own."""
+    """The rank that loads the batches of all ranks and sends them (accelerate's
+    DataLoaderDispatcher). Null: each loads its own."""
     parallel: str | None = None
-    """`data`; `pipeline`: the ranks are stages of the model; `fsdp`: the parameters are divided among them. Null: not known."""
+    """`data`; `pipeline`: the ranks are stages of the model; `fsdp`: the parameters are divided
+    among them. Null: not known."""
     microbatches: Count | None = None
     """Of a pipeline: parts of a batch that go through the stages one after the other."""
     stages: Count | None = None
@@ -72,7 +80,9 @@ class ConfigRecord(Record, frozen=True, omit_defaults=True):
 
     @property
     def replicas(self) -> int | None:
-        """How many ranks, or groups of ranks that are the stages of one pipeline, train on samples of their own."""
+        """How many ranks, or groups of ranks that are the stages of one pipeline, train on samples
+        of their own.
+        """
         return None if self.ranks is None else max(1, self.ranks // (self.stages or 1))
 
 
@@ -123,10 +133,12 @@ class ExchangeRate(Record, frozen=True):
     seconds: float | None = None
     """t: from the arrival of the last rank to the end, summed over buckets."""
     bytes_per_s: float | None = None
-    """2L(p-1)/p / t. Low beside an all-reduce of as many bytes on the same network: buckets waited for their gradients."""
+    """2L(p-1)/p / t. Low beside an all-reduce of as many bytes on the same network: buckets waited
+    for their gradients."""
     alone_s: float | None = None
-    """Part of t after the last rank had computed all gradients. Less than t where the buckets are one span, in which some are still
-    computed: then the transfer took a time between the two. Null: all of t is transfer."""
+    """Part of t after the last rank had computed all gradients. Less than t where the buckets are
+    one span, in which some are still computed: then the transfer took a time between the two. Null:
+    all of t is transfer."""
 
 
 class DeviceRecord(Record, frozen=True):
@@ -211,7 +223,9 @@ class DatasetRecord(Record, frozen=True, omit_defaults=True):
 
 
 class DistinctBytes(Record, frozen=True):
-    """Whether the copies in a multiple of a dataset have disk blocks of their own, by a sample of its files."""
+    """Whether the copies in a multiple of a dataset have disk blocks of their own, by a sample of
+    its files.
+    """
 
     files: Count | None = None
     """Files in the sample."""
@@ -266,8 +280,9 @@ class PageCacheRecord(Record, frozen=True):
     held_by: tuple[str, ...] = ()
     """Programs that map files which should be cold."""
     lower: ResidencyRecord | None = None
-    """When the job started: of the files that the dataset's file system lies on, such as the backing file of a loop device; null:
-    there are none. What is cached of them, reads of the dataset do not fetch from a disk."""
+    """When the job started: of the files that the dataset's file system lies on, such as the
+    backing file of a loop device; null: there are none. What is cached of them, reads of the
+    dataset do not fetch from a disk."""
     hidden_lower: tuple[str, ...] = ()
     """Such files that cannot be looked at here, and why."""
     reclaim: str | None = None

@@ -1,4 +1,6 @@
-"""The part of summary.json about the job as a whole: what its time went to, and how long one of more epochs would take."""
+"""The part of summary.json about the job as a whole: what its time went to, and how long one of
+more epochs would take.
+"""
 
 from ioprof.format.run_record.record import Record
 
@@ -35,8 +37,8 @@ class EpochPrediction(Record, frozen=True):
     seconds: float
     """From the start of the job's command to its end."""
     error_s: float
-    """95 % bound of the error that the spread of the later epochs' steps leaves. It knows nothing of what was not there in those:
-    other users, a warmer machine."""
+    """95 % bound of the error that the spread of the later epochs' steps leaves. It knows nothing
+    of what was not there in those: other users, a warmer machine."""
     fixed_s: float
     """Before the first step and after the last."""
     first_epoch_s: float

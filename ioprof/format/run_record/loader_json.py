@@ -9,12 +9,16 @@ from ioprof.format.run_record.record import Count, Record, SmallCount
 
 
 class LoaderRecord(Record, frozen=True):
-    """A DataLoader of torch, or of a class derived from it, from which ranks received batches; one record for all ranks."""
+    """A DataLoader of torch, or of a class derived from it, from which ranks received batches; one
+    record for all ranks.
+    """
 
     path: str | None = None
-    """A digest of the lines of code through which it was made, the same in every run of the same program. Null: not known."""
+    """A digest of the lines of code through which it was made, the same in every run of the same
+    program. Null: not known."""
     number: Count | None = None
-    """Among the loaders of that path in its process, in order. Null: one of the later ones, or not known."""
+    """Among the loaders of that path in its process, in order. Null: one of the later ones, or not
+    known."""
     made_at: str | None = None
     """The innermost line of the job's own code that made it: `train.py:20`."""
     class_name: str | None = field(default=None, name="class")
@@ -28,15 +32,19 @@ class LoaderRecord(Record, frozen=True):
     persistent_workers: bool | None = None
     pin_memory: bool | None = None
     purposes: tuple[str, ...] = ()
-    """What its batches were received for: `train`, `validate`, or `no gradients`, before the first step of training. `step`: a
-    step of the job ended after one of those to train on. `no step`: two of them came in a row, and none ended in between, as
-    where gradients are accumulated, or wanted while the job validates."""
+    """What its batches were received for: `train`, `validate`, or `no gradients`, before the first
+    step of training. `step`: a step of the job ended after one of those to train on. `no step`: two
+    of them came in a row, and none ended in between, as where gradients are accumulated, or wanted
+    while the job validates."""
     replaced: dict[str, Any] = field(default_factory=dict)
-    """Arguments that `ioprof prove` changed, with the values that the job gave. Empty: none, as in every other run."""
+    """Arguments that `ioprof prove` changed, with the values that the job gave. Empty: none, as in
+    every other run."""
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Those that can be changed, as they were in effect, by the names that DataLoader gives them."""
+        """Those that can be changed, as they were in effect, by the names that DataLoader gives
+        them.
+        """
         return {
             "num_workers": self.workers,
             "prefetch_factor": self.prefetch,
@@ -53,7 +61,10 @@ class LoaderRecord(Record, frozen=True):
     def text(self) -> str:
         """In words: `the DataLoader made at train.py:20 (dataset Images, batches of 16)`."""
         batches = f", batches of {self.batch_size}" if self.batch_size else ""
-        return f"the {self.class_name} made at {self.made_at or 'an unknown line'} (dataset {self.dataset}{batches})"
+        return (
+            f"the {self.class_name} made at {self.made_at or 'an unknown line'} (dataset"
+            f" {self.dataset}{batches})"
+        )
 
 
 def merge_loaders(found: Iterable[LoaderRecord]) -> tuple[LoaderRecord, ...]:

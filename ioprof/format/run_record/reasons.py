@@ -1,6 +1,8 @@
-"""Why a number is missing, or what it includes that its name does not say: codes, and a sentence for each.
+"""Why a number is missing, or what it includes that its name does not say: codes, and a sentence
+for each.
 
-Code compares codes. Sentences are for people; some carry numbers and are made where the numbers are known.
+Code compares codes. Sentences are for people; some carry numbers and are made where the numbers are
+known.
 """
 
 import re
@@ -51,12 +53,16 @@ class Reason(StrEnum):
 
     @property
     def text(self) -> str:
-        """The sentence of the code; of a code whose sentence carries numbers, the sentence without them."""
+        """The sentence of the code; of a code whose sentence carries numbers, the sentence without
+        them.
+        """
         return _TEXTS[self]
 
     @property
     def time_is_in(self) -> str | None:
-        """The cause that the time of what was not measured is charged to; None: it is not charged, or to several."""
+        """The cause that the time of what was not measured is charged to; None: it is not charged,
+        or to several.
+        """
         return _TIME_IS_IN.get(self)
 
     NOT_OF_THIS_PROFILER = "not_of_this_profiler"
@@ -65,46 +71,82 @@ class Reason(StrEnum):
 
 _TEXTS: Final = {
     Reason.READS_NOT_CAPTURED: "reads were not captured; their time is in loader",
-    Reason.SOURCES_UNKNOWN: "cache reads could not be distinguished from storage reads; included in storage",
+    Reason.SOURCES_UNKNOWN: (
+        "cache reads could not be distinguished from storage reads; included in storage"
+    ),
     Reason.NO_WAIT: "no wait for a batch was recorded; its time is in host",
     Reason.NO_FETCH: "the work of the loader's workers was not recorded; its time is in loader",
-    Reason.NO_COMPUTE: "no activity of the accelerator was recorded; its time is in the other causes",
+    Reason.NO_COMPUTE: (
+        "no activity of the accelerator was recorded; its time is in the other causes"
+    ),
     Reason.NO_COPY: "no copy to the device was recorded; its time is in host",
     Reason.NO_EXCHANGE: "no gradient exchange was recorded; its time is in host",
     Reason.NO_STEP: "no step was completed",
-    Reason.NO_STEP_IN_GPU_WINDOW: "no step lies completely within the time in which the GPU was recorded",
+    Reason.NO_STEP_IN_GPU_WINDOW: (
+        "no step lies completely within the time in which the GPU was recorded"
+    ),
     Reason.NO_COPY_OCCURRED: "nothing was copied to or from a device",
     Reason.NO_STORAGE_READ: "no read from storage was recorded",
     Reason.NO_DECODE: "no decoding was recorded",
     Reason.NO_EXCHANGE_OCCURRED: "no gradient exchange was recorded",
-    Reason.NOT_DISTINGUISHED: "not distinguished by the version that recorded this run; its time is in the other causes",
+    Reason.NOT_DISTINGUISHED: (
+        "not distinguished by the version that recorded this run; its time is in the other causes"
+    ),
     Reason.INCLUDES_STRAGGLER_WAIT: "includes waiting for slower ranks",
     Reason.INCLUDES_UNKNOWN_SOURCES: "includes reads of unknown origin",
     Reason.INCLUDES_UNMEASURED: "includes causes that could not be measured",
-    Reason.INCLUDES_PAGEABLE_COPIES: "includes copies from pageable memory, which cannot overlap with compute",
-    Reason.INCLUDES_THREADS_BY_TIME: "includes what threads of the training process did meanwhile; that the rank waited for "
-    "them is derived from the times alone",
-    Reason.THREADS_MAY_BE_AWAITED: "threads of the training process read or decoded meanwhile; whether the rank waited for "
-    "them is not known",
+    Reason.INCLUDES_PAGEABLE_COPIES: (
+        "includes copies from pageable memory, which cannot overlap with compute"
+    ),
+    Reason.INCLUDES_THREADS_BY_TIME: (
+        "includes what threads of the training process did meanwhile; that the rank waited for "
+        "them is derived from the times alone"
+    ),
+    Reason.THREADS_MAY_BE_AWAITED: (
+        "threads of the training process read or decoded meanwhile; whether the rank waited for "
+        "them is not known"
+    ),
     Reason.NO_EPOCH: "no epoch was completed",
     Reason.NO_LATER_EPOCH: "no epoch after the first was completed",
     Reason.NO_SHARED_READ: "no read of the shared path was sampled",
     Reason.NO_WORKER_TIME: "the time of the loader's workers was not recorded",
     Reason.NO_GAIN: "an epoch on the copy is no faster: the job does not wait for storage",
-    Reason.NOT_OF_THIS_PROFILER: "the profiler whose files were imported does not record it; its time is in the other causes",
+    Reason.NOT_OF_THIS_PROFILER: (
+        "the profiler whose files were imported does not record it; its time is in the other causes"
+    ),
     Reason.COST_OF_OTHER_PROFILER: "another profiler recorded the run",
-    Reason.COST_UNRESOLVED: "it is measured after the first recording on a machine, unless other programs interrupt that",
+    Reason.COST_UNRESOLVED: (
+        "it is measured after the first recording on a machine, unless other programs interrupt"
+        " that"
+    ),
     Reason.NO_DEVICE_RATE: "the devices' rate is not known, since no computation was recorded",
-    Reason.NO_BATCH_SIZE: "the devices' rate in samples is not known, since no loader told how many samples a step takes",
+    Reason.NO_BATCH_SIZE: (
+        "the devices' rate in samples is not known, since no loader told how many samples a step"
+        " takes"
+    ),
     Reason.TOO_FEW_READS: "too few reads made batches to say what others would need",
-    Reason.READS_OF_THREADS: "threads of the training process read data during its steps, and whether for batches is not known",
-    Reason.MAY_BE_HIDDEN: "the accelerator's computation was not recorded, and may have hidden part of this",
+    Reason.READS_OF_THREADS: (
+        "threads of the training process read data during its steps, and whether for batches is not"
+        " known"
+    ),
+    Reason.MAY_BE_HIDDEN: (
+        "the accelerator's computation was not recorded, and may have hidden part of this"
+    ),
     Reason.WITHOUT_LOCK_WAITS: "waits for the interpreter lock meanwhile are in host",
-    Reason.BY_MODE: "derived from the model's mode: forward passes in evaluation mode without gradients, with no loader",
-    Reason.NCCL_PLUGIN_OF_JOB: "the environment names another plugin in NCCL_PROFILER_PLUGIN, and NCCL loads only one",
+    Reason.BY_MODE: (
+        "derived from the model's mode: forward passes in evaluation mode without gradients, with"
+        " no loader"
+    ),
+    Reason.NCCL_PLUGIN_OF_JOB: (
+        "the environment names another plugin in NCCL_PROFILER_PLUGIN, and NCCL loads only one"
+    ),
     Reason.NCCL_SWITCHED_OFF: "it is switched on by IOPROF_NCCL=on",
-    Reason.NCCL_PLUGIN_NOT_BUILT: "the plugin for NCCL is not built: install a C compiler and reinstall",
-    Reason.NCCL_PLUGIN_PATH_TOO_LONG: "ioprof is installed in a folder whose path is too long for NCCL_PROFILER_PLUGIN",
+    Reason.NCCL_PLUGIN_NOT_BUILT: (
+        "the plugin for NCCL is not built: install a C compiler and reinstall"
+    ),
+    Reason.NCCL_PLUGIN_PATH_TOO_LONG: (
+        "ioprof is installed in a folder whose path is too long for NCCL_PROFILER_PLUGIN"
+    ),
 }
 _TIME_IS_IN: Final = {
     Reason.READS_NOT_CAPTURED: "loader",
@@ -168,7 +210,8 @@ class CpuLimit(StrEnum):
     CORES = "cores"
     """All cores of the host were busy."""
     PROCESSES = "processes"
-    """Other processes of the job, neither ranks nor workers of a loader, used the cores that ranks waited for."""
+    """Other processes of the job, neither ranks nor workers of a loader, used the cores that ranks
+    waited for."""
 
 
 class JobKind(StrEnum):
@@ -177,7 +220,8 @@ class JobKind(StrEnum):
     BUILT_IN = "built_in"
     """The training job of `ioprof run`: its options are those of the command line."""
     TORCH = "torch"
-    """A script whose batches come from a torch DataLoader: its options are the DataLoader's arguments."""
+    """A script whose batches come from a torch DataLoader: its options are the DataLoader's
+    arguments."""
     DALI = "dali"
     """A script whose batches come from a DALI pipeline."""
     TORCHDATA = "torchdata"
@@ -212,19 +256,24 @@ class Doubt(StrEnum):
     UNNAMED = "unnamed"
     """Nothing that was recorded says what most of the time of the cause was spent on."""
     THREADS = "threads"
-    """Threads of the process read or decoded meanwhile, and it is not known whether it waited for them."""
+    """Threads of the process read or decoded meanwhile, and it is not known whether it waited for
+    them."""
     CORES = "cores"
-    """Batches were on their way for long, where those who send and receive them waited for a core."""
+    """Batches were on their way for long, where those who send and receive them waited for a
+    core."""
     UNTIMED = "untimed"
     """Much of what came from storage came by mapped files, and the waits for it were not timed."""
 
 
-# ------------------------------------------------------------------------------------------------ texts of other programs
+# -------------------------------------------------------------------------- texts of other programs
 #
-# The only place where ioprof reads sentences: those that run folders of earlier versions hold instead of codes, and those
-# that come from torch. Each becomes a code when it is read; nothing later looks at the text.
+# The only place where ioprof reads sentences: those that run folders of earlier versions hold
+# instead of codes, and those that come from torch. Each becomes a code when it is read; nothing
+# later looks at the text.
 
-_SIGNAL: Final = re.compile(r"\bkilled by (?:signal: )?(\w+)")  # torch's DataLoader: "worker (pid 5) is killed by signal: Killed."
+_SIGNAL: Final = re.compile(
+    r"\bkilled by (?:signal: )?(\w+)"
+)  # torch's DataLoader: "worker (pid 5) is killed by signal: Killed."
 _SIGNAL_WORDS: Final = {
     "Killed": "SIGKILL",
     "Terminated": "SIGTERM",
@@ -236,7 +285,9 @@ _NOTES: Final = {"osc/stats": ("lustre",), "mountstats": ("nfs", "nfs4")}
 _OLD_REASONS: Final = {
     "reads could not be told apart from storage reads; included in storage": Reason.SOURCES_UNKNOWN,
     "what the loader's workers did was not recorded; its time is in loader": Reason.NO_FETCH,
-    "no step lay wholly within the time in which the GPU was recorded": Reason.NO_STEP_IN_GPU_WINDOW,
+    "no step lay wholly within the time in which the GPU was recorded": (
+        Reason.NO_STEP_IN_GPU_WINDOW
+    ),
     **{text: code for code, text in _TEXTS.items()},
 }
 _OLD_PARTS: Final = {
@@ -264,7 +315,9 @@ def failure_code(text: str) -> FailureCode:
 
 def reason_in(text: str) -> Reason | None:
     """The code of a reason of which only the sentence is known."""
-    return _OLD_REASONS.get(text) or next((code for part, code in _OLD_PARTS.items() if part in text), None)
+    return _OLD_REASONS.get(text) or next(
+        (code for part, code in _OLD_PARTS.items() if part in text), None
+    )
 
 
 def file_systems_in(note: str) -> tuple[str, ...]:

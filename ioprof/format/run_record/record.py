@@ -1,8 +1,9 @@
 """Records: structs that are read from JSON of any origin and written back without loss.
 
-A run folder may come from another version of ioprof, from another program or from a damaged disk. So reading never raises:
-a value that does not fit its field becomes the field's default, and a `Problem` names it. Keys that this version does not
-know, values that did not fit, and the order of the keys are kept in `Record.kept` and written again.
+A run folder may come from another version of ioprof, from another program or from a damaged disk.
+So reading never raises: a value that does not fit its field becomes the field's default, and a
+`Problem` names it. Keys that this version does not know, values that did not fit, and the order of
+the keys are kept in `Record.kept` and written again.
 """
 
 import json
@@ -21,7 +22,8 @@ MOST_LEVELS: Final = 32
 _SHOWN_CHARACTERS: Final = 40
 
 ESSENTIAL: Final = Meta(extra={"essential": True})
-"""Marks a field without which a run cannot be understood: `Trace.load` refuses a file whose value there has the wrong type."""
+"""Marks a field without which a run cannot be understood: `Trace.load` refuses a file whose value
+there has the wrong type."""
 
 Integer = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 """A whole number that tables can hold: process ids, ranks."""
@@ -63,12 +65,13 @@ class Kept(Struct, frozen=True):
     problems: tuple[Problem, ...] = ()
     """Of a root record: all problems in its tree."""
     damaged: tuple[str, ...] = ()
-    """Of a run: files of its folder that are not as they were written, by damage or by hand, and do without: run.json itself, and
-    what is computed anew."""
+    """Of a run: files of its folder that are not as they were written, by damage or by hand, and do
+    without: run.json itself, and what is computed anew."""
 
 
 class Record(Struct, frozen=True, kw_only=True):
-    """Base of all records. Classes with `omit_defaults=True` leave out fields that were neither read nor set.
+    """Base of all records. Classes with `omit_defaults=True` leave out fields that were neither
+    read nor set.
 
     Records are equal if their fields and unknown keys are, whether they were read or made.
     """
@@ -77,7 +80,9 @@ class Record(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, value: Mapping[str, Any] | None) -> Self:
-        """The record in a JSON object; what does not fit is in `problems`. ValueError where a field without default is missing."""
+        """The record in a JSON object; what does not fit is in `problems`. ValueError where a field
+        without default is missing.
+        """
         problems: list[Problem] = []
         known = dict(value) if isinstance(value, Mapping) else {}
         if value is not None and not isinstance(value, Mapping):
@@ -85,11 +90,15 @@ class Record(Struct, frozen=True, kw_only=True):
         record = _read_record(cls, known, "", problems)
         if record is _UNFIT:
             raise ValueError(str(problems[0]))
-        return msgspec.structs.replace(record, kept=msgspec.structs.replace(record.kept, problems=tuple(problems)))
+        return msgspec.structs.replace(
+            record, kept=msgspec.structs.replace(record.kept, problems=tuple(problems))
+        )
 
     @classmethod
     def upgrade(cls, value: dict[str, Any]) -> dict[str, Any]:
-        """The JSON object as this version writes it, where an older version or another program wrote it differently."""
+        """The JSON object as this version writes it, where an older version or another program
+        wrote it differently.
+        """
         return value
 
     @classmethod
@@ -112,10 +121,15 @@ class Record(Struct, frozen=True, kw_only=True):
     __hash__: ClassVar[None] = None  # type: ignore[assignment]  # fields may hold dicts
 
     def to_dict(self) -> dict[str, Any]:
-        """The record as a JSON object: the keys that it was read with, in their order, then the others."""
+        """The record as a JSON object: the keys that it was read with, in their order, then the
+        others.
+        """
         found: dict[str, Any] = {}
         by_key = {spec.encode_name: spec for spec in _specs(type(self)).values()}
-        omits, read_keys = self.__struct_config__.omit_defaults or self.kept.keys is not None, self.kept.keys or ()
+        omits, read_keys = (
+            self.__struct_config__.omit_defaults or self.kept.keys is not None,
+            self.kept.keys or (),
+        )
         for key in dict.fromkeys((*read_keys, *by_key)):
             if key not in by_key:
                 found[key] = self.kept.unknown[key]
@@ -142,8 +156,12 @@ def shown(value: Any) -> str:
 
 
 def parse(data: bytes | str) -> Any:
-    """The JSON value in `data`. Raises ValueError or RecursionError for what is none, or holds NaN or a number beyond all use."""
-    return json.loads(data, parse_int=_parser(int), parse_float=_parser(float), parse_constant=_parser(float))
+    """The JSON value in `data`. Raises ValueError or RecursionError for what is none, or holds NaN
+    or a number beyond all use.
+    """
+    return json.loads(
+        data, parse_int=_parser(int), parse_float=_parser(float), parse_constant=_parser(float)
+    )
 
 
 def is_too_deep(value: Any) -> bool:
@@ -159,29 +177,41 @@ Rules = Mapping[str, Callable[[list[Any]], Any]]
 
 
 def merge(records: Sequence[R], rules: Rules) -> R:
-    """One record of several: each field by its rule from the records that know it, or else from the first one that does."""
+    """One record of several: each field by its rule from the records that know it, or else from the
+    first one that does.
+    """
     values: dict[str, Any] = {}
     for spec in _specs(type(records[0])).values():
-        known = [value for record in records if (value := getattr(record, spec.name)) != _default(spec) and value is not None]
+        known = [
+            value
+            for record in records
+            if (value := getattr(record, spec.name)) != _default(spec) and value is not None
+        ]
         if known:
             values[spec.name] = rules[spec.name](known) if spec.name in rules else known[0]
     was_read = any(record.kept.keys is not None for record in records)
     keys = tuple(dict.fromkeys(key for record in records for key in record.kept.keys or ()))
     unknown: dict[str, Any] = {}
     for record in reversed(records):
-        unknown |= {key: value for key, value in record.kept.unknown.items() if value is not None or key not in unknown}
+        unknown |= {
+            key: value
+            for key, value in record.kept.unknown.items()
+            if value is not None or key not in unknown
+        }
     return type(records[0])(
         **values,
         kept=Kept(
             keys if was_read else None,
             unknown,
             problems=tuple(problem for record in records for problem in record.problems),
-            damaged=tuple(dict.fromkeys(name for record in records for name in record.kept.damaged)),
+            damaged=tuple(
+                dict.fromkeys(name for record in records for name in record.kept.damaged)
+            ),
         ),
     )
 
 
-# ------------------------------------------------------------------------------------------------ reading
+# ------------------------------------------------------------------------------------------ reading
 
 
 class _Spec(Struct, frozen=True):
@@ -198,7 +228,9 @@ class _Spec(Struct, frozen=True):
 
     @property
     def has_default(self) -> bool:
-        return self.default is not msgspec.NODEFAULT or self.default_factory is not msgspec.NODEFAULT
+        return (
+            self.default is not msgspec.NODEFAULT or self.default_factory is not msgspec.NODEFAULT
+        )
 
 
 @cache
@@ -210,7 +242,15 @@ def _specs(cls: type[Record]) -> dict[str, _Spec]:
             continue
         kind, essential = _without_metadata(field.type)
         is_optional = isinstance(kind, inspect.UnionType | inspect.AnyType)
-        found[field.name] = _Spec(field.name, field.encode_name, kind, essential, is_optional, field.default, field.default_factory)
+        found[field.name] = _Spec(
+            field.name,
+            field.encode_name,
+            kind,
+            essential,
+            is_optional,
+            field.default,
+            field.default_factory,
+        )
     return found
 
 
@@ -218,11 +258,15 @@ _descriptions: Final[dict[type[Record], inspect.StructType]] = {}
 
 
 def _described(cls: type[Record]) -> inspect.StructType:
-    """What msgspec knows of a record. It describes all records within it too, each time; so all that are not known are asked for at
-    once.
+    """What msgspec knows of a record. It describes all records within it too, each time; so all
+    that are not known are asked for at once.
     """
     if cls not in _descriptions:
-        classes = [each for each in {cls: None, **dict.fromkeys(_subclasses(Record))} if each not in _descriptions]
+        classes = [
+            each
+            for each in {cls: None, **dict.fromkeys(_subclasses(Record))}
+            if each not in _descriptions
+        ]
         for each, info in zip(classes, inspect.multi_type_info(classes), strict=True):
             assert isinstance(info, inspect.StructType)
             _descriptions[each] = info
@@ -249,7 +293,9 @@ _UNFIT: Final[Any] = object()
 
 
 def _read_record(cls: type[R], value: dict[str, Any], path: str, problems: list[Problem]) -> R:
-    """The record in a JSON object; `_UNFIT`, and a problem more, if a field that has no default is missing."""
+    """The record in a JSON object; `_UNFIT`, and a problem more, if a field that has no default is
+    missing.
+    """
     keys, given = tuple(value), cls.upgrade(value)
     specs = _specs(cls)
     values: dict[str, Any] = {}
@@ -259,15 +305,28 @@ def _read_record(cls: type[R], value: dict[str, Any], path: str, problems: list[
         raw = given.get(spec.encode_name)
         before = len(problems)
         read = _read(spec.type, raw, place, spec.essential, problems)
-        if read is not _UNFIT and (read is not None or (spec.is_optional and spec.encode_name in given)):
+        if read is not _UNFIT and (
+            read is not None or (spec.is_optional and spec.encode_name in given)
+        ):
             values[spec.name] = read
         elif not spec.has_default:
-            problems.append(Problem(place, "missing" if raw is None else shown(raw), _expected(spec.type), spec.essential))
+            problems.append(
+                Problem(
+                    place,
+                    "missing" if raw is None else shown(raw),
+                    _expected(spec.type),
+                    spec.essential,
+                )
+            )
             return cast(R, _UNFIT)
         is_partial = len(problems) > before and not isinstance(read, Record)
-        lost_nulls = isinstance(read, tuple) and isinstance(raw, list | tuple) and len(read) < len(raw)
+        lost_nulls = (
+            isinstance(read, tuple) and isinstance(raw, list | tuple) and len(read) < len(raw)
+        )
         is_other_form = read is not _UNFIT and _is_other_form(spec.type, raw)
-        if spec.encode_name in keys and (read is _UNFIT or raw is None or is_partial or lost_nulls or is_other_form):
+        if spec.encode_name in keys and (
+            read is _UNFIT or raw is None or is_partial or lost_nulls or is_other_form
+        ):
             unread[spec.encode_name] = (values.get(spec.name, _default(spec)), raw)
     known = {spec.encode_name for spec in specs.values()}
     unknown = {key: given[key] for key in keys if key not in known}
@@ -276,20 +335,28 @@ def _read_record(cls: type[R], value: dict[str, Any], path: str, problems: list[
 
 
 def _is_other_form(kind: inspect.Type, raw: Any) -> bool:
-    """Whether a record, or one of a list of records, is written in another form than an object (`Record.of_other`)."""
+    """Whether a record, or one of a list of records, is written in another form than an object
+    (`Record.of_other`).
+    """
     kind = _without_metadata(kind)[0]
     if isinstance(kind, inspect.VarTupleType) and isinstance(raw, list | tuple):
         return any(_is_other_form(kind.item_type, entry) for entry in raw)
     return isinstance(kind, inspect.StructType) and raw is not None and not isinstance(raw, Mapping)
 
 
-def _read(kind: inspect.Type, value: Any, path: str, essential: bool, problems: list[Problem]) -> Any:
+def _read(
+    kind: inspect.Type, value: Any, path: str, essential: bool, problems: list[Problem]
+) -> Any:
     """The value of a field; `_UNFIT`, and a problem more, if it does not fit."""
     kind = _without_metadata(kind)[0]
     if value is None:
         return None  # "not recorded" everywhere
     if isinstance(kind, inspect.UnionType):
-        (kind,) = [_without_metadata(each)[0] for each in kind.types if not isinstance(each, inspect.NoneType)]
+        (kind,) = [
+            _without_metadata(each)[0]
+            for each in kind.types
+            if not isinstance(each, inspect.NoneType)
+        ]
     if isinstance(kind, inspect.StructType):
         cls = cast(type[Record], kind.cls)
         given = value if isinstance(value, Mapping) else cls.of_other(value)
@@ -297,11 +364,17 @@ def _read(kind: inspect.Type, value: Any, path: str, essential: bool, problems: 
             return _read_record(cls, dict(given), path, problems)
     elif isinstance(kind, inspect.VarTupleType):
         if isinstance(value, list | tuple):
-            found = [_read(kind.item_type, entry, f"{path}[{place}]", essential, problems) for place, entry in enumerate(value)]
+            found = [
+                _read(kind.item_type, entry, f"{path}[{place}]", essential, problems)
+                for place, entry in enumerate(value)
+            ]
             return tuple(entry for entry in found if entry is not _UNFIT and entry is not None)
     elif isinstance(kind, inspect.DictType):
         if isinstance(value, Mapping):
-            read = {key: _read(kind.value_type, entry, f"{path}.{key}", essential, problems) for key, entry in value.items()}
+            read = {
+                key: _read(kind.value_type, entry, f"{path}.{key}", essential, problems)
+                for key, entry in value.items()
+            }
             return {key: entry for key, entry in read.items() if entry is not _UNFIT}
     elif _fits(kind, value):
         return msgspec.convert(value, kind.cls) if isinstance(kind, inspect.EnumType) else value
@@ -321,7 +394,12 @@ def _fits(kind: inspect.Type, value: Any) -> bool:
         case inspect.IntType():
             return type(value) is int and abs(value) <= LARGEST_NUMBER and _within(kind, value)
         case inspect.FloatType():
-            return type(value) in (int, float) and math.isfinite(value) and abs(value) <= LARGEST_NUMBER and _within(kind, value)
+            return (
+                type(value) in (int, float)
+                and math.isfinite(value)
+                and abs(value) <= LARGEST_NUMBER
+                and _within(kind, value)
+            )
         case inspect.EnumType():
             return value in {member.value for member in kind.cls}
         case _:
@@ -346,11 +424,15 @@ def _expected(kind: inspect.Type) -> str:
             return f"a number from {kind.ge:g}"
         case inspect.EnumType():
             return f"one of {', '.join(str(member.value) for member in kind.cls)}"
-    names = {inspect.StrType: "a text", inspect.BoolType: "true or false", inspect.VarTupleType: "a list"}
+    names = {
+        inspect.StrType: "a text",
+        inspect.BoolType: "true or false",
+        inspect.VarTupleType: "a list",
+    }
     return names.get(type(kind), "an object")
 
 
-# ------------------------------------------------------------------------------------------------ writing
+# ------------------------------------------------------------------------------------------ writing
 
 
 def _plain(value: Any) -> Any:

@@ -1,6 +1,7 @@
 """run.json: what is known of a run besides its spans, files and counters.
 
-Every field may be missing: null means "not recorded". Times are nanoseconds since the run's zero unless a field says otherwise.
+Every field may be missing: null means "not recorded". Times are nanoseconds since the run's zero
+unless a field says otherwise.
 """
 
 import json
@@ -26,7 +27,16 @@ from ioprof.format.run_record.job_json import (
 )
 from ioprof.format.run_record.loader_json import LoaderRecord
 from ioprof.format.run_record.reasons import FailureCode, JobKind, failure_code, signal_in
-from ioprof.format.run_record.record import ESSENTIAL, MOST_LEVELS, Count, Integer, Record, Time, is_too_deep, parse
+from ioprof.format.run_record.record import (
+    ESSENTIAL,
+    MOST_LEVELS,
+    Count,
+    Integer,
+    Record,
+    Time,
+    is_too_deep,
+    parse,
+)
 from ioprof.format.run_record.whole_job_json import WholeJob
 from ioprof.format.schema import READ_RUN_SCHEMAS, RUN_SCHEMA
 
@@ -39,7 +49,8 @@ class Failure(Record, frozen=True):
     rank: Integer | None = None
     """The rank that failed; null: the job as a whole."""
     what: str = "failed"
-    """What happened, as the end of a sentence that begins with the rank, e.g. `was killed by SIGKILL`."""
+    """What happened, as the end of a sentence that begins with the rank, e.g.
+    `was killed by SIGKILL`."""
     code: FailureCode | None = None
     """What happened, as a code."""
     signal: str | None = None
@@ -77,8 +88,8 @@ class HostRecord(Record, frozen=True):
     gpus: tuple[str, ...] = ()
     """Names of its NVIDIA GPUs."""
     others_cpu_ratio: Annotated[float | None, ESSENTIAL] = None
-    """Share of the host's CPU time that programs other than the job took while it ran, 0 to 1. High: rates depend on them.
-    Null: see `others_cpu_reason`."""
+    """Share of the host's CPU time that programs other than the job took while it ran, 0 to 1.
+    High: rates depend on them. Null: see `others_cpu_reason`."""
     others_cpu_reason: str | None = None
 
 
@@ -150,18 +161,22 @@ class ClockRecord(Record, frozen=True):
     monotonic_shift_ns: Time | None = None
     """Offset of CLOCK_MONOTONIC in a time namespace (man 7 time_namespaces)."""
     wall_error_ns: Time | None = None
-    """How far the wall clock may have been wrong during the run, as its daemon (chrony, ntpd) reported to the kernel."""
+    """How far the wall clock may have been wrong during the run, as its daemon (chrony, ntpd)
+    reported to the kernel."""
     zero_monotonic_ns: Time | None = None
     """CLOCK_MONOTONIC of the run's zero on the first host. Null: no span."""
     anchors: tuple[ClockAnchor, ...] = ()
     ties: tuple[ClockTie, ...] = ()
     """One for each clock but the first; empty on one host."""
     messages: tuple[ClockMessages, ...] = ()
-    """Of a part of a run: what rank 0 found of the clocks of other hosts, in the part of its host."""
+    """Of a part of a run: what rank 0 found of the clocks of other hosts, in the part of its
+    host."""
 
 
 class ReadCounters(Record, frozen=True):
-    """What the capture library counted in a process, and what the kernel counted (proc io counters, man 5 proc_pid_io)."""
+    """What the capture library counted in a process, and what the kernel counted (proc io counters,
+    man 5 proc_pid_io).
+    """
 
     spans: Count | None = None
     calls: Count | None = None
@@ -176,18 +191,24 @@ class ReadCounters(Record, frozen=True):
     seen_bytes: Count | None = None
     """Bytes that the library had seen at that moment."""
     fetched_bytes: Count | None = None
-    """Bytes that the kernel fetched from storage during the calls that the library saw, readahead included; comparable with
-    `io_read_bytes`. What is missing there was fetched by page faults of mapped files, or for metadata. Null: an older recording."""
+    """Bytes that the kernel fetched from storage during the calls that the library saw, readahead
+    included; comparable with `io_read_bytes`. What is missing there was fetched by page faults of
+    mapped files, or for metadata. Null: an older recording."""
     seen_calls: Count | None = None
     noted: tuple[str, ...] = ()
     """What the library noticed and cannot see: words of `ioprof.format.schema.NOTED`."""
 
     @property
     def mapped_bytes(self) -> int | None:
-        """Bytes that the kernel fetched outside of the calls that the library saw: by page faults of mapped files, and some for
-        metadata. None: not counted. A counter beyond int64 is a negative one, which a damaged file may hold.
+        """Bytes that the kernel fetched outside of the calls that the library saw: by page faults
+        of mapped files, and some for metadata. None: not counted. A counter beyond int64 is a
+        negative one, which a damaged file may hold.
         """
-        if self.io_read_bytes is None or self.fetched_bytes is None or self.io_read_bytes >= 1 << 63:
+        if (
+            self.io_read_bytes is None
+            or self.fetched_bytes is None
+            or self.io_read_bytes >= 1 << 63
+        ):
             return None
         return max(0, self.io_read_bytes - self.fetched_bytes)
 
@@ -212,11 +233,13 @@ class ProcessRecord(Record, frozen=True):
     last_ns: Time | None = None
     reads: ReadCounters | None = None
     cpus_allowed: str | None = None
-    """The CPUs that it could use when it was last sampled, e.g. `0-3,8`. Null: it was not sampled."""
+    """The CPUs that it could use when it was last sampled, e.g. `0-3,8`. Null: it was not
+    sampled."""
     thread_pools: dict[str, Count] = field(default_factory=dict)
     """Threads that its libraries use at most, as they say themselves: library to number."""
     killed_in_batch: Count | None = None
-    """Number of the batch that it was making when it was killed. Null: it was not killed, or made none."""
+    """Number of the batch that it was making when it was killed. Null: it was not killed, or made
+    none."""
 
 
 class CommandTimes(Record, frozen=True):
@@ -305,7 +328,9 @@ RUN_FILE: Final = "run.json"
 
 
 def check_of(value: Mapping[str, Any]) -> str:
-    """The checksum of the object in a run.json: CRC-32 of its JSON text without `check`, keys sorted, without white space."""
+    """The checksum of the object in a run.json: CRC-32 of its JSON text without `check`, keys
+    sorted, without white space.
+    """
     content = {key: inner for key, inner in value.items() if key != "check"}
     return f"{crc32(json.dumps(content, sort_keys=True, separators=(',', ':')).encode()):08x}"
 
@@ -333,7 +358,8 @@ class RunRecord(Record, frozen=True):
     capture: Annotated[CaptureRecord, ESSENTIAL] = CaptureRecord()
     config: Annotated[ConfigRecord, ESSENTIAL] = ConfigRecord()
     loaders: tuple[LoaderRecord, ...] = ()
-    """The DataLoaders of torch that the job used, in order of their first batches, of one process after the other."""
+    """The DataLoaders of torch that the job used, in order of their first batches, of one process
+    after the other."""
     device: Annotated[DeviceRecord | None, ESSENTIAL] = None
     dataset: Annotated[DatasetRecord | None, ESSENTIAL] = None
     own_place: DistinctBytes | None = None
@@ -345,19 +371,22 @@ class RunRecord(Record, frozen=True):
     """Null: it was not measured; `ioprof run --probe-network` does it before the first step."""
     loading: LoadingRecord | None = None
     exit_code: int | None = None
-    """Of the recorded command; 128 and more: ended by a signal. Null: not known, or the built-in job."""
+    """Of the recorded command; 128 and more: ended by a signal. Null: not known, or the built-in
+    job."""
     times: CommandTimes | None = None
     part: PartNumber | None = None
     parts: tuple[PartRecord, ...] = ()
     processes: Annotated[tuple[ProcessRecord, ...], ESSENTIAL] = ()
     storage: tuple[UsedStorage, ...] = ()
     whole_job: WholeJob | None = None
-    """Null: the run is all of the job. Else its spans are those of the last part of the job (`--keep`), or it is a snapshot."""
+    """Null: the run is all of the job. Else its spans are those of the last part of the job
+    (`--keep`), or it is a snapshot."""
     files: dict[str, StoredFile] = field(default_factory=dict)
-    """The other files of the folder by name. Empty: a version before 2026-11-28 wrote it. Of the folder, not of the run: a `Trace`
-    has none."""
+    """The other files of the folder by name. Empty: a version before 2026-11-28 wrote it. Of the
+    folder, not of the run: a `Trace` has none."""
     check: str | None = None
-    """Checksum of all other keys, see `check_of`. It tells damage and changes by hand, not forgery."""
+    """Checksum of all other keys, see `check_of`. It tells damage and changes by hand, not
+    forgery."""
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
@@ -370,13 +399,19 @@ class RunRecord(Record, frozen=True):
         except (ValueError, RecursionError) as error:
             raise ValueError(f"cannot be read ({error})") from None
         if not isinstance(value, dict) or value.get("schema") not in READ_RUN_SCHEMAS:
-            raise ValueError(f"not a run that this version of ioprof reads ({', '.join(READ_RUN_SCHEMAS)})")
+            raise ValueError(
+                f"not a run that this version of ioprof reads ({', '.join(READ_RUN_SCHEMAS)})"
+            )
         if is_too_deep(value):
             raise ValueError(f"it is nested more than {MOST_LEVELS} levels deep")
         run = cls.of(value)
         is_checked = value.get("check") is not None or bool(value.get("files"))
         is_changed = is_checked and value.get("check") != check_of(value)
-        return run.replace(kept=msgspec.structs.replace(run.kept, damaged=(RUN_FILE,))) if is_changed else run
+        return (
+            run.replace(kept=msgspec.structs.replace(run.kept, damaged=(RUN_FILE,)))
+            if is_changed
+            else run
+        )
 
     def to_json(self) -> str:
         """The text of run.json, without checksums."""
@@ -388,26 +423,38 @@ class RunRecord(Record, frozen=True):
         return json.dumps({**value, "check": check_of(value)}, indent=1)
 
     def of_any_folder(self, damaged: tuple[str, ...] = ()) -> Self:
-        """The record without what run.json says of its folder; `damaged` files of that are noted."""
-        keys = None if self.kept.keys is None else tuple(key for key in self.kept.keys if key not in ("files", "check"))
+        """The record without what run.json says of its folder; `damaged` files of that are
+        noted.
+        """
+        keys = (
+            None
+            if self.kept.keys is None
+            else tuple(key for key in self.kept.keys if key not in ("files", "check"))
+        )
         kept = msgspec.structs.replace(self.kept, keys=keys, damaged=(*self.kept.damaged, *damaged))
         return self.replace(files={}, check=None, kept=kept)
 
     @property
     def job_kind(self) -> JobKind:
-        """What was recorded, by the settings that it left: only the built-in job records how many steps it was asked for."""
+        """What was recorded, by the settings that it left: only the built-in job records how many
+        steps it was asked for.
+        """
         loader = (self.config.loader or "").lower()
         if self.config.steps is not None:
             return JobKind.BUILT_IN
         kind = _JOB_KINDS.get(loader, JobKind.OTHER)
         if kind is JobKind.TORCH:  # the library whose datasets it loads from has options of its own
             used = {name.split(" ")[0] for name in self.config.libraries}
-            return next((of_library for name, of_library in _LIBRARY_KINDS.items() if name in used), kind)
+            return next(
+                (of_library for name, of_library in _LIBRARY_KINDS.items() if name in used), kind
+            )
         return kind
 
     @property
     def is_of_first_schema(self) -> bool:
-        """Whether a version of ioprof recorded the run that knew no collections, samplers, validation and checkpoints."""
+        """Whether a version of ioprof recorded the run that knew no collections, samplers,
+        validation and checkpoints.
+        """
         return self.schema == READ_RUN_SCHEMAS[0]
 
     @property
@@ -417,8 +464,12 @@ class RunRecord(Record, frozen=True):
 
     @property
     def is_emulated(self) -> bool:
-        """Whether the accelerator was a clock: every number that rests on its time is `emulated`."""
-        return (self.device is not None and self.device.basis == "emulated") or (self.config.device or "").startswith("emulated")
+        """Whether the accelerator was a clock: every number that rests on its time is
+        `emulated`.
+        """
+        return (self.device is not None and self.device.basis == "emulated") or (
+            self.config.device or ""
+        ).startswith("emulated")
 
     @property
     def device_basis(self) -> str:
@@ -443,7 +494,9 @@ class RunRecord(Record, frozen=True):
 
     @property
     def page_cache_room_bytes(self) -> int | None:
-        """What a page cache may take: the memory of all hosts, or what the job's processes left of its memory limit."""
+        """What a page cache may take: the memory of all hosts, or what the job's processes left of
+        its memory limit.
+        """
         if self.limit is None or self.limit.asked_bytes is None:
             return self.memory_bytes
         own_bytes = (self.limit.peak_bytes or 0) - (self.limit.page_cache_bytes or 0)
@@ -456,7 +509,9 @@ class RunRecord(Record, frozen=True):
 
     @property
     def uncertainty_ns(self) -> int:
-        """How far the clocks of two ranks may be apart. Longer than any run where clocks were aligned and no bound is known."""
+        """How far the clocks of two ranks may be apart. Longer than any run where clocks were
+        aligned and no bound is known.
+        """
         known = self.clocks.uncertainty_ns
         if known is not None and known >= 0:
             return known

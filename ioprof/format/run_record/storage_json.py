@@ -7,7 +7,8 @@ class Delivery(Record, frozen=True):
     """What a device, or the servers of a file system, delivered to one host while the job ran."""
 
     device: str
-    """As in files.parquet: the block devices, e.g. `nvme0n1`, or the name of the file system or export."""
+    """As in files.parquet: the block devices, e.g. `nvme0n1`, or the name of the file system or
+    export."""
     host: str
     file_system: str
     mount_point: str
@@ -16,15 +17,18 @@ class Delivery(Record, frozen=True):
     asked_bytes: int
     """Bytes of the job's reads there, page-cache hits included."""
     delivered_bytes: int | None
-    """What came from the device or the servers, readahead and other programs included. Null: see `reason`. Above `asked_bytes`:
-    more was read than the job asked for. Below: the page cache served the rest."""
+    """What came from the device or the servers, readahead and other programs included. Null: see
+    `reason`. Above `asked_bytes`: more was read than the job asked for. Below: the page cache
+    served the rest."""
     is_at_most: bool
     """Whether `delivered_bytes` is an upper bound: requests were counted by classes of size."""
     reason: str | None
 
 
 class Stalls(Record, frozen=True):
-    """I/O pressure of a host (PSI): how long tasks of any program stalled on I/O while the job ran. It mostly omits Lustre."""
+    """I/O pressure of a host (PSI): how long tasks of any program stalled on I/O while the job ran.
+    It mostly omits Lustre.
+    """
 
     host: str
     some_s: float | None
@@ -53,7 +57,9 @@ class SlowRead(Record, frozen=True):
 
 
 class ReceivedFiles(Record, frozen=True):
-    """Files that the job read and that one of its processes had written while it received as much from a socket."""
+    """Files that the job read and that one of its processes had written while it received as much
+    from a socket.
+    """
 
     peer: str
     host: str | None
@@ -65,7 +71,9 @@ class ReceivedFiles(Record, frozen=True):
 
 
 class Storage(Record, frozen=True):
-    """What was read to make batches, and where the bytes came from; all that was read, in a run without batches."""
+    """What was read to make batches, and where the bytes came from; all that was read, in a run
+    without batches.
+    """
 
     accesses: int
     bytes: int
@@ -81,20 +89,22 @@ class Storage(Record, frozen=True):
     """Reads that made no batch: libraries, start-up, checkpoints."""
     other_bytes: int = 0
     thread_accesses: int = 0
-    """Reads by threads of the training process during its steps, of which it is not known whether they made batches; neither in
-    `accesses` nor in `other_accesses`."""
+    """Reads by threads of the training process during its steps, of which it is not known whether
+    they made batches; neither in `accesses` nor in `other_accesses`."""
     thread_bytes: int = 0
     devices: tuple[Delivery, ...] = ()
     """What the job read from, most bytes first; empty for a run that did not record it."""
     stalls: tuple[Stalls, ...] = ()
     """Per host; empty for a run that did not record it."""
     bytes_socket: int = 0
-    """Bytes that all processes of the job received from sockets, apart from messages within the job. Not in `bytes`."""
+    """Bytes that all processes of the job received from sockets, apart from messages within the
+    job. Not in `bytes`."""
     bytes_pipe: int = 0
-    """The same from pipes. What the writing program read from storage, if it is of the job, is in `bytes`."""
+    """The same from pipes. What the writing program read from storage, if it is of the job, is in
+    `bytes`."""
     received: tuple[ReceivedFiles, ...] = ()
     """By peer and process, most bytes first."""
     untimed: int = 0
-    """Of `accesses`, those without a time of their own, which are not in the percentiles: what the page cache had of a call that
-    waited for storage, page faults of which only the end is known, asynchronous reads. Percentiles are null if that is all of
-    them."""
+    """Of `accesses`, those without a time of their own, which are not in the percentiles: what the
+    page cache had of a call that waited for storage, page faults of which only the end is known,
+    asynchronous reads. Percentiles are null if that is all of them."""

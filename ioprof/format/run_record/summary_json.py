@@ -55,7 +55,8 @@ class RunSummary(Record, frozen=True):
     loading_rank: int | None = None
     """The rank that loads the batches of all ranks. Null: each loads its own."""
     parallel: str | None = None
-    """`data`, `pipeline` (the ranks are stages of the model) or `fsdp` (each has a part of the parameters). Null: not known."""
+    """`data`, `pipeline` (the ranks are stages of the model) or `fsdp` (each has a part of the
+    parameters). Null: not known."""
     stages: int | None = None
     """Of a pipeline."""
     microbatches: int | None = None
@@ -65,11 +66,19 @@ class RunSummary(Record, frozen=True):
 
     @classmethod
     def upgrade(cls, value: dict[str, Any]) -> dict[str, Any]:
-        """Versions before 2026-11-22 did not write `job`; only the built-in job reads a dataset with a manifest."""
+        """Versions before 2026-11-22 did not write `job`; only the built-in job reads a dataset
+        with a manifest.
+        """
         if "job" in value:
             return value
         loader = value.get("loader")
-        kind = JobKind.TORCH if loader == "torch DataLoader" else JobKind.BUILT_IN if loader is not None else JobKind.OTHER
+        kind = (
+            JobKind.TORCH
+            if loader == "torch DataLoader"
+            else JobKind.BUILT_IN
+            if loader is not None
+            else JobKind.OTHER
+        )
         return {**value, "job": kind}
 
 
@@ -77,12 +86,14 @@ class CauseDetail(Record, frozen=True):
     """A named part of the time of a cause."""
 
     name: str
-    """What it was: a file or library (`storage`, `page_cache`), a peer of a socket or pipe (`storage`), a rank and that rank's own
-    cause (`straggler`; after `bubble` or `message of` where it waited for a message, in a pipeline or else), a user's span
-    (`host`, `loader`), waiting for kernel launches (`host`), a direction of copies (`h2d`), a step of the loader's work (`loader`),
+    """What it was: a file or library (`storage`, `page_cache`), a peer of a socket or pipe
+    (`storage`), a rank and that rank's own cause (`straggler`; after `bubble` or `message of` where
+    it waited for a message, in a pipeline or else), a user's span (`host`, `loader`), waiting for
+    kernel launches (`host`), a direction of copies (`h2d`), a step of the loader's work (`loader`),
     another cause (`validation`)."""
     seconds: float
-    """Summed over ranks and steps. Parts that ran at the same time in several threads count in each."""
+    """Summed over ranks and steps. Parts that ran at the same time in several threads count in
+    each."""
     share: float
     """`seconds` over the time of all steps, 0 to 1."""
 
@@ -92,9 +103,11 @@ class CauseShare(Record, frozen=True):
 
     cause: str
     seconds: float | None
-    """Time charged to the cause, summed over ranks and steps. Null: could not be measured, see `reason`. Never 0 for "unknown"."""
+    """Time charged to the cause, summed over ranks and steps. Null: could not be measured, see
+    `reason`. Never 0 for "unknown"."""
     share: float | None
-    """`seconds` over the sum of all causes' seconds, 0 to 1; the shares that are not null sum to 1."""
+    """`seconds` over the sum of all causes' seconds, 0 to 1; the shares that are not null sum to
+    1."""
     basis: str
     """One of `ioprof.format.schema.BASES`."""
     reason: str | None = None
@@ -104,8 +117,8 @@ class CauseShare(Record, frozen=True):
     details: tuple[CauseDetail, ...] = ()
     """Named parts of `seconds`, largest first, at most five. Empty: nothing more is known."""
     workers_share: float | None = None
-    """Share of the time in which batches were made, waited for or not, 0 to 1. Null: not a stage of making them, or
-    no work for batches was recorded."""
+    """Share of the time in which batches were made, waited for or not, 0 to 1. Null: not a stage of
+    making them, or no work for batches was recorded."""
     gain: CauseGain | None = None
     """Null: the run cannot be replayed, see `Summary.replay`."""
 
@@ -119,11 +132,13 @@ class Overlap(Record, frozen=True):
     """How much of an activity ran while the accelerator computed."""
 
     total_s: float | None
-    """Time during which at least one such span was open, summed over ranks. Null: none was recorded, see `reason`."""
+    """Time during which at least one such span was open, summed over ranks. Null: none was
+    recorded, see `reason`."""
     hidden_s: float | None
     """The part of it during which the same rank's accelerator computed."""
     hidden_ratio: float | None
-    """`hidden_s` / `total_s`. High: the activity costs nothing. Low: the accelerator was idle meanwhile."""
+    """`hidden_s` / `total_s`. High: the activity costs nothing. Low: the accelerator was idle
+    meanwhile."""
     basis: str
     reason: str | None = None
     reason_code: Reason | None = None
@@ -146,8 +161,8 @@ class Throughput(Record, frozen=True):
     samples_per_s: float | None
     """All samples over the time from the first step's start to the last step's end."""
     steady_samples_per_s: float | None
-    """The same without the warm-up steps (see `Steps.warmup`) and without the last, which waits for all that is queued on the
-    device. Null: too few steps."""
+    """The same without the warm-up steps (see `Steps.warmup`) and without the last, which waits for
+    all that is queued on the device. Null: too few steps."""
     device_samples_per_s: float | None
     """What the devices alone would reach: the emulated device's own rate. Null: not known."""
     basis: str
@@ -188,7 +203,8 @@ class Steps(Record, frozen=True):
     count: int
     """Steps of the rank that completed most."""
     warmup: int
-    """Leading steps of each rank that the steady rate leaves out: start-up of workers and the first fill of their queues."""
+    """Leading steps of each rank that the steady rate leaves out: start-up of workers and the first
+    fill of their queues."""
     mean_s: float | None
     p50_s: float | None
     p95_s: float | None
@@ -196,42 +212,53 @@ class Steps(Record, frozen=True):
     """All causes in the order of `ioprof.format.schema.CAUSES`."""
     per_rank: tuple[RankTime, ...]
     straggler_wait_s: dict[str, dict[str, float]] = field(default_factory=dict, name="behind_peers")
-    """The time of the cause `straggler`, in seconds summed over the ranks that waited: number of the straggler to what made
-    it late, e.g. `{"1": {"decode": 0.8}}`: what it spent more time on than the rank that waited since the two met last, or, where
-    that is not known, what it did meanwhile. High: look at that rank, not at the network. Empty: no rank waited for another."""
+    """The time of the cause `straggler`, in seconds summed over the ranks that waited: number of
+    the straggler to what made it late, e.g. `{"1": {"decode": 0.8}}`: what it spent more time on
+    than the rank that waited since the two met last, or, where that is not known, what it did
+    meanwhile. High: look at that rank, not at the network. Empty: no rank waited for another."""
 
 
 class Demand(Record, frozen=True):
     """What storage must deliver so that the accelerators never wait for it. Null: see `reason`."""
 
     bytes_per_s: float | None
-    """Of the device or the servers: what they delivered per sample in this run, readahead included, if the kernel counted that and
-    most came from there; else what the job asked for (`is_delivered`)."""
+    """Of the device or the servers: what they delivered per sample in this run, readahead included,
+    if the kernel counted that and most came from there; else what the job asked for
+    (`is_delivered`)."""
     reads_per_s: float | None
-    """Those in the same time: see `mean_bytes_per_s`. Null where `bytes_per_s` is not: most bytes were sent by other processes."""
+    """Those in the same time: see `mean_bytes_per_s`. Null where `bytes_per_s` is not: most bytes
+    were sent by other processes."""
     at_samples_per_s: float | None
-    """The rate for which that holds: the devices' own, or the rate reached while computing; see `by_loop`."""
+    """The rate for which that holds: the devices' own, or the rate reached while computing; see
+    `by_loop`."""
     basis: str
     is_delivered: bool = False
     """Whether `bytes_per_s` counts what was delivered, not what was asked for."""
     is_least: bool = False
-    """Whether maps were read, of which what was in memory already is not known: then it is at least so much."""
+    """Whether maps were read, of which what was in memory already is not known: then it is at least
+    so much."""
     num_reads: int | None = None
     """Reads on which it rests. Null: an older summary."""
     got_bytes_per_s: float | None = None
-    """What storage delivered while the steps ran, by the same count. Near `bytes_per_s`: no faster storage is needed."""
+    """What storage delivered while the steps ran, by the same count. Near `bytes_per_s`: no faster
+    storage is needed."""
     num_devices: int | None = None
     """Devices whose demand this is."""
     devices_fed: float | None = None
-    """Such devices that `got_bytes_per_s` would feed: at least so many, as long as the job did not wait for storage."""
+    """Such devices that `got_bytes_per_s` would feed: at least so many, as long as the job did not
+    wait for storage."""
     cores: float | None = None
-    """Cores that make batches at that rate, by the workers' time but for waits for storage. Null: most of it has no name."""
+    """Cores that make batches at that rate, by the workers' time but for waits for storage. Null:
+    most of it has no name."""
     mean_bytes_per_s: float | None = None
-    """The mean, where `bytes_per_s` is what the tenth of the batches needs that takes most. Null: all need about as much."""
+    """The mean, where `bytes_per_s` is what the tenth of the batches needs that takes most. Null:
+    all need about as much."""
     tenths_bytes_per_s: tuple[float, ...] | None = None
-    """What each tenth of the batches needs, in order: readahead by early ones serves later ones. Null: as `mean_bytes_per_s`."""
+    """What each tenth of the batches needs, in order: readahead by early ones serves later ones.
+    Null: as `mean_bytes_per_s`."""
     by_loop: bool = False
-    """Whether a loop, without its waits for batches, takes longer for a step than its device: the rate is then the loop's."""
+    """Whether a loop, without its waits for batches, takes longer for a step than its device: the
+    rate is then the loop's."""
     reason: Reason | None = None
 
 
@@ -242,27 +269,32 @@ class Capture(Record, frozen=True):
     lost: int
     """Spans that found no room."""
     coverage_ratio: float | None
-    """Bytes seen over bytes that the kernel counted for the same processes. Null: see `not_seen`."""
+    """Bytes seen over bytes that the kernel counted for the same processes. Null: see
+    `not_seen`."""
     ns_per_event: float | None
-    """Cost of one span, measured on this machine after the first job that was recorded since it booted."""
+    """Cost of one span, measured on this machine after the first job that was recorded since it
+    booted."""
     overhead_ratio: float | None
-    """Spans × `ns_per_event` + calls that the capture library saw × `ns_per_call`, over the summed time of ranks and workers. A
-    lower bound of what recording cost: what is timed alone stays in the processor's caches, and the observers' own Python is not
-    counted. Null: see `overhead_reason`."""
+    """Spans × `ns_per_event` + calls that the capture library saw × `ns_per_call`, over the summed
+    time of ranks and workers. A lower bound of what recording cost: what is timed alone stays in
+    the processor's caches, and the observers' own Python is not counted. Null: see
+    `overhead_reason`."""
     not_seen: tuple[str, ...]
     """One sentence for each thing that the run did and the recording cannot show."""
     ns_per_call: float | None = None
-    """What the capture library added to one call that reads or opens, measured likewise. Null: it was not loaded, or see
-    `overhead_reason`."""
+    """What the capture library added to one call that reads or opens, measured likewise. Null: it
+    was not loaded, or see `overhead_reason`."""
     overhead_ratio_most: float | None = None
-    """The same with the cost of a single span and call after other work, whose data caches then hold: an upper estimate."""
+    """The same with the cost of a single span and call after other work, whose data caches then
+    hold: an upper estimate."""
     overhead_reason: Reason | None = None
     """Why `overhead_ratio` is null, as a code."""
     native: bool | None = None
-    """Whether spans were written by the native library; without it each costs 20 to 40 times as much."""
+    """Whether spans were written by the native library; without it each costs 20 to 40 times as
+    much."""
     storage_bytes_kernel: int | None = None
-    """Bytes that the kernel fetched from block devices for the processes of the job (`read_bytes` of /proc/PID/io), readahead and
-    metadata included. Null: not counted, as in older recordings."""
+    """Bytes that the kernel fetched from block devices for the processes of the job (`read_bytes`
+    of /proc/PID/io), readahead and metadata included. Null: not counted, as in older recordings."""
     storage_bytes_calls: int | None = None
     """Of those, bytes fetched during read calls, readahead included."""
     storage_bytes_faults: int | None = None
@@ -270,18 +302,23 @@ class Capture(Record, frozen=True):
     storage_bytes_seen: int | None = None
     """The sum of the two: it is known when they were fetched."""
     storage_coverage_ratio: float | None = None
-    """`storage_bytes_seen` over `storage_bytes_kernel`. Low: see `mapped_bytes_untimed`. Null: nothing was fetched, or unknown."""
+    """`storage_bytes_seen` over `storage_bytes_kernel`. Low: see `mapped_bytes_untimed`. Null:
+    nothing was fetched, or unknown."""
     mapped_bytes_untimed: int | None = None
-    """The difference: bytes that came by mapped files, without a recorded fault that says when. A small part is metadata. High:
-    time spent waiting for them counts as loader, host or compute."""
+    """The difference: bytes that came by mapped files, without a recorded fault that says when. A
+    small part is metadata. High: time spent waiting for them counts as loader, host or compute."""
     mapped_bytes_imports: int | None = None
-    """Of `mapped_bytes_untimed`, bytes of shared libraries: they came while modules were imported. Null: not known."""
+    """Of `mapped_bytes_untimed`, bytes of shared libraries: they came while modules were imported.
+    Null: not known."""
     negligible: tuple[str, ...] = ()
-    """Sentences like those in `not_seen`, of reads whose bytes are too few to matter. Reports leave them out."""
+    """Sentences like those in `not_seen`, of reads whose bytes are too few to matter. Reports leave
+    them out."""
 
 
 class CpuEvidence(Record, frozen=True):
-    """Whether ranks and workers got the CPU time that they could use, on the host where they got least. Null: not known."""
+    """Whether ranks and workers got the CPU time that they could use, on the host where they got
+    least. Null: not known.
+    """
 
     host: str | None = None
     limits: tuple[CpuLimit, ...] = ()
@@ -300,15 +337,18 @@ class CpuEvidence(Record, frozen=True):
     throttled_ratio: float | None = None
     """Share of the quota's periods in which it was used up. High: the quota is the bound."""
     rank_run_delay_ratio: float | None = None
-    """Share of the time in which threads of ranks could run that they waited for a core. High: too few cores."""
+    """Share of the time in which threads of ranks could run that they waited for a core. High: too
+    few cores."""
     worker_run_delay_ratio: float | None = None
     rank_waiting_threads: float | None = None
     """Threads of a rank that waited for a core, on average."""
     worker_running_threads: float | None = None
-    """Threads of a worker that ran, on average. Low: it waits most of the time, for anything but a core."""
+    """Threads of a worker that ran, on average. Low: it waits most of the time, for anything but a
+    core."""
     worker_waiting_threads: float | None = None
     runnable_threads: float | None = None
-    """Threads of all ranks and workers that ran or could have run, on average. Above the cores: they compete."""
+    """Threads of all ranks and workers that ran or could have run, on average. Above the cores:
+    they compete."""
     most_runnable_threads: float | None = None
     """The same of the process that had most."""
     most_threads: int | None = None
@@ -327,7 +367,8 @@ class CpuEvidence(Record, frozen=True):
     idle_ratio: float | None = None
     """Share of the host's CPU time that was idle. Near 0: no core is free for more workers."""
     others_ratio: float | None = None
-    """Share of the host's CPU time that programs other than the job took. High: another recording may find idle cores."""
+    """Share of the host's CPU time that programs other than the job took. High: another recording
+    may find idle cores."""
     steal_ratio: float | None = None
     """Share of the host's CPU time that the hypervisor gave to other guests."""
 
@@ -340,17 +381,20 @@ class Clocks(Record, frozen=True):
 
 
 class CodeShare(Record, frozen=True):
-    """A line of Python, and how much of the steps' time it took in one of the causes that no span explains further.
+    """A line of Python, and how much of the steps' time it took in one of the causes that no span
+    explains further.
 
-    From samples of stacks: with n samples of N in the cause, the share is uncertain by about the square root of n over N.
+    From samples of stacks: with n samples of N in the cause, the share is uncertain by about the
+    square root of n over N.
     """
 
     cause: str
-    """`host`: the rank's thread was in no span; `loader` or `transform`: the worker that the rank waited for was there; `start`:
-    the rank's thread before its first step; `workers`: any worker that made a batch, whether a step waited for it or not."""
+    """`host`: the rank's thread was in no span; `loader` or `transform`: the worker that the rank
+    waited for was there; `start`: the rank's thread before its first step; `workers`: any worker
+    that made a batch, whether a step waited for it or not."""
     file: str
-    """Of the innermost frame that is neither the standard library's, nor an installed package's, nor ioprof's; of the innermost
-    frame, where there is no such frame."""
+    """Of the innermost frame that is neither the standard library's, nor an installed package's,
+    nor ioprof's; of the innermost frame, where there is no such frame."""
     line: int
     function: str
     """Its qualified name."""
@@ -358,11 +402,13 @@ class CodeShare(Record, frozen=True):
     seconds: float
     """Time charged to the cause, times the share of its samples; summed over ranks."""
     share: float | None
-    """`seconds` over the time of all steps, 0 to 1. Null for `start` and `workers`, which are no parts of a step."""
+    """`seconds` over the time of all steps, 0 to 1. Null for `start` and `workers`, which are no
+    parts of a step."""
     uncertainty_s: float
     """Standard error of `seconds`."""
     library: str | None = None
-    """The innermost function of a library that the line was calling in most of the samples, as `function (file)`. Null: none."""
+    """The innermost function of a library that the line was calling in most of the samples, as
+    `function (file)`. Null: none."""
     is_own: bool = True
     """Whether the frame is the user's; false: all frames were those of libraries."""
     basis: str = "derived"
@@ -375,8 +421,8 @@ class Summary(Record, frozen=True):
     throughput: Throughput
     steps: Steps
     overlap: dict[str, Overlap]
-    """Keys `h2d`, `storage`, `decode`, `communication`, and `d2h` where copies to the host were recorded, which are in `h2d` in
-    older runs."""
+    """Keys `h2d`, `storage`, `decode`, `communication`, and `d2h` where copies to the host were
+    recorded, which are in `h2d` in older runs."""
     storage: Storage
     demand: Demand
     capture: Capture
@@ -385,13 +431,15 @@ class Summary(Record, frozen=True):
     schema: str = SUMMARY_SCHEMA
     ledger: Ledger = Ledger()
     unexplained_ratio: float | None = None
-    """Of the steps' time, what `host` or `loader` has and no detail or own line names. High: use `ioprof.span`. Null: no step."""
+    """Of the steps' time, what `host` or `loader` has and no detail or own line names. High: use
+    `ioprof.span`. Null: no step."""
     cpu: CpuEvidence | None = None
     """Null: the processes of the job were not sampled."""
     ceilings: Ceilings | None = None
     """Null: the work for batches was not recorded."""
     unexplained: tuple[CodeShare, ...] = ()
-    """Lines of Python that took the time of `host`, `loader` and `transform`, the largest of each first. Empty: none is known."""
+    """Lines of Python that took the time of `host`, `loader` and `transform`, the largest of each
+    first. Empty: none is known."""
     collectives: CollectiveSources | None = None
     findings: Findings = Findings()
     prediction: EpochPrediction | None = None
@@ -399,7 +447,8 @@ class Summary(Record, frozen=True):
     replay: ReplayRecord | None = None
     """Null: no replay was made, as by versions before 2026-11-23."""
     whole_job: WholeJob | None = None
-    """Null: all figures are of the whole job. Else all others are of its last part alone, and what is known of the rest is here."""
+    """Null: all figures are of the whole job. Else all others are of its last part alone, and what
+    is known of the rest is here."""
 
     def to_json(self) -> str:
         """The text of summary.json; the same summary gives the same text."""
@@ -412,8 +461,15 @@ class Summary(Record, frozen=True):
             value = parse(text)
         except (ValueError, RecursionError) as error:
             raise RunError(f"summary.json: cannot be read ({error})") from None
-        if not isinstance(value, dict) or value.get("schema") not in READ_SUMMARY_SCHEMAS or is_too_deep(value):
-            raise RunError(f"summary.json: not a summary that this version of ioprof reads ({', '.join(READ_SUMMARY_SCHEMAS)})")
+        if (
+            not isinstance(value, dict)
+            or value.get("schema") not in READ_SUMMARY_SCHEMAS
+            or is_too_deep(value)
+        ):
+            raise RunError(
+                "summary.json: not a summary that this version of ioprof reads"
+                f" ({', '.join(READ_SUMMARY_SCHEMAS)})"
+            )
         try:
             found = cls.of(of_second_schema(value))
             wrong = str(found.problems[0]) if found.problems else None

@@ -16,15 +16,18 @@ class Residual(Record, frozen=True):
 
 
 class Ceilings(Record, frozen=True):
-    """What the workers can make and what the consumer can take, as seconds per step: means over the steady steps of all ranks."""
+    """What the workers can make and what the consumer can take, as seconds per step: means over the
+    steady steps of all ranks.
+    """
 
     step_s: float
     """What a step took. Near `predicted_s`: the ceilings explain it."""
     supply_s: float
-    """The time that workers fetched for the batches of a step, over their number. High against `consumer_s`: the workers are the
-    bound."""
+    """The time that workers fetched for the batches of a step, over their number. High against
+    `consumer_s`: the workers are the bound."""
     consumer_s: float
-    """The step without its waits for batches, but with its sampler; or the device's compute if that is longer."""
+    """The step without its waits for batches, but with its sampler; or the device's compute if that
+    is longer."""
     workers: int
     """Workers of a rank that fetched; 0: the rank fetches itself."""
     is_serial: bool
@@ -48,7 +51,8 @@ class JobChange(Record, frozen=True, omit_defaults=True):
     """Samples per batch."""
     persistent_workers: bool = False
     pin_memory: bool = False
-    """Of torch's DataLoader: batches are copied to page-locked memory. A replay does not know it."""
+    """Of torch's DataLoader: batches are copied to page-locked memory. A replay does not know
+    it."""
     cache: str | None = None
     """`warm` or `cold` page cache."""
     speeds: dict[str, float | None] = field(default_factory=dict)
@@ -56,55 +60,71 @@ class JobChange(Record, frozen=True, omit_defaults=True):
 
 
 class Advice(Record, frozen=True):
-    """One thing to change: with what it would bring, predicted by a replay of the recorded pipeline, or why that is not known."""
+    """One thing to change: with what it would bring, predicted by a replay of the recorded
+    pipeline, or why that is not known.
+    """
 
     action: str
     predicted_speedup: float | None = None
-    """Steps per second with the change over those without; where the batch size changes, samples. Null: see `no_gain`."""
+    """Steps per second with the change over those without; where the batch size changes, samples.
+    Null: see `no_gain`."""
     error: float | None = None
-    """The largest error, but for one in twenty, of such predictions in runs that were made with the change. Null: not known."""
+    """The largest error, but for one in twenty, of such predictions in runs that were made with the
+    change. Null: not known."""
     low: float | None = None
-    """`predicted_speedup` at least: by the variation of the steps, the replay's error and `error`."""
+    """`predicted_speedup` at least: by the variation of the steps, the replay's error and
+    `error`."""
     high: float | None = None
     """The same at most."""
     is_bound: bool = False
-    """`predicted_speedup` is the most that it can bring: what the job gains if `cause`, or the `part` of it, costs nothing."""
+    """`predicted_speedup` is the most that it can bring: what the job gains if `cause`, or the
+    `part` of it, costs nothing."""
     is_least: bool = False
-    """`predicted_speedup` is of the part of that cost which was seen; there is more, so that it may bring more."""
+    """`predicted_speedup` is of the part of that cost which was seen; there is more, so that it may
+    bring more."""
     cause: str | None = None
     """The cause whose time it makes less."""
     part: float | None = None
-    """The part of `cause` that it can make less, such as that of a line of code, 0 to 1. Null: all of it."""
+    """The part of `cause` that it can make less, such as that of a line of code, 0 to 1. Null: all
+    of it."""
     part_error: float | None = None
-    """How far off `part` may be, by two standard errors of the samples that show it. Null: it is not of samples."""
+    """How far off `part` may be, by two standard errors of the samples that show it. Null: it is
+    not of samples."""
     change: JobChange | None = None
-    """What it changes, if that can be replayed. Null: it makes `cause` cost less by an amount that is not known."""
+    """What it changes, if that can be replayed. Null: it makes `cause` cost less by an amount that
+    is not known."""
     no_gain: NoGain | None = None
-    """Why there is no prediction, as a code. Null with a prediction, and before the run was replayed."""
+    """Why there is no prediction, as a code. Null with a prediction, and before the run was
+    replayed."""
     reason: str | None = None
     """`no_gain` in words."""
     costs: str | None = None
     """What the change itself costs. Null: not known."""
     can_be_proved: bool = False
-    """Whether `ioprof prove RUN --advice N` can make the change, run the job again with it and without it, and measure the gain."""
+    """Whether `ioprof prove RUN --advice N` can make the change, run the job again with it and
+    without it, and measure the gain."""
 
 
 class Verdict(Record, frozen=True):
     """The answer: what the job waited for most, in a word and in a sentence."""
 
     bound_by: str | None
-    """`compute` if the accelerators were idle for less than 10 % of the time; else the greatest cause after it, where all causes of
-    waiting for a batch count as one, which is named for the stage that takes most of the workers' time. Waiting for a straggler
-    counts as what made that rank late (`Steps.straggler_wait_s`), except for `compute`, which stays `straggler`. Null: no step."""
+    """`compute` if the accelerators were idle for less than 10 % of the time; else the greatest
+    cause after it, where all causes of waiting for a batch count as one, which is named for the
+    stage that takes most of the workers' time. Waiting for a straggler counts as what made that
+    rank late (`Steps.straggler_wait_s`), except for `compute`, which stays `straggler`. Null: no
+    step."""
     text: str
     advice: tuple[Advice, ...] = ()
     doubts: tuple[Doubt, ...] = ()
-    """Why it is unsure; the text says so with the numbers. Empty: nothing that was recorded speaks against it."""
+    """Why it is unsure; the text says so with the numbers. Empty: nothing that was recorded speaks
+    against it."""
     first_epoch: str | None = None
-    """The bound of the first epoch, where `bound_by` is that of the later ones alone: `storage`, of which they need none."""
+    """The bound of the first epoch, where `bound_by` is that of the later ones alone: `storage`, of
+    which they need none."""
     cpu_limits: tuple[CpuLimit, ...] = ()
-    """What limits the CPU time (`Summary.cpu`), where that can be why the steps took as long as they did; the text says so first,
-    but for `cores`."""
+    """What limits the CPU time (`Summary.cpu`), where that can be why the steps took as long as
+    they did; the text says so first, but for `cores`."""
     phase: str | None = None
-    """A part of the whole job that took much of its time besides the steps: one of `ioprof.analysis.ledger.PHASES`. The text begins
-    with it."""
+    """A part of the whole job that took much of its time besides the steps: one of
+    `ioprof.analysis.ledger.PHASES`. The text begins with it."""

@@ -34,15 +34,18 @@ class JobMinutes(Record, frozen=True):
 
 
 class WholeJob(Record, frozen=True):
-    """All of a job, of which the run's spans, tables and figures are the last part, the window, alone.
+    """All of a job, of which the run's spans, tables and figures are the last part, the window,
+    alone.
 
-    The sums are of what the job's processes recorded themselves: no page faults, GPU kernels and collectives of NCCL.
+    The sums are of what the job's processes recorded themselves: no page faults, GPU kernels and
+    collectives of NCCL.
     """
 
     keep_s: Number = 0.0
     """How many seconds were to be kept."""
     window_s: Number = 0.0
-    """How long the window is: shorter where the job was. All spans that began in it are in the run."""
+    """How long the window is: shorter where the job was. All spans that began in it are in the
+    run."""
     job_s: Number = 0.0
     """From the first span of the job to the end of the window."""
     spans: Count = 0
@@ -51,7 +54,8 @@ class WholeJob(Record, frozen=True):
     processes_removed: Count = 0
     """Processes that had ended before the window, of which the run has the sums only."""
     steps_left_out: Count = 0
-    """Steps that began in the window with a batch that was begun before it. They are not analysed."""
+    """Steps that began in the window with a batch that was begun before it. They are not
+    analysed."""
     ended: bool = True
     """False: a snapshot of a job that goes on."""
     kinds: tuple[KindSums, ...] = ()
@@ -72,4 +76,6 @@ class WholeJob(Record, frozen=True):
 
     def num_bytes(self, kind: str, source: str | None = None) -> int:
         """Their bytes; of one source, if it is given."""
-        return sum(each.bytes for each in self.kinds if each.kind == kind and source in (None, each.source))
+        return sum(
+            each.bytes for each in self.kinds if each.kind == kind and source in (None, each.source)
+        )

@@ -1,6 +1,8 @@
-"""Parses the events of a Kineto file, also a truncated, corrupt or gzipped one. Events that are not needed are skipped early.
+"""Parses the events of a Kineto file, also a truncated, corrupt or gzipped one. Events that are not
+needed are skipped early.
 
-Events in the usual form are found by a scanner in C (native/scan/kineto.c); it leaves any other event to the parser here.
+Events in the usual form are found by a scanner in C (native/scan/kineto.c); it leaves any other
+event to the parser here.
 """
 
 import json
@@ -21,8 +23,12 @@ from ioprof.format.inflate import BLOCK_BYTES, GZIP, inflate
 from ioprof.ingest.untrusted_values import LATEST_NS, valid_text
 
 _MARK: Final = b'"ph"'
-_BLOCK_BYTES: Final = 2 << 20  # larger blocks do not fit into the CPU caches: 16 MiB took twice the time of 4
-_PIECE_BYTES: Final = 64 << 20  # longer than any event: a file with such a piece is not a Kineto file
+_BLOCK_BYTES: Final = (
+    2 << 20
+)  # larger blocks do not fit into the CPU caches: 16 MiB took twice the time of 4
+_PIECE_BYTES: Final = (
+    64 << 20
+)  # longer than any event: a file with such a piece is not a Kineto file
 _HEADING_CHARS: Final = 1 << 20
 
 _LAUNCHES: Final = ("cuda_runtime", "cuda_driver", "hip_runtime", "Runtime")
@@ -35,8 +41,8 @@ _EVENT: Final = (
     r'\s*"pid"\s*:\s*"?(?<device>-?[0-9]+)"?\s*,\s*"tid"\s*:\s*"?(?<stream>-?[0-9]+)"?\s*,'
     rf'\s*"ts"\s*:\s*"?(?<ts>{_TIME})"?\s*,\s*"dur"\s*:\s*"?(?<dur>{_TIME})"?\s*[,}}]'
 )
-"""An event in the field order of both writers in torch, after its `"ph"`. Any other order is parsed by `json`, which is much
-slower."""
+"""An event in the field order of both writers in torch, after its `"ph"`. Any other order is parsed
+by `json`, which is much slower."""
 _ARGUMENTS: Final = {
     "correlation": r'"correlation"\s*:\s*"?(\d{1,18})\b',
     "bytes": r'"bytes"\s*:\s*"?(\d{1,18})\b',
@@ -45,17 +51,27 @@ _ARGUMENTS: Final = {
     "dtype": r'"dtype"\s*:\s*"([^"\\]+)"',
     "group": r'"Process Group Name"\s*:\s*"([^"\\]+)"',
 }
-_JSON_ARGUMENTS: Final = ("correlation", "bytes", "Collective name", "In msg nelems", "dtype", "Process Group Name")
+_JSON_ARGUMENTS: Final = (
+    "correlation",
+    "bytes",
+    "Collective name",
+    "In msg nelems",
+    "dtype",
+    "Process Group Name",
+)
 _FIELDS: Final = ("cat", "name", "device", "stream", "ts", "dur", *_ARGUMENTS)
 # Made once: a small file is read in less time than it takes to make these for each piece of it.
 _CATEGORY_OF: Final = pl.col("text").str.extract(rf'{_BEGIN}"([^"\\]*)"').alias("cat")
 _IN_OTHER_ORDER: Final = pl.col("cat").is_null() & pl.col("text").str.contains(r'(?s)^.{0,13}"X"')
 _IS_OF_DEVICE: Final = pl.col("cat").is_in(_OF_DEVICE)
 _NAMES_HOST, _NAMES_DEVICE = (
-    pl.col("text").str.contains(rf'"cat"\s*:\s*"(?:{"|".join(names)})"') for names in (_OF_HOST, _OF_DEVICE)
+    pl.col("text").str.contains(rf'"cat"\s*:\s*"(?:{"|".join(names)})"')
+    for names in (_OF_HOST, _OF_DEVICE)
 )
 _FIELDS_OF: Final = pl.col("text").str.extract_groups(_EVENT).alias("event")
-_ARGUMENTS_OF: Final = [pl.col("text").str.extract(pattern).alias(name) for name, pattern in _ARGUMENTS.items()]
+_ARGUMENTS_OF: Final = [
+    pl.col("text").str.extract(pattern).alias(name) for name, pattern in _ARGUMENTS.items()
+]
 _TEXT: Final = {"at": pl.Int64(), **dict.fromkeys(_FIELDS, pl.String())}
 SCHEMA: Final = {
     "at": pl.Int64(),  # number of the event in the file
@@ -72,7 +88,8 @@ SCHEMA: Final = {
     "dtype": pl.Categorical(),
     "group": pl.Categorical(),  # the process group of a collective
 }
-"""Columns of an event. Text is converted to numbers block by block, which reduces its memory to a fifth."""
+"""Columns of an event. Text is converted to numbers block by block, which reduces its memory to a
+fifth."""
 _NONE: Final = np.iinfo(np.int64).min  # of the scanner: no value
 LAUNCH_SCHEMA: Final = {
     "at": pl.Int64(),
@@ -82,7 +99,8 @@ LAUNCH_SCHEMA: Final = {
     "dur": pl.Int64(),
     "correlation": pl.Int64(),
 }
-"""Columns of a call of the runtime or driver; all but `thread`, which other events have as `stream`, as in `SCHEMA`."""
+"""Columns of a call of the runtime or driver; all but `thread`, which other events have as
+`stream`, as in `SCHEMA`."""
 
 
 def pieces(path: Path, damage: Counter[str]) -> Iterator[bytes]:
@@ -93,7 +111,9 @@ def pieces(path: Path, damage: Counter[str]) -> Iterator[bytes]:
             is_gzip = file.read(2) == b"\x1f\x8b"
             file.seek(0)
             whole = iter(lambda: file.read(_BLOCK_BYTES), b"")
-            for block in _gathered(inflate(file, GZIP, min(_BLOCK_BYTES, BLOCK_BYTES))) if is_gzip else whole:
+            for block in (
+                _gathered(inflate(file, GZIP, min(_BLOCK_BYTES, BLOCK_BYTES))) if is_gzip else whole
+            ):
                 rest += block
                 end = rest.rfind(_MARK)
                 if end > 0:
@@ -131,9 +151,13 @@ class Events:
     """The events of one file, collected piece by piece."""
 
     def __init__(self, ranges: Sequence[str] = ()) -> None:
-        """`ranges`: how the names of ranges of the host begin that are read besides what is read anyway."""
+        """`ranges`: how the names of ranges of the host begin that are read besides what is read
+        anyway.
+        """
         names = "|".join(re.escape(name) for name in ranges)
-        self._is_range = pl.col("text").str.contains(rf'"name"\s*:\s*"(?:{names})') if ranges else pl.lit(False)
+        self._is_range = (
+            pl.col("text").str.contains(rf'"name"\s*:\s*"(?:{names})') if ranges else pl.lit(False)
+        )
         seed = int.from_bytes(os.urandom(8), "little")
         self._scanner = _scan.KinetoScanner(seed, _OF_DEVICE, _LAUNCHES, _OF_HOST, ranges)
         self._of_host: list[pl.DataFrame] = []
@@ -150,7 +174,9 @@ class Events:
         if not self._num_pieces:
             before = (piece if first < 0 else piece[:first]).decode("utf-8", "replace")
             self.heading = before[:_HEADING_CHARS]
-            damage["its events are not in the format of Kineto"] += first >= 0 and not before.rstrip().endswith("{")
+            damage["its events are not in the format of Kineto"] += (
+                first >= 0 and not before.rstrip().endswith("{")
+            )
         self._num_pieces += 1
         if first >= 0:
             self._end_last(damage)
@@ -161,12 +187,16 @@ class Events:
             self._take(self._tail, 0, True, damage)
 
     def _take(self, piece: bytes, begin: int, is_whole: bool, damage: Counter[str]) -> int:
-        """Add the events of a piece from the first on, the last only where it is whole; returns where the last begins."""
+        """Add the events of a piece from the first on, the last only where it is whole; returns
+        where the last begins.
+        """
         data, last = self._scanner.scan(piece, begin, is_whole)
         left = np.frombuffer(data, np.int64).reshape(-1, 3)
         texts = [piece[start:end].decode("utf-8", "replace") for start, end in left[:, 1:].tolist()]
         if texts:
-            self._parse(pl.DataFrame({"at": left[:, 0], "text": pl.Series(texts, dtype=pl.String)}), damage)
+            self._parse(
+                pl.DataFrame({"at": left[:, 0], "text": pl.Series(texts, dtype=pl.String)}), damage
+            )
         return last
 
     def finish(self, damage: Counter[str]) -> None:
@@ -175,7 +205,8 @@ class Events:
         self.heading += tail[-_HEADING_CHARS:]
         end = (tail or self.heading).rstrip()
         closed = end.count("}") - end.count("{")
-        # Brackets that must be closed at the end: the last event, if there is one, and the outer object or array.
+        # Brackets that must be closed at the end: the last event, if there is one, and the outer
+        # object or array.
         if closed < (2 if tail else 0) - (1 if tail and end.endswith("]") else 0):
             damage["truncated: its end is missing"] += 1
         elif self._num_pieces and not tail and '"traceEvents"' not in self.heading:
@@ -185,16 +216,29 @@ class Events:
         self._add_scanned(*self._scanner.tables())
 
     def _add_scanned(self, of_device: bytes, launches: bytes, strings: list[bytes]) -> None:
-        texts = pl.Series([each.decode("utf-8", "replace") for each in strings], dtype=pl.Categorical())
-        for data, schema, tables in ((of_device, SCHEMA, self._of_device), (launches, LAUNCH_SCHEMA, self._launches)):
+        texts = pl.Series(
+            [each.decode("utf-8", "replace") for each in strings], dtype=pl.Categorical()
+        )
+        for data, schema, tables in (
+            (of_device, SCHEMA, self._of_device),
+            (launches, LAUNCH_SCHEMA, self._launches),
+        ):
             columns = np.ascontiguousarray(np.frombuffer(data, np.int64).reshape(-1, len(schema)).T)
-            found = pl.DataFrame(dict(zip(schema, columns, strict=True))) if columns.size else pl.DataFrame(schema=schema)
+            found = (
+                pl.DataFrame(dict(zip(schema, columns, strict=True)))
+                if columns.size
+                else pl.DataFrame(schema=schema)
+            )
             if columns.size:
                 values = pl.all().replace(_NONE, None) if (columns == _NONE).any() else pl.all()
                 numbers = found.select(values)
-                tables.append(numbers.with_columns(
-                    texts.gather(numbers[name].cast(pl.UInt32)).alias(name) for name, dtype in schema.items() if dtype != pl.Int64()
-                ))  # fmt: skip
+                tables.append(
+                    numbers.with_columns(
+                        texts.gather(numbers[name].cast(pl.UInt32)).alias(name)
+                        for name, dtype in schema.items()
+                        if dtype != pl.Int64()
+                    )
+                )
 
     def _parse(self, frame: pl.DataFrame, damage: Counter[str]) -> None:
         frame = frame.with_columns(_CATEGORY_OF)
@@ -204,8 +248,12 @@ class Events:
         self._add_ranges(frame.filter(pl.col("cat").is_in(_OF_HOST) & self._is_range), damage)
         found = frame.filter(_IS_OF_DEVICE).select("at", "text", _FIELDS_OF).unnest("event")
         is_launch = pl.col("cat").is_in(_LAUNCHES)
-        self._launches.append(_convert_types(found.filter(is_launch).with_columns(_ARGUMENTS_OF[0]), LAUNCH_SCHEMA))
-        self._of_device.append(_convert_types(found.filter(~is_launch).with_columns(_ARGUMENTS_OF), SCHEMA))
+        self._launches.append(
+            _convert_types(found.filter(is_launch).with_columns(_ARGUMENTS_OF[0]), LAUNCH_SCHEMA)
+        )
+        self._of_device.append(
+            _convert_types(found.filter(~is_launch).with_columns(_ARGUMENTS_OF), SCHEMA)
+        )
         self._add_activities(found.filter(pl.col("cat").is_null()), damage)
 
     def _parse_slowly(self, events: pl.DataFrame, damage: Counter[str]) -> None:
@@ -226,7 +274,9 @@ class Events:
 
     @property
     def ranges(self) -> pl.DataFrame:
-        """Ranges of the host that were asked for; columns of `SCHEMA`, where `device` and `stream` are process and thread."""
+        """Ranges of the host that were asked for; columns of `SCHEMA`, where `device` and `stream`
+        are process and thread.
+        """
         return pl.concat([pl.DataFrame(schema=SCHEMA), *self._of_host]).sort("at")
 
     @property
@@ -261,7 +311,11 @@ def _parse_by_json(events: pl.DataFrame, damage: Counter[str]) -> pl.DataFrame:
 
 
 def _field(value: Any) -> str | None:
-    return valid_text(str(value)) if isinstance(value, str | int) and not isinstance(value, bool) else None
+    return (
+        valid_text(str(value))
+        if isinstance(value, str | int) and not isinstance(value, bool)
+        else None
+    )
 
 
 def _convert_types(events: pl.DataFrame, schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
@@ -277,13 +331,20 @@ def _nanoseconds(name: str) -> pl.Expr:
     """Convert microseconds as text to nanoseconds exactly; a double lacks the precision."""
     parts = pl.col(name).str.split_exact(".", 1)
     whole = parts.struct.field("field_0").cast(pl.Int64, strict=False)
-    thousandths = parts.struct.field("field_1").fill_null("").str.slice(0, 3).str.pad_end(3, "0").cast(pl.Int64, strict=False)
+    thousandths = (
+        parts.struct.field("field_1")
+        .fill_null("")
+        .str.slice(0, 3)
+        .str.pad_end(3, "0")
+        .cast(pl.Int64, strict=False)
+    )
     possible = whole.is_between(0, LATEST_NS // 1000) & ~pl.col(name).str.starts_with("-")
     return pl.when(possible).then(whole * 1000 + thousandths)
 
 
 _CONVERTED: Final = {
-    name: (_whole(name) if dtype == pl.Int64() else pl.col(name).cast(dtype)).alias(name) for name, dtype in SCHEMA.items()
+    name: (_whole(name) if dtype == pl.Int64() else pl.col(name).cast(dtype)).alias(name)
+    for name, dtype in SCHEMA.items()
 } | {
     "ts": _nanoseconds("ts").alias("ts"),
     "dur": _nanoseconds("dur").alias("dur"),

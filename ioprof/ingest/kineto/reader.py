@@ -21,23 +21,31 @@ from ioprof.ingest.kineto.window import FILE, Window, add_heading, add_meta, add
 
 
 def read_windows(folder: Path) -> list[Window]:
-    """Every window in a spool folder, by host, process and number. Raises `CaptureError` if there is no such folder."""
+    """Every window in a spool folder, by host, process and number. Raises `CaptureError` if there
+    is no such folder.
+    """
     if not folder.is_dir():
-        raise CaptureError(f"{folder}: no such spool folder; it is made by: ioprof record -- COMMAND")
+        raise CaptureError(
+            f"{folder}: no such spool folder; it is made by: ioprof record -- COMMAND"
+        )
     traces = {
         path.name.removesuffix(".tmp").removesuffix(".gz").removesuffix(".json"): path
         for path in sorted(folder.glob("kineto-*"))
         if FILE.fullmatch(path.name)
     }
-    metas = {path.name.removesuffix(".meta.json"): path for path in folder.glob("kineto-*.meta.json")}
+    metas = {
+        path.name.removesuffix(".meta.json"): path for path in folder.glob("kineto-*.meta.json")
+    }
     stems = sorted(traces.keys() | metas.keys())
-    windows = [read_window(traces.get(stem, folder / f"{stem}.json"), metas.get(stem)) for stem in stems]
+    windows = [
+        read_window(traces.get(stem, folder / f"{stem}.json"), metas.get(stem)) for stem in stems
+    ]
     return sorted(windows, key=lambda window: (window.host, window.pid or 0, window.number or 0))
 
 
 def read_window(path: Path, meta: Path | None = None, anchor: Anchor | None = None) -> Window:
-    """Read one file. `meta` is its `.meta.json`. Without one, `anchor` is a wall clock reading of its host, to convert its
-    times.
+    """Read one file. `meta` is its `.meta.json`. Without one, `anchor` is a wall clock reading of
+    its host, to convert its times.
     """
     window = Window(path, anchors=[anchor] if anchor else [])
     add_name(window)
@@ -49,7 +57,9 @@ def read_window(path: Path, meta: Path | None = None, anchor: Anchor | None = No
     events.finish(window.damage)
     add_heading(window, events.heading)
     if window.clock_moved_ns:
-        window.damage[f"the wall clock was set by {window.clock_moved_ns / 1e9:+.6f} s during this window"] += 1
+        window.damage[
+            f"the wall clock was set by {window.clock_moved_ns / 1e9:+.6f} s during this window"
+        ] += 1
     add_spans(events, window)
     return window
 
@@ -58,7 +68,9 @@ def add_spans(events: Events, window: Window) -> None:
     """Add what the device did, and when threads of the host waited for it."""
     wall, waits = wall_spans(events, window), wall_waits(events, window)
     if window.anchors:
-        window.spans = pl.concat([spans_of(wall, window), wait_spans(waits, window)]).sort("start_ns", maintain_order=True)
+        window.spans = pl.concat([spans_of(wall, window), wait_spans(waits, window)]).sort(
+            "start_ns", maintain_order=True
+        )
     elif len(wall) or len(waits):
         window.damage["no wall clock reading to convert its times with"] += 1
 
@@ -76,13 +88,16 @@ class ForeignTrace:
 
     window: Window
     ranges: pl.DataFrame
-    """What the script's process did: `name`, `start_ns`, `end_ns`, `pid`, `tid`; steps of the profiler and waits of DataLoaders."""
+    """What the script's process did: `name`, `start_ns`, `end_ns`, `pid`, `tid`; steps of the
+    profiler and waits of DataLoaders."""
     world_size: int | None
     """Ranks of the job, if the file says so."""
 
 
 def read_foreign(path: Path) -> ForeignTrace:
-    """Read a file that another program recorded. Its steps are those of `torch.profiler`'s `step()`."""
+    """Read a file that another program recorded. Its steps are those of `torch.profiler`'s
+    `step()`.
+    """
     window = Window(path, anchors=[Anchor(0, 0, 0)])
     events = Events((STEP_RANGE, WAIT_RANGE))
     for piece in pieces(path, window.damage):
@@ -94,10 +109,15 @@ def read_foreign(path: Path) -> ForeignTrace:
         window.base_ns = _NO_BASE_NS
     start_ns = pl.col("ts") + (window.base_ns or 0)
     ranges = found.select(
-        pl.col("name").cast(pl.String), pl.col("device").alias("pid"), pl.col("stream").alias("tid"),
-        start_ns=start_ns, end_ns=start_ns + pl.col("dur"),
-    ).sort("start_ns")  # fmt: skip
-    steps = ranges.with_columns(step=pl.col("name").str.extract(rf"^{STEP_RANGE}(\d{{1,15}})$").cast(pl.Int64)).drop_nulls("step")
+        pl.col("name").cast(pl.String),
+        pl.col("device").alias("pid"),
+        pl.col("stream").alias("tid"),
+        start_ns=start_ns,
+        end_ns=start_ns + pl.col("dur"),
+    ).sort("start_ns")
+    steps = ranges.with_columns(
+        step=pl.col("name").str.extract(rf"^{STEP_RANGE}(\d{{1,15}})$").cast(pl.Int64)
+    ).drop_nulls("step")
     if len(steps):
         window.pid, window.loop_tid = steps["pid"][0], steps["tid"][0]
         ends = list(zip(steps["step"].to_list(), steps["end_ns"].to_list(), strict=True))
@@ -115,8 +135,9 @@ def _last(events: pl.DataFrame) -> int:
 def add_windows(trace: Trace, spool: Path) -> Trace:
     """Add the GPU windows of the same spool folder to the trace, on the clock of the trace.
 
-    Adds `CaptureRecord.gpu`: `windows` (see `Window.facts`) with times of the trace, and `notes`, why windows are missing.
-    The rank of a window is that of its process in `RunRecord.processes`, if the process is there.
+    Adds `CaptureRecord.gpu`: `windows` (see `Window.facts`) with times of the trace, and `notes`,
+    why windows are missing. The rank of a window is that of its process in `RunRecord.processes`,
+    if the process is there.
     """
     windows, notes = read_windows(spool), list(_notes(spool))
     if not windows and not notes:
@@ -124,12 +145,20 @@ def add_windows(trace: Trace, spool: Path) -> Trace:
     run = trace.run
     ranks = {(process.host, process.pid): process.rank for process in run.processes}
     aligned = [
-        window.aligned(_shift_ns(run.clocks, window), ranks.get((window.host, window.pid), window.rank)) for window in windows
+        window.aligned(
+            _shift_ns(run.clocks, window), ranks.get((window.host, window.pid), window.rank)
+        )
+        for window in windows
     ]
     gpu = GpuCapture(windows=tuple(window.facts() for window in aligned), notes=tuple(notes))
-    damaged = (*run.capture.damaged, *(entry for window in aligned for entry in window.damage_facts()))
+    damaged = (
+        *run.capture.damaged,
+        *(entry for window in aligned for entry in window.damage_facts()),
+    )
     spans = pl.concat([trace.spans, *(each.spans for each in aligned)])
-    return replace(trace, run=run.replace(capture=run.capture.replace(gpu=gpu, damaged=damaged)), spans=spans)
+    return replace(
+        trace, run=run.replace(capture=run.capture.replace(gpu=gpu, damaged=damaged)), spans=spans
+    )
 
 
 def _shift_ns(clocks: ClockRecord, window: Window) -> int:

@@ -1,5 +1,6 @@
-"""What the rest of a perf file needs of the part that was dropped (`appended_files.py`): processes with their mappings, what was
-counted, faults that began readahead not long before, and records that belong to faults which had not ended.
+"""What the rest of a perf file needs of the part that was dropped (`appended_files.py`): processes
+with their mappings, what was counted, faults that began readahead not long before, and records that
+belong to faults which had not ended.
 """
 
 from collections import Counter, deque
@@ -21,7 +22,9 @@ _Place = Annotated[int, msgspec.Meta(ge=-3, lt=1 << 62)]
 
 
 class _Process(msgspec.Struct, array_like=True):
-    """One process; `mappings` is a place in `FaultState.mappings`, null where nothing more can happen in it."""
+    """One process; `mappings` is a place in `FaultState.mappings`, null where nothing more can
+    happen in it.
+    """
 
     pid: _Number
     first_ns: _Number
@@ -54,7 +57,12 @@ class FaultCounts(msgspec.Struct):
 
     def plus(self, other: "FaultCounts") -> "FaultCounts":
         """The sums of both."""
-        return FaultCounts(*(min(_MOST, getattr(self, name) + getattr(other, name)) for name in self.__struct_fields__))
+        return FaultCounts(
+            *(
+                min(_MOST, getattr(self, name) + getattr(other, name))
+                for name in self.__struct_fields__
+            )
+        )
 
 
 class _Begun(msgspec.Struct, array_like=True):
@@ -68,7 +76,9 @@ class FaultState(msgspec.Struct):
 
     counts: FaultCounts = msgspec.field(default_factory=FaultCounts)
     paths: list[str] = msgspec.field(default_factory=list)
-    mappings: list[list[tuple[_Number, _Number, _Number, _Place]]] = msgspec.field(default_factory=list)
+    mappings: list[list[tuple[_Number, _Number, _Number, _Place]]] = msgspec.field(
+        default_factory=list
+    )
     processes: list[_Process] = msgspec.field(default_factory=list)
     begun: list[_Begun] = msgspec.field(default_factory=list)
     damage: dict[str, _Number] = msgspec.field(default_factory=dict)
@@ -76,13 +86,21 @@ class FaultState(msgspec.Struct):
     """As the recorder wrote them."""
 
     def known_processes(self) -> tuple[list[Process], set[int]]:
-        """The processes in the order of their first records, and which of these may have more records, by place."""
+        """The processes in the order of their first records, and which of these may have more
+        records, by place.
+        """
         tables = [Mappings(list(each)) for each in self.mappings]
         found, current = [], set[int]()
         for place, each in enumerate(self.processes):
             process = Process(each.pid, each.first_ns, each.parent_pid, each.name.encode("latin-1"))
-            process.executable = None if each.executable is None else each.executable.encode("latin-1")
-            process.last_ns, process.faults, process.threads = each.last_ns, each.faults, each.threads
+            process.executable = (
+                None if each.executable is None else each.executable.encode("latin-1")
+            )
+            process.last_ns, process.faults, process.threads = (
+                each.last_ns,
+                each.faults,
+                each.threads,
+            )
             process.was_executed, process.captured = each.was_executed, each.captured
             if each.mappings is not None:
                 process.mappings = tables[each.mappings].fork()
@@ -104,7 +122,11 @@ def read_state(data: bytes, damage: Counter[str]) -> FaultState:
         return FaultState()
     try:
         found = msgspec.json.decode(data, type=FaultState)
-        texts = [*found.paths, *(each.name for each in found.processes), *(each.executable or "" for each in found.processes)]
+        texts = [
+            *found.paths,
+            *(each.name for each in found.processes),
+            *(each.executable or "" for each in found.processes),
+        ]
         for text in texts:
             text.encode("latin-1")
         known, tables = len(found.paths), len(found.mappings)
@@ -128,8 +150,14 @@ def make_state(
     records: bytes,
     last_ns: int,
 ) -> bytes:
-    """The state after the record at `last_ns`. Each process stands with whether it has its process id now."""
-    state = FaultState(counts=counts, damage={what: count for what, count in damage.items() if count}, records=records)
+    """The state after the record at `last_ns`. Each process stands with whether it has its process
+    id now.
+    """
+    state = FaultState(
+        counts=counts,
+        damage={what: count for what, count in damage.items() if count},
+        records=records,
+    )
     numbers: dict[int, int] = {}
     places: dict[int, int] = {}
 
@@ -143,11 +171,19 @@ def make_state(
         ranges = process.mappings.ranges
         if id(ranges) not in places:
             places[id(ranges)] = len(state.mappings)
-            rows = [(first, end, offset, number(file)) for first, end, offset, file in ranges if max(end, offset) < 1 << 62]
+            rows = [
+                (first, end, offset, number(file))
+                for first, end, offset, file in ranges
+                if max(end, offset) < 1 << 62
+            ]
             state.mappings.append(rows)
         return places[id(ranges)]
 
-    lasting = [(each, now) for each, now in processes if now and (each.threads or last_ns - each.last_ns < ENDED_NS)]
+    lasting = [
+        (each, now)
+        for each, now in processes
+        if now and (each.threads or last_ns - each.last_ns < ENDED_NS)
+    ]
     kept = {id(each) for each, _ in lasting}
     unseen = [each for each, _ in processes if id(each) not in kept and not each.captured]
     kept |= {id(each) for each in unseen[-MOST_ENDED:]}
@@ -156,9 +192,13 @@ def make_state(
         executable = None if each.executable is None else each.executable.decode("latin-1")
         facts = (each.pid, each.first_ns, each.parent_pid, each.name.decode("latin-1"), executable)
         counted = (each.last_ns, each.faults, each.threads, each.was_executed, each.captured)
-        state.processes.append(_Process(*facts, *counted, mappings_of(each) if id(each) in current else None))
+        state.processes.append(
+            _Process(*facts, *counted, mappings_of(each) if id(each) in current else None)
+        )
     for file, recent in begun.items():
         state.begun += [
-            _Begun(number(file), since, max(0, place)) for since, place in recent if last_ns - since < ENDED_NS and place <= _MOST
+            _Begun(number(file), since, max(0, place))
+            for since, place in recent
+            if last_ns - since < ENDED_NS and place <= _MOST
         ]
     return msgspec.json.encode(state)

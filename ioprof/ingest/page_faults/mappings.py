@@ -1,7 +1,8 @@
-"""Finds the file that was mapped at the address of a fault, by replaying mmap, fork, execve and exit from perf records.
+"""Finds the file that was mapped at the address of a fault, by replaying mmap, fork, execve and
+exit from perf records.
 
-The kernel records every new mapping, but no munmap and no mremap: a later mapping replaces the ranges that it covers, and ranges
-moved by mremap are not found.
+The kernel records every new mapping, but no munmap and no mremap: a later mapping replaces the
+ranges that it covers, and ranges moved by mremap are not found.
 """
 
 import re
@@ -25,7 +26,9 @@ NAMELESS: Final = -3
 """Instead of a file: a file whose path the kernel could not determine."""
 
 _Array = npt.NDArray[Any]
-_Range = tuple[int, int, int, int]  # first address, end address, offset of the first address in the file, file
+_Range = tuple[
+    int, int, int, int
+]  # first address, end address, offset of the first address in the file, file
 
 _MMAP: Final = struct.Struct("<IIQQQ")  # pid, tid, addr, len, pgoff
 _FORK: Final = struct.Struct("<IIII")  # pid, ppid, tid, ptid
@@ -40,7 +43,9 @@ _UNKNOWN: Final = (b"//toolong", b"//enomem")
 
 
 class Mappings:
-    """The address ranges of one process and the files mapped there. A fork shares the table until one process changes it."""
+    """The address ranges of one process and the files mapped there. A fork shares the table until
+    one process changes it.
+    """
 
     def __init__(self, ranges: list[_Range] | None = None) -> None:
         self._ranges = [] if ranges is None else ranges  # sorted, without overlap
@@ -65,14 +70,22 @@ class Mappings:
         high = bisect_left(ranges, (end,))
         covered = ranges[low:high]
         left = [(start, first, at, what) for start, _, at, what in covered[:1] if start < first]
-        right = [(end, stop, at + end - start, what) for start, stop, at, what in covered[-1:] if stop > end]
+        right = [
+            (end, stop, at + end - start, what)
+            for start, stop, at, what in covered[-1:]
+            if stop > end
+        ]
         ranges[low:high] = [*left, (first, end, offset, file), *right]
         self._ranges, self._is_shared, self._columns = ranges, False, None
 
     def find(self, addresses: _Array) -> tuple[_Array, _Array]:
-        """The file at each address (or `ANONYMOUS`, `UNMAPPED`, `NAMELESS`) and the offset in it."""
+        """The file at each address (or `ANONYMOUS`, `UNMAPPED`, `NAMELESS`) and the offset in
+        it.
+        """
         if len(addresses) <= _FEW:
-            rows = np.array([self._find_one(address) for address in addresses.tolist()], np.int64).reshape(-1, 2)
+            rows = np.array(
+                [self._find_one(address) for address in addresses.tolist()], np.int64
+            ).reshape(-1, 2)
             return rows[:, 0], rows[:, 1]
         if self._columns is None:
             before: _Range = (-1, -1, 0, UNMAPPED)  # so that every address has a range before it
@@ -80,7 +93,9 @@ class Mappings:
         columns = self._columns
         found = columns[np.maximum(np.searchsorted(columns[:, 0], addresses, side="right") - 1, 0)]
         inside = addresses < found[:, 1]
-        return np.where(inside, found[:, 3], UNMAPPED), np.where(inside, addresses - found[:, 0] + found[:, 2], -1)
+        return np.where(inside, found[:, 3], UNMAPPED), np.where(
+            inside, addresses - found[:, 0] + found[:, 2], -1
+        )
 
     def _find_one(self, address: int) -> tuple[int, int]:
         place = bisect_right(self._ranges, (address, _LATEST_ADDRESS)) - 1
@@ -112,32 +127,43 @@ class Process:
     was_executed: bool = False
     """Whether it called execve."""
     captured: bool = False
-    """Whether the capture library is mapped into it, by itself or by the process that it was forked from."""
+    """Whether the capture library is mapped into it, by itself or by the process that it was forked
+    from."""
     mappings: Mappings = field(default_factory=Mappings)
 
     @property
     def left_at_exec(self) -> bool:
-        """Whether its records ended at its last execve: a program that runs always maps something."""
+        """Whether its records ended at its last execve: a program that runs always maps
+        something.
+        """
         return self.was_executed and self.executable is None and self.threads == 0
 
 
 class Replay:
     """Finds for each of `samples` (in the order of time) the mapping at its address.
 
-    After `run`, `files` holds an index into `paths` or one of the constants above, `offsets` the offset in the file (-1: none), and
-    `processes` all processes.
+    After `run`, `files` holds an index into `paths` or one of the constants above, `offsets` the
+    offset in the file (-1: none), and `processes` all processes.
     """
 
     def __init__(
-        self, samples: Records, paths: Sequence[bytes] = (), processes: Sequence[Process] = (), current: Collection[int] = ()
+        self,
+        samples: Records,
+        paths: Sequence[bytes] = (),
+        processes: Sequence[Process] = (),
+        current: Collection[int] = (),
     ) -> None:
-        """`paths` and `processes` are known from before, of which those at the places `current` may have more records."""
+        """`paths` and `processes` are known from before, of which those at the places `current` may
+        have more records.
+        """
         self.files = np.full(len(samples), UNMAPPED, np.int64)
         self.offsets = np.full(len(samples), -1, np.int64)
         self.paths: list[bytes] = list(paths)
         self.processes: list[Process] = list(processes)
         self._numbers: dict[bytes, int] = {path: place for place, path in enumerate(self.paths)}
-        self._current: dict[int, Process] = {self.processes[place].pid: self.processes[place] for place in sorted(current)}
+        self._current: dict[int, Process] = {
+            self.processes[place].pid: self.processes[place] for place in sorted(current)
+        }
         self._order = np.lexsort((samples.times, samples.pids))
         self._times = samples.times[self._order]
         self._is_major = samples.types == SAMPLE
@@ -158,7 +184,9 @@ class Replay:
             EXIT: self._handle_exit,
         }
         relevant = records.take(np.isin(records.types, [*handlers, COMM]))
-        rows = zip(relevant.types.tolist(), relevant.miscs.tolist(), relevant.times.tolist(), strict=True)
+        rows = zip(
+            relevant.types.tolist(), relevant.miscs.tolist(), relevant.times.tolist(), strict=True
+        )
         for index, (kind, misc, time_ns) in enumerate(rows):
             body = relevant.body(index)
             if kind == COMM:
@@ -183,14 +211,22 @@ class Replay:
         return process
 
     def _look_up(self, process: Process, until_ns: int | None) -> None:
-        """Find the files of the faults of a process until a time, at which its mappings change; None: of all remaining ones."""
+        """Find the files of the faults of a process until a time, at which its mappings change;
+        None: of all remaining ones.
+        """
         first, end = self._waiting.get(process.pid, (0, 0))
         if first == end:
             return
-        last = end if until_ns is None else int(first + np.searchsorted(self._times[first:end], until_ns))
+        last = (
+            end
+            if until_ns is None
+            else int(first + np.searchsorted(self._times[first:end], until_ns))
+        )
         if last > first:
             places = self._order[first:last]
-            self.files[places], self.offsets[places] = process.mappings.find(self._addresses[first:last])
+            self.files[places], self.offsets[places] = process.mappings.find(
+                self._addresses[first:last]
+            )
             process.faults += int(np.count_nonzero(self._is_major[places]))
             process.last_ns = max(process.last_ns, int(self._times[last - 1]))
             self._waiting[process.pid] = (last, end)

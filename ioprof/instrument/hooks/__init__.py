@@ -1,9 +1,11 @@
-"""Hooks into the libraries of a job: they observe data loaders, decoders, optimizers and collectives, and change nothing.
-One of them, `made_loaders`, changes arguments of a loader in a job whose environment asks for it, which `ioprof prove` alone does.
+"""Hooks into the libraries of a job: they observe data loaders, decoders, optimizers and
+collectives, and change nothing. One of them, `made_loaders`, changes arguments of a loader in a job
+whose environment asks for it, which `ioprof prove` alone does.
 
-Each module here knows one library and has `observe(module, state)`. `WATCHED` says which modules of libraries it observes, right
-after they were executed; one that the job never imports is never imported here. Whatever an `observe` raises is recorded as a fact:
-the job goes on without that hook.
+Each module here knows one library and has `observe(module, state)`. `WATCHED` says which modules of
+libraries it observes, right after they were executed; one that the job never imports is never
+imported here. Whatever an `observe` raises is recorded as a fact: the job goes on without that
+hook.
 """
 
 import sys
@@ -21,130 +23,130 @@ if TYPE_CHECKING:
 WATCHED: Final = {
     "multiprocessing.util": "forks",
     "threading": "thread_names",
-    "torch.utils.data.dataloader": "consumer",
-    "torch.utils.data._utils.worker": "worker",
-    "torch.utils.data._utils.fetch": "fetcher",
-    "torch.utils.data._utils.pin_memory": "pinning",
-    "torch.nn.modules.module": "modules",
-    "torch.optim.optimizer": "training",
-    "torch.autograd": "training",
-    "torch._dynamo.callback": "compilations",
-    "torch.serialization": "checkpoints decoders",
-    "torch.distributed.checkpoint.state_dict_saver": "checkpoints",
-    "torch.distributed.checkpoint.state_dict_loader": "checkpoints",
-    "safetensors.torch": "checkpoints decoders",
-    "torch.distributed.distributed_c10d": "collectives messages",
-    "torch.nn.parallel.distributed": "gradients",
-    "torch.distributed.pipelining.schedules": "pipelining",
-    "torch.distributed.fsdp._fully_shard._fsdp_state": "sharding",
-    "torchvision.transforms.transforms": "transforms",
-    "torchvision.transforms.v2._container": "transforms",
-    "albumentations.core.composition": "transforms",
-    "PIL.Image": "transforms",
-    "PIL.ImageFile": "pillow",
-    "cv2": "opencv",
-    "torchvision.io.image": "decoders",
-    "nvidia.dali.plugin.pytorch": "dali",
-    "nvidia.dali.pipeline": "dali",
-    "nvidia.dali.experimental.dynamic._ops": "dali_dynamic",
-    "nvidia.dali.experimental.dynamic._invocation": "dali_dynamic",
-    "nvidia.dali.experimental.dynamic._capture": "dali_dynamic",
-    "torchdata.stateful_dataloader.stateful_dataloader": "stateful_loader",
-    "torchdata.stateful_dataloader.worker": "stateful_loader",
-    "spdl.pipeline._pipeline": "spdl",
-    "spdl.pipeline._iter_utils._common": "spdl",
-    "spdl.pipeline._iter_utils._subprocess": "spdl",
-    "concurrent.futures._base": "futures",
-    "concurrent.futures.thread": "futures",
-    "concurrent.futures.process": "process_executors",
-    "loky.process_executor": "process_executors",
-    "joblib.externals.loky.process_executor": "process_executors",
-    "joblib.parallel": "joblib_parallel",
-    "queue": "queues",
-    "multiprocessing.pool": "process_pools",
-    "webdataset.shardlists": "webdataset_shards",
-    "webdataset.filters": "webdataset_pipelines",
-    "webdataset.tariterators": "webdataset_pipelines",
-    "webdataset.autodecode": "webdataset_pipelines",
-    "datasets.formatting.formatting": "hf_datasets",
-    "datasets.formatting.torch_formatter": "hf_datasets",
-    "datasets.formatting.np_formatter": "hf_datasets",
-    "datasets.formatting.polars_formatter": "hf_datasets",
-    "datasets.formatting.jax_formatter": "hf_datasets",
-    "datasets.iterable_dataset": "hf_datasets",
-    "lightning.pytorch.loops.fetchers": "lightning_loops",
-    "lightning.pytorch.loops.evaluation_loop": "lightning_loops",
-    "pytorch_lightning.loops.fetchers": "lightning_loops",
-    "pytorch_lightning.loops.evaluation_loop": "lightning_loops",
-    "accelerate.data_loader": "accelerate_loaders",
-    "ray.data._internal.block_batching.iter_batches": "ray_data",
-    "ray.data._internal.execution.operators.map_transformer": "ray_data",
-    "litdata.streaming.dataset": "litdata_streaming",
-    "litdata.streaming.item_loader": "litdata_streaming",
-    "streaming.base.dataset": "mosaicml_streaming",
-    "streaming.base.format.mds.reader": "mosaicml_streaming",
-    "tfrecord.reader": "tfrecord_reader",
-    "tfrecord.torch.dataset": "tfrecord_reader",
-    "torchvision.transforms.v2._transform": "transforms",
-    "zlib": "decoders",
-    "torchvision.io.video": "decoders",
-    "torchvision.io.video_reader": "decoders",
-    "torchcodec.decoders._video_decoder": "decoders",
-    "torchcodec.decoders._audio_decoder": "decoders",
-    "simplejpeg": "decoders",
-    "turbojpeg": "decoders",
-    "imageio.v2": "decoders",
-    "imageio.v3": "decoders",
-    "imageio.core.legacy_plugin_wrapper": "decoders",
-    "imageio.core.format": "decoders",
-    "soundfile": "decoders",
-    "numpy.lib._npyio_impl": "decoders",
-    "numpy.lib.npyio": "decoders",
-    "h5py._hl.dataset": "decoders",
-    "zarr.core": "decoders",
-    "zarr.core.array": "decoders",
-    "pyarrow.parquet.core": "decoders",
-    "pyarrow.feather": "decoders",
-    "pyarrow.orc": "decoders",
-    "pyarrow.csv": "decoders",
-    "pyarrow.json": "decoders",
-    "pyarrow.lib": "decoders",
-    "pyarrow._dataset": "decoders",
-    "pandas.io.parquet": "decoders",
-    "pandas.io.feather_format": "decoders",
-    "pandas.io.orc": "decoders",
-    "pandas.io.parsers.readers": "decoders",
-    "pandas.io.json._json": "decoders",
-    "pandas.io.pickle": "decoders",
-    "pandas.io.pytables": "decoders",
-    "polars.io.parquet.functions": "decoders",
-    "polars.io.csv.functions": "decoders",
-    "polars.io.ipc.functions": "decoders",
-    "polars.io.json.read": "decoders",
-    "polars.io.ndjson": "decoders",
-    "tokenizers": "decoders",
-    "transformers.tokenization_utils_base": "decoders",
-    "safetensors": "decoders",
-    "safetensors.numpy": "decoders",
-    "gzip": "decoders",
-    "bz2": "decoders",
-    "lzma": "decoders",
-    "_compression": "decoders",
-    "compression._common._streams": "decoders",
-    "compression.zstd": "decoders",
-    "zstandard": "decoders",
-    "lz4.frame": "decoders",
-    "lz4.block": "decoders",
-    "av.container.input": "decoders",
-    "av.audio.frame": "decoders",
-    "av.audio.stream": "decoders",
-    "av.video.reformatter": "decoders",
-    "av.video.frame": "decoders",
-    "av.video.stream": "decoders",
-    "av.codec.context": "decoders",
-    "av.packet": "decoders",
-    "imageio.plugins.pyav": "decoders",
-    "imageio.plugins.pillow": "decoders",
+    "torch.utils.data.dataloader": "pytorch.consumer",
+    "torch.utils.data._utils.worker": "pytorch.worker",
+    "torch.utils.data._utils.fetch": "pytorch.fetcher",
+    "torch.utils.data._utils.pin_memory": "pytorch.pinning",
+    "torch.nn.modules.module": "pytorch.modules",
+    "torch.optim.optimizer": "pytorch.training",
+    "torch.autograd": "pytorch.training",
+    "torch._dynamo.callback": "pytorch.compilations",
+    "torch.serialization": "pytorch.checkpoints libraries.decoders",
+    "torch.distributed.checkpoint.state_dict_saver": "pytorch.checkpoints",
+    "torch.distributed.checkpoint.state_dict_loader": "pytorch.checkpoints",
+    "safetensors.torch": "pytorch.checkpoints libraries.decoders",
+    "torch.distributed.distributed_c10d": "pytorch.collectives pytorch.messages",
+    "torch.nn.parallel.distributed": "pytorch.gradients",
+    "torch.distributed.pipelining.schedules": "pytorch.pipelining",
+    "torch.distributed.fsdp._fully_shard._fsdp_state": "pytorch.sharding",
+    "torchvision.transforms.transforms": "libraries.transforms",
+    "torchvision.transforms.v2._container": "libraries.transforms",
+    "albumentations.core.composition": "libraries.transforms",
+    "PIL.Image": "libraries.transforms",
+    "PIL.ImageFile": "libraries.pillow",
+    "cv2": "libraries.opencv",
+    "torchvision.io.image": "libraries.decoders",
+    "nvidia.dali.plugin.pytorch": "libraries.dali",
+    "nvidia.dali.pipeline": "libraries.dali",
+    "nvidia.dali.experimental.dynamic._ops": "libraries.dali_dynamic",
+    "nvidia.dali.experimental.dynamic._invocation": "libraries.dali_dynamic",
+    "nvidia.dali.experimental.dynamic._capture": "libraries.dali_dynamic",
+    "torchdata.stateful_dataloader.stateful_dataloader": "libraries.stateful_loader",
+    "torchdata.stateful_dataloader.worker": "libraries.stateful_loader",
+    "spdl.pipeline._pipeline": "libraries.spdl",
+    "spdl.pipeline._iter_utils._common": "libraries.spdl",
+    "spdl.pipeline._iter_utils._subprocess": "libraries.spdl",
+    "concurrent.futures._base": "libraries.futures",
+    "concurrent.futures.thread": "libraries.futures",
+    "concurrent.futures.process": "libraries.process_executors",
+    "loky.process_executor": "libraries.process_executors",
+    "joblib.externals.loky.process_executor": "libraries.process_executors",
+    "joblib.parallel": "libraries.joblib_parallel",
+    "queue": "libraries.queues",
+    "multiprocessing.pool": "libraries.process_pools",
+    "webdataset.shardlists": "libraries.webdataset_shards",
+    "webdataset.filters": "libraries.webdataset_pipelines",
+    "webdataset.tariterators": "libraries.webdataset_pipelines",
+    "webdataset.autodecode": "libraries.webdataset_pipelines",
+    "datasets.formatting.formatting": "libraries.hf_datasets",
+    "datasets.formatting.torch_formatter": "libraries.hf_datasets",
+    "datasets.formatting.np_formatter": "libraries.hf_datasets",
+    "datasets.formatting.polars_formatter": "libraries.hf_datasets",
+    "datasets.formatting.jax_formatter": "libraries.hf_datasets",
+    "datasets.iterable_dataset": "libraries.hf_datasets",
+    "lightning.pytorch.loops.fetchers": "libraries.lightning_loops",
+    "lightning.pytorch.loops.evaluation_loop": "libraries.lightning_loops",
+    "pytorch_lightning.loops.fetchers": "libraries.lightning_loops",
+    "pytorch_lightning.loops.evaluation_loop": "libraries.lightning_loops",
+    "accelerate.data_loader": "libraries.accelerate_loaders",
+    "ray.data._internal.block_batching.iter_batches": "libraries.ray_data",
+    "ray.data._internal.execution.operators.map_transformer": "libraries.ray_data",
+    "litdata.streaming.dataset": "libraries.litdata_streaming",
+    "litdata.streaming.item_loader": "libraries.litdata_streaming",
+    "streaming.base.dataset": "libraries.mosaicml_streaming",
+    "streaming.base.format.mds.reader": "libraries.mosaicml_streaming",
+    "tfrecord.reader": "libraries.tfrecord_reader",
+    "tfrecord.torch.dataset": "libraries.tfrecord_reader",
+    "torchvision.transforms.v2._transform": "libraries.transforms",
+    "zlib": "libraries.decoders",
+    "torchvision.io.video": "libraries.decoders",
+    "torchvision.io.video_reader": "libraries.decoders",
+    "torchcodec.decoders._video_decoder": "libraries.decoders",
+    "torchcodec.decoders._audio_decoder": "libraries.decoders",
+    "simplejpeg": "libraries.decoders",
+    "turbojpeg": "libraries.decoders",
+    "imageio.v2": "libraries.decoders",
+    "imageio.v3": "libraries.decoders",
+    "imageio.core.legacy_plugin_wrapper": "libraries.decoders",
+    "imageio.core.format": "libraries.decoders",
+    "soundfile": "libraries.decoders",
+    "numpy.lib._npyio_impl": "libraries.decoders",
+    "numpy.lib.npyio": "libraries.decoders",
+    "h5py._hl.dataset": "libraries.decoders",
+    "zarr.core": "libraries.decoders",
+    "zarr.core.array": "libraries.decoders",
+    "pyarrow.parquet.core": "libraries.decoders",
+    "pyarrow.feather": "libraries.decoders",
+    "pyarrow.orc": "libraries.decoders",
+    "pyarrow.csv": "libraries.decoders",
+    "pyarrow.json": "libraries.decoders",
+    "pyarrow.lib": "libraries.decoders",
+    "pyarrow._dataset": "libraries.decoders",
+    "pandas.io.parquet": "libraries.decoders",
+    "pandas.io.feather_format": "libraries.decoders",
+    "pandas.io.orc": "libraries.decoders",
+    "pandas.io.parsers.readers": "libraries.decoders",
+    "pandas.io.json._json": "libraries.decoders",
+    "pandas.io.pickle": "libraries.decoders",
+    "pandas.io.pytables": "libraries.decoders",
+    "polars.io.parquet.functions": "libraries.decoders",
+    "polars.io.csv.functions": "libraries.decoders",
+    "polars.io.ipc.functions": "libraries.decoders",
+    "polars.io.json.read": "libraries.decoders",
+    "polars.io.ndjson": "libraries.decoders",
+    "tokenizers": "libraries.decoders",
+    "transformers.tokenization_utils_base": "libraries.decoders",
+    "safetensors": "libraries.decoders",
+    "safetensors.numpy": "libraries.decoders",
+    "gzip": "libraries.decoders",
+    "bz2": "libraries.decoders",
+    "lzma": "libraries.decoders",
+    "_compression": "libraries.decoders",
+    "compression._common._streams": "libraries.decoders",
+    "compression.zstd": "libraries.decoders",
+    "zstandard": "libraries.decoders",
+    "lz4.frame": "libraries.decoders",
+    "lz4.block": "libraries.decoders",
+    "av.container.input": "libraries.decoders",
+    "av.audio.frame": "libraries.decoders",
+    "av.audio.stream": "libraries.decoders",
+    "av.video.reformatter": "libraries.decoders",
+    "av.video.frame": "libraries.decoders",
+    "av.video.stream": "libraries.decoders",
+    "av.codec.context": "libraries.decoders",
+    "av.packet": "libraries.decoders",
+    "imageio.plugins.pyav": "libraries.decoders",
+    "imageio.plugins.pillow": "libraries.decoders",
 }
 """Modules of libraries, and the module here that observes each; two are separated by a blank."""
 
@@ -153,8 +155,9 @@ _PILLOW_PLUGIN: Final = "ImagePlugin"
 _state: "HookState | None" = None
 _watch: Watch | None = None
 _own_modules: dict[str, ModuleType] = {}
-"""What of ioprof was loaded when it started. A program may remove modules that it does not expect from `sys.modules` before it runs
-the user's code, as PEX does; the observers would then fail in the job when they import a further module."""
+"""What of ioprof was loaded when it started. A program may remove modules that it does not expect
+from `sys.modules` before it runs the user's code, as PEX does; the observers would then fail in the
+job when they import a further module."""
 
 
 def installed() -> "HookState | None":
@@ -163,10 +166,11 @@ def installed() -> "HookState | None":
 
 
 def install(spool: Path, window: str | None, environment: Mapping[str, str]) -> "HookState":
-    """Record this process into `spool`, and observe all watched modules: those that are loaded now, the others when they are.
+    """Record this process into `spool`, and observe all watched modules: those that are loaded now,
+    the others when they are.
 
-    `window` says when its GPU is recorded, None as by default, see `gpu`; `environment` is the process's. Costs the job one look-up
-    per import. Raises `CaptureError`.
+    `window` says when its GPU is recorded, None as by default, see `gpu`; `environment` is the
+    process's. Costs the job one look-up per import. Raises `CaptureError`.
     """
     from ioprof.instrument.hooks.state import HookState
 
@@ -180,9 +184,15 @@ def install(spool: Path, window: str | None, environment: Mapping[str, str]) -> 
         for name in [name for name in list(sys.modules) if _is_watched(name)]:
             module = sys.modules.get(name)
             # One that is just being executed lacks what its end would define, and is left alone.
-            if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
+            if module is not None and not getattr(
+                getattr(module, "__spec__", None), "_initializing", False
+            ):
                 _observe(module)
-        _own_modules.update((name, module) for name, module in list(sys.modules.items()) if name.partition(".")[0] == "ioprof")
+        _own_modules.update(
+            (name, module)
+            for name, module in list(sys.modules.items())
+            if name.partition(".")[0] == "ioprof"
+        )
     return _state
 
 
@@ -206,7 +216,7 @@ def _observe(module: ModuleType) -> None:
     assert _state is not None
     if "ioprof" not in sys.modules:
         sys.modules.update(_own_modules)
-    for name in WATCHED.get(module.__name__, "pillow").split():
+    for name in WATCHED.get(module.__name__, "libraries.pillow").split():
         try:
             import_module(f"ioprof.instrument.hooks.{name}").observe(module, _state)
         except Exception as error:

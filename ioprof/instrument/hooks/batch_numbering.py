@@ -1,10 +1,13 @@
-"""Numbers for batches: one for each, over all loaders and epochs of a process, known to the consumer and to the worker alike.
+"""Numbers for batches: one for each, over all loaders and epochs of a process, known to the
+consumer and to the worker alike.
 
-torch numbers the tasks of a loader from 0 in every epoch; the worker gets that number with each task, and nothing else may be
-added to the messages between the two. So the consumer takes numbers in blocks, and writes to a file of the spool which block
-belongs to which tasks, before it sends the first of them: a worker that has a task finds its block there. The file is
-`batches-<host>-<pid of the consumer>`. An entry identifies the loader by the inode of the pipe on which its workers send batches,
-which is inherited by fork, spawn and forkserver alike, and the epoch by a count, which the worker derives from torch's messages.
+torch numbers the tasks of a loader from 0 in every epoch; the worker gets that number with each
+task, and nothing else may be added to the messages between the two. So the consumer takes numbers
+in blocks, and writes to a file of the spool which block belongs to which tasks, before it sends the
+first of them: a worker that has a task finds its block there. The file is
+`batches-<host>-<pid of the consumer>`. An entry identifies the loader by the inode of the pipe on
+which its workers send batches, which is inherited by fork, spawn and forkserver alike, and the
+epoch by a count, which the worker derives from torch's messages.
 """
 
 import os
@@ -19,10 +22,11 @@ from ioprof.instrument.appending import append
 from ioprof.instrument.host import host
 
 if TYPE_CHECKING:
-    from ioprof.instrument.hooks.pytorch.made_loaders import LoaderUse
+    from ioprof.instrument.hooks.loader_use import LoaderUse
 
 BLOCK: Final = 1024
-"""Numbers that a loader takes at once. What it did not use is given back if no other loader has taken the next block meanwhile."""
+"""Numbers that a loader takes at once. What it did not use is given back if no other loader has
+taken the next block meanwhile."""
 
 _MOST_ENTRIES: Final = 4096
 _ENTRY: Final = struct.Struct("<Q4q")
@@ -78,7 +82,9 @@ class Series:
 
     @property
     def next_number(self) -> int:
-        """One more than the number of the newest task, of this epoch or the one before; but nothing below the newest block."""
+        """One more than the number of the newest task, of this epoch or the one before; but nothing
+        below the newest block.
+        """
         if not self._blocks:
             return self._before
         first, number = self._blocks[-1]
@@ -98,7 +104,9 @@ class Series:
             self._allotment.give_back(self)
 
     def reach(self, spool: Path, rank: int) -> None:
-        """Take numbers for all tasks that may be sent; to be called before they are, where `sent` is more than the limit."""
+        """Take numbers for all tasks that may be sent; to be called before they are, where `sent`
+        is more than the limit.
+        """
         while self.limit < self.sent:
             number = self._allotment.take(self)
             self._blocks.append((self.limit, number))
@@ -153,19 +161,25 @@ class PublishedNumbers:
         """The number of a task that has arrived; -1 where the file has no entry for it."""
         if not self._blocks or task >= self._blocks[-1][0] + BLOCK:
             self._read()
-            self._blocks += [(first, number) for epoch, first, number in self._later if epoch == self._epoch]
+            self._blocks += [
+                (first, number) for epoch, first, number in self._later if epoch == self._epoch
+            ]
             self._later = [entry for entry in self._later if entry[0] > self._epoch]
         return _number(self._blocks, task)
 
     def number_of_job(self, epoch: int, task: int) -> int:
-        """The number of a task where epochs overlap, by what was read; -1: it is not among that, see `look`."""
+        """The number of a task where epochs overlap, by what was read; -1: it is not among that,
+        see `look`.
+        """
         for of, first, number in reversed(self._later):
             if of == epoch and first <= task < first + BLOCK:
                 return number + task - first
         return -1
 
     def look(self) -> None:
-        """Read what was published since; of epochs that overlap only the newest entries are kept."""
+        """Read what was published since; of epochs that overlap only the newest entries are
+        kept.
+        """
         self._read()
         del self._later[:-_MOST_ENTRIES]
 

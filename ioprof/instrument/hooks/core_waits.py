@@ -1,13 +1,16 @@
-"""How long the thread of a training on the CPU could have run but had no core, outside of its waits and computations.
+"""How long the thread of a training on the CPU could have run but had no core, outside of its waits
+and computations.
 
-A loop whose workers keep all cores busy loses some milliseconds at a time by that, in whatever it is just doing. Where that is a
-computation, the lost time is a part of the computation; in Python between two of them it would be time without a name.
+A loop whose workers keep all cores busy loses some milliseconds at a time by that, in whatever it
+is just doing. Where that is a computation, the lost time is a part of the computation; in Python
+between two of them it would be time without a name.
 
-Where the thread did not wait by itself meanwhile (voluntary context switches, man 2 getrusage), it had no core for the wall time
-less its CPU time; where it did, this is not known, and nothing is said. The counters are read where such a time begins and, if it
-lasted for `LEAST_NS`, where it ends. What was lost becomes a `user` span named `schema.CORE_WAIT`: how long it was is measured,
-when exactly is not known. A reading takes 0.6 us (one measurement), so of the times at one place in a step one in `PERIOD_NS` at
-most is observed.
+Where the thread did not wait by itself meanwhile (voluntary context switches, man 2 getrusage), it
+had no core for the wall time less its CPU time; where it did, this is not known, and nothing is
+said. The counters are read where such a time begins and, if it lasted for `LEAST_NS`, where it
+ends. What was lost becomes a `user` span named `schema.CORE_WAIT`: how long it was is measured,
+when exactly is not known. A reading takes 0.6 us (one measurement), so of the times at one place in
+a step one in `PERIOD_NS` at most is observed.
 """
 
 from resource import RUSAGE_THREAD, getrusage
@@ -59,7 +62,9 @@ class CoreWaits:
                 emit("user", now_ns - lost_ns, now_ns, CORE_WAIT)
 
     def begin_wait(self) -> None:
-        """A wait for a batch begins. Without a computation on the CPU since the last one, a device may have computed meanwhile."""
+        """A wait for a batch begins. Without a computation on the CPU since the last one, a device
+        may have computed meanwhile.
+        """
         if self._place == AFTER_WAIT:
             self._begin_ns = 0
         elif self._begin_ns:

@@ -1,8 +1,9 @@
-"""Observes Python's garbage collector: `gc` spans of collections that took long, named for the generation, or, if the program asked
-for the collection itself, for the line that did.
+"""Observes Python's garbage collector: `gc` spans of collections that took long, named for the
+generation, or, if the program asked for the collection itself, for the line that did.
 
-A collection stops all threads of its process. Those below `SHORTEST_NS`, of which there may be thousands per second, are summed:
-the series `process.gc_short_time` and `process.gc_short_collections`, which are written when the recording of the process ends.
+A collection stops all threads of its process. Those below `SHORTEST_NS`, of which there may be
+thousands per second, are summed: the series `process.gc_short_time` and
+`process.gc_short_collections`, which are written when the recording of the process ends.
 """
 
 import gc
@@ -54,8 +55,9 @@ class GarbageCollections:
         """Write the sums of short collections to a sample file of this process."""
         if not self._num_short:
             return
-        # `ioprof.instrument.samplers.file` specifies the format. It is not imported here: an import that makes dataclasses executes
-        # text, after which CPython forgets that the job was ended by Ctrl-C (`unhandled_keyboard_interrupt` in pythonrun.c).
+        # `ioprof.instrument.samplers.file` specifies the format. It is not imported here: an import
+        # that makes dataclasses executes text, after which CPython forgets that the job was ended
+        # by Ctrl-C (`unhandled_keyboard_interrupt` in pythonrun.c).
         with suppress(OSError, ImportError):
             self._append_sums(spool)
         self.forget()
@@ -69,7 +71,10 @@ class GarbageCollections:
             lines.append({"series": number, "name": name, "unit": unit, "pid": pid})
         lines.append([self._since_ns, 0, [0, 0.0, 1, 0.0], []])
         lines.append([monotonic_ns(), 0, [0, self._short_ns / 1e9, 1, float(self._num_short)], []])
-        append(spool / f"counters-{host()}-{pid}.jsonl", "".join(json.dumps(line) + "\n" for line in lines).encode())
+        append(
+            spool / f"counters-{host()}-{pid}.jsonl",
+            "".join(json.dumps(line) + "\n" for line in lines).encode(),
+        )
 
     def _observe_collect(self, original: Function) -> Function:
         def collect(*args: Any, **kwargs: Any) -> Any:
@@ -99,5 +104,9 @@ class GarbageCollections:
             self._short_ns += end_ns - begin_ns
             self._num_short += 1
         else:
-            name = COLLECTED_AT + self._asked_at if self._asked_at else _NAMES[min(info.get("generation", 0), 2)]
+            name = (
+                COLLECTED_AT + self._asked_at
+                if self._asked_at
+                else _NAMES[min(info.get("generation", 0), 2)]
+            )
             emit("gc", begin_ns, end_ns, name)

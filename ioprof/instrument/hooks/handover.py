@@ -1,60 +1,20 @@
-"""Batches that threads of the training process make, and hand over to its loop: as results of futures, or through queues.
+"""Batches that threads of the training process make, and hand over to its loop: as results of
+futures, or through queues.
 
-A thread is a worker of the loop if the loop has taken something that it made. Until then what it made is held back, and nothing
-is said of it: most thread pools and queues have nothing to do with training. What the loop takes gets a number. The `fetch` span
-is the maker's, which emits it with its next one, or at once when it is known to be a worker.
+A thread is a worker of the loop if the loop has taken something that it made. Until then what it
+made is held back, and nothing is said of it: most thread pools and queues have nothing to do with
+training. What the loop takes gets a number. The `fetch` span is the maker's, which emits it with
+its next one, or at once when it is known to be a worker.
 """
 
-import threading
 from typing import Any, Final
 
+from ioprof.instrument.hooks.products import Maker, Product
 from ioprof.instrument.hooks.state import HookState, ThreadState
 from ioprof.instrument.span import emit
 
 SHORTEST_WAIT_NS: Final = 100_000
 """A shorter wait of the loop is not recorded."""
-MAX_HELD: Final = 64
-"""What a thread may have made that nobody has taken yet."""
-
-
-class Product:
-    """Something that a thread made, and that the loop may take."""
-
-    __slots__ = ("end_ns", "maker", "number", "start_ns")
-
-    def __init__(self, maker: "Maker", start_ns: int, number: int) -> None:
-        self.maker, self.number = maker, number
-        self.start_ns, self.end_ns = start_ns, 0
-
-
-class Maker:
-    """What a thread makes for others."""
-
-    __slots__ = ("begin_ns", "feeds_loop", "held")
-
-    def __init__(self) -> None:
-        self.feeds_loop = False
-        """The loop has taken something that it made."""
-        self.begin_ns = 0
-        """When it put or took an item last; what it puts next was begun then. 0: not known."""
-        self.held: list[Product] = []
-        """What it made before that was known."""
-
-    def begin(self, start_ns: int, state: HookState) -> Product:
-        """It begins to make something."""
-        number = -1
-        if self.feeds_loop:
-            number = take_number(state)
-        return Product(self, start_ns, number)
-
-    def end(self, product: Product, end_ns: int) -> None:
-        """It has made it; emit what is known to be for the loop."""
-        product.end_ns = end_ns
-        if self.held:
-            waiting = [other for other in self.held if not _emit_if_taken(other)]
-            self.held = waiting[-MAX_HELD + 1 :]
-        if not _emit_if_taken(product):
-            self.held.append(product)
 
 
 def maker_of(thread: ThreadState) -> Maker:
@@ -66,7 +26,13 @@ def maker_of(thread: ThreadState) -> Maker:
 
 def may_make(state: HookState, thread: ThreadState) -> bool:
     """Whether this thread may be one that makes batches for a loop in the same process."""
-    return state.is_on and not state.is_deferred and not thread.trains and not thread.fetching and state.identity.role != "worker"
+    return (
+        state.is_on
+        and not state.is_deferred
+        and not thread.trains
+        and not thread.fetching
+        and state.identity.role != "worker"
+    )
 
 
 def is_loop(state: HookState, thread: ThreadState) -> bool:
@@ -76,34 +42,51 @@ def is_loop(state: HookState, thread: ThreadState) -> bool:
     return thread.trains and state.steps.begun and state.is_on and not thread.fetching
 
 
-def take_number(state: HookState) -> int:
-    """A number for a batch that a thread makes."""
-    with _LOCK:
-        return state.thread_batches.take(state.spool, state.identity.rank)
-
-
-def take(state: HookState, thread: ThreadState, product: Product | None, start_ns: int, end_ns: int, name: str) -> None:
-    """The loop has taken a product, or something of an unknown maker, for which it has waited since `start_ns`."""
+def take(
+    state: HookState,
+    thread: ThreadState,
+    product: Product | None,
+    start_ns: int,
+    end_ns: int,
+    name: str,
+) -> None:
+    """The loop has taken a product, or something of an unknown maker, for which it has waited since
+    `start_ns`.
+    """
     number = -1
     if product is not None:
         if product.number < 0:
-            product.number = take_number(state)
+            product.number = state.take_number()
         product.maker.feeds_loop = True
         number = thread.taken = product.number
     take_numbered(state, thread, number, start_ns, end_ns, name)
 
 
 def take_numbered(
-    state: HookState, thread: ThreadState, number: int, start_ns: int, end_ns: int, name: str, step: int = -1
-) -> None:  # fmt: skip
-    """The loop has taken what has this number (-1: it is not known), for which it has waited since `start_ns`.
+    state: HookState,
+    thread: ThreadState,
+    number: int,
+    start_ns: int,
+    end_ns: int,
+    name: str,
+    step: int = -1,
+) -> None:
+    """The loop has taken what has this number (-1: it is not known), for which it has waited since
+    `start_ns`.
 
     `step`: it did so in that step, which has ended since; -1: just now.
     """
     if thread.waiting:
         return
     if end_ns - start_ns >= SHORTEST_WAIT_NS:
-        emit("wait", start_ns, end_ns, name, batch=number, step=state.steps.known_number if step < 0 else step)
+        emit(
+            "wait",
+            start_ns,
+            end_ns,
+            name,
+            batch=number,
+            step=state.steps.known_number if step < 0 else step,
+        )
         if step < 0:
             thread.loop.add_gap(start_ns, end_ns)
     if number >= 0 and step < 0:
@@ -121,12 +104,4 @@ def mark(thing: Any, product: Product) -> None:
     vars(thing)[_PRODUCT] = product
 
 
-def _emit_if_taken(product: Product) -> bool:
-    if product.number < 0:
-        return False
-    emit("fetch", product.start_ns, product.end_ns, batch=product.number)
-    return True
-
-
 _PRODUCT: Final = "_ioprof_product"
-_LOCK: Final = threading.Lock()

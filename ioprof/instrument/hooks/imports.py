@@ -1,4 +1,6 @@
-"""Observes a library from the moment that the job imports it, and times imports. It never imports a library itself."""
+"""Observes a library from the moment that the job imports it, and times imports. It never imports a
+library itself.
+"""
 
 import sys
 import threading
@@ -30,12 +32,12 @@ class _PerThread(threading.local):
 class Watch:
     """A finder in front of all others: it returns what they find.
 
-    It calls `observe` with a watched module right after it was executed, and `imported` with name, start and end (CLOCK_MONOTONIC
-    ns) of each outermost import that took 10 ms or more, and the bytes that the process fetched from storage meanwhile
-    (-1: not known).
+    It calls `observe` with a watched module right after it was executed, and `imported` with name,
+    start and end (CLOCK_MONOTONIC ns) of each outermost import that took 10 ms or more, and the
+    bytes that the process fetched from storage meanwhile (-1: not known).
 
-    The module keeps its loader and the loader's type: only `exec_module` of the one object that loads this module is replaced,
-    until it has run.
+    The module keeps its loader and the loader's type: only `exec_module` of the one object that
+    loads this module is replaced, until it has run.
     """
 
     def __init__(
@@ -49,7 +51,9 @@ class Watch:
         self._imported = imported
         self._per_thread = _PerThread()
 
-    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         """What the other finders find. `importlib` calls this for every import."""
         is_watched = self._is_watched(name)
         if not is_watched and self._per_thread.depth:
@@ -67,7 +71,9 @@ class Watch:
 
     def _follow(self, spec: ModuleSpec, is_watched: bool) -> None:
         loader: Any = spec.loader
-        if getattr(loader, "name", None) != spec.name or "exec_module" in getattr(loader, "__dict__", {"exec_module": None}):
+        if getattr(loader, "name", None) != spec.name or "exec_module" in getattr(
+            loader, "__dict__", {"exec_module": None}
+        ):
             return  # a loader that serves other modules too: this one is not observed
 
         def exec_module(module: ModuleType) -> None:
@@ -81,7 +87,11 @@ class Watch:
             finally:
                 thread.depth -= 1
                 end_ns = monotonic_ns()
-                if not thread.depth and end_ns - start_ns >= _SHOWN_NS and not module.__name__.startswith("ioprof."):
+                if (
+                    not thread.depth
+                    and end_ns - start_ns >= _SHOWN_NS
+                    and not module.__name__.startswith("ioprof.")
+                ):
                     fetched = _fetched_bytes() - before if before >= 0 else -1
                     self._imported(module.__name__, start_ns, end_ns, fetched)
             if is_watched:

@@ -1,4 +1,6 @@
-"""What the hooks of data libraries share: the name of the library in reports, and what of its version could not be observed."""
+"""What the hooks of data libraries share: the name of the library in reports, and what of its
+version could not be observed.
+"""
 
 import functools
 import sys
@@ -24,35 +26,53 @@ class Library:
         return str(getattr(sys.modules.get(self.package), "__version__", "of unknown version"))
 
     def use(self, state: HookState) -> None:
-        """The job uses the library: reports name it. Called for every sample or batch, and does nothing after the first call."""
+        """The job uses the library: reports name it. Called for every sample or batch, and does
+        nothing after the first call.
+        """
         if self.name not in state.used_libraries:
             state.used_libraries.add(self.name)
             state.record_fact(library=f"{self.name} {self.version}")
 
     def wrap(self, state: HookState, owner: Any, name: str, observer: Observer) -> bool:
-        """Replace the function `name` that `owner`, a module or a class, holds itself. Where there is none, this version of the
-        library is not one that ioprof knows: it is left alone, and reports say so.
+        """Replace the function `name` that `owner`, a module or a class, holds itself. Where there
+        is none, this version of the library is not one that ioprof knows: it is left alone, and
+        reports say so.
         """
         if not callable(vars(owner).get(name)):
-            place = owner.__name__ if isinstance(owner, type(sys)) else f"{owner.__module__}.{owner.__qualname__}"
-            state.record_fact(unobserved=f"{self.name} {self.version}: {place}.{name}", why="this version has no such function")
+            place = (
+                owner.__name__
+                if isinstance(owner, type(sys))
+                else f"{owner.__module__}.{owner.__qualname__}"
+            )
+            state.record_fact(
+                unobserved=f"{self.name} {self.version}: {place}.{name}",
+                why="this version has no such function",
+            )
             return False
         state.patches.wrap(owner, name, observer)
         return True
 
 
 def observe_items(dataset: Any, base: type, state: HookState) -> None:
-    """Observe the `__getitem__` of the user's subclass of a library's dataset: what it does to a sample is a transform."""
+    """Observe the `__getitem__` of the user's subclass of a library's dataset: what it does to a
+    sample is a transform.
+    """
     for cls in type(dataset).__mro__:
         if cls is base:
             return
         if "__getitem__" in vars(cls):
-            state.patches.wrap(cls, "__getitem__", lambda original: transforming(original, cls.__name__))  # noqa: B023
+            state.patches.wrap(
+                cls,
+                "__getitem__",
+                lambda original: transforming(original, cls.__name__),  # noqa: B023
+            )
             return
 
 
 def observe_dataset(library: Library, base: type, state: HookState) -> None:
-    """Observe the `__iter__` of a library's dataset class: the job uses the library, and the user's subclass is observed."""
+    """Observe the `__iter__` of a library's dataset class: the job uses the library, and the user's
+    subclass is observed.
+    """
 
     def observer(original: Function) -> Function:
         def iterate(self: Any) -> Any:
@@ -67,7 +87,9 @@ def observe_dataset(library: Library, base: type, state: HookState) -> None:
 
 
 def interrupting(original: Function) -> Function:
-    """An observer of a function in which a thread waits for others: that is no part of a transform."""
+    """An observer of a function in which a thread waits for others: that is no part of a
+    transform.
+    """
 
     @functools.wraps(original)
     def wait(*args: Any, **kwargs: Any) -> Any:

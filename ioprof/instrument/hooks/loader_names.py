@@ -1,4 +1,6 @@
-"""Names of loaders, by which a report tells them apart: the class of the dataset, and a number where there are several of it."""
+"""Names of loaders, by which a report tells them apart: the class of the dataset, and a number
+where there are several of it.
+"""
 
 import weakref
 from typing import Any, Final
@@ -14,7 +16,9 @@ class LoaderNames:
         self._holders: dict[str, weakref.ref[Any] | int] = {}
 
     def name_of(self, dataset: Any) -> str:
-        """The name of a dataset: `Images`, and `Images #2` for another object of that class while the first exists."""
+        """The name of a dataset: `Images`, and `Images #2` for another object of that class while
+        the first exists.
+        """
         cls, inner = type(dataset), None
         if cls.__module__ == _VIEWS:
             inner = vars(dataset).get("dataset")

@@ -1,7 +1,9 @@
-"""By what the loaders of a job are told apart, in this run and in another: the lines of code that made each, and its number.
+"""By what the loaders of a job are told apart, in this run and in another: the lines of code that
+made each, and its number.
 
-Names, lines and order are the same in every run of a program. A path is a digest of the lines of all functions through which a
-loader was made; a loop makes several loaders by the same path, which are numbered in each process.
+Names, lines and order are the same in every run of a program. A path is a digest of the lines of
+all functions through which a loader was made; a loop makes several loaders by the same path, which
+are numbered in each process.
 """
 
 import os
@@ -12,14 +14,16 @@ from types import FrameType
 from typing import Any, Final, NamedTuple
 
 MADE: Final = "_ioprof_made"
-"""Attribute of a loader: its `Made` as plain values, since a loader may be pickled for a process without ioprof."""
+"""Attribute of a loader: its `Made` as plain values, since a loader may be pickled for a process
+without ioprof."""
 _PATH_BYTES: Final = 8
 _CO_VARARGS: Final = 0x4
 """`inspect.CO_VARARGS`: every process of a job loads this module, and need not load that one."""
 _CO_OPTIMIZED: Final = 0x1
 """`inspect.CO_OPTIMIZED`: a function, whose variables are in no dict."""
 _REFERENCES: Final = 3
-"""To a copy that nobody else has: the frame's, a variable, and the argument of `sys.getrefcount`."""
+"""To a copy that nobody else has: the frame's, a variable, and the argument of
+`sys.getrefcount`."""
 _STANDARD_LIBRARY: Final = os.path.dirname(os.__file__) + os.sep
 _PACKAGES: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
@@ -59,7 +63,9 @@ def made(loader: Any) -> Made | None:
 
 
 def path_to(loader: Any, frame: FrameType) -> tuple[str, str]:
-    """The path by which a loader is made, its own constructors left out, and the innermost line of the job's own code."""
+    """The path by which a loader is made, its own constructors left out, and the innermost line of
+    the job's own code.
+    """
     from hashlib import blake2b  # only processes that make a loader need it
 
     frames = list[FrameType]()
@@ -72,12 +78,19 @@ def path_to(loader: Any, frame: FrameType) -> tuple[str, str]:
         outer = outer.f_back
     lines = [f"{Path(each.f_code.co_filename).name}:{each.f_lineno}" for each in frames]
     names = [f"{line}:{each.f_code.co_name}" for line, each in zip(lines, frames, strict=True)]
-    place = next((line for line, each in zip(lines, frames, strict=True) if _is_of_job(each)), lines[0] if lines else "?")
-    return blake2b("\n".join(names).encode(errors="replace"), digest_size=_PATH_BYTES).hexdigest(), place
+    place = next(
+        (line for line, each in zip(lines, frames, strict=True) if _is_of_job(each)),
+        lines[0] if lines else "?",
+    )
+    return blake2b(
+        "\n".join(names).encode(errors="replace"), digest_size=_PATH_BYTES
+    ).hexdigest(), place
 
 
 def _is_given(frame: FrameType, loader: Any) -> bool:
-    """Whether a frame is of a function whose first argument the loader is: a constructor of it, or what wraps one."""
+    """Whether a frame is of a function whose first argument the loader is: a constructor of it, or
+    what wraps one.
+    """
     code = frame.f_code
     if code.co_argcount:
         return _local(frame, code.co_varnames[0]) is loader
@@ -90,16 +103,23 @@ def _is_given(frame: FrameType, loader: Any) -> bool:
 def _local(frame: FrameType, name: str) -> Any:
     """A local variable of a function; nothing stays alive for that.
 
-    Before Python 3.13 a copy of all variables stays with the frame until it ends, and what they refer to with it. That copy is
-    emptied, unless the program has it too: `locals()` is the same object. Of a module they are no copy.
+    Before Python 3.13 a copy of all variables stays with the frame until it ends, and what they
+    refer to with it. That copy is emptied, unless the program has it too: `locals()` is the same
+    object. Of a module they are no copy.
     """
     variables = frame.f_locals
     found = variables.get(name)
-    if type(variables) is dict and frame.f_code.co_flags & _CO_OPTIMIZED and sys.getrefcount(variables) <= _REFERENCES:
+    if (
+        type(variables) is dict
+        and frame.f_code.co_flags & _CO_OPTIMIZED
+        and sys.getrefcount(variables) <= _REFERENCES
+    ):
         variables.clear()
     return found
 
 
 def _is_of_job(frame: FrameType) -> bool:
     name = frame.f_code.co_filename
-    return not name.startswith(("<frozen", _STANDARD_LIBRARY)) and not any(part in name for part in _PACKAGES)
+    return not name.startswith(("<frozen", _STANDARD_LIBRARY)) and not any(
+        part in name for part in _PACKAGES
+    )

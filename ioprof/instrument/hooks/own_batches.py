@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 from ioprof.clock import monotonic_ns
-from ioprof.instrument.hooks.handover import take_number
 from ioprof.instrument.hooks.state import HookState, ThreadState
 from ioprof.instrument.hooks.waits import end_wait, end_wait_without_batch
 from ioprof.instrument.span import emit
@@ -13,15 +12,16 @@ Batch = TypeVar("Batch")
 
 
 def take_batch(iterator: Iterator[Batch], state: HookState, thread: ThreadState) -> Batch:
-    """The next batch, with a `wait` for it, and a `fetch` of the same number where this thread made it itself.
+    """The next batch, with a `wait` for it, and a `fetch` of the same number where this thread made
+    it itself.
 
-    Where an observed loader has handed out a batch meanwhile, its wait is the one that counts. Where another thread has made the
-    batch, its number is the one that counts.
+    Where an observed loader has handed out a batch meanwhile, its wait is the one that counts.
+    Where another thread has made the batch, its number is the one that counts.
     """
     state.start_rank()
     state.steps.begin(start_ns := monotonic_ns())
     num_waits, thread.taken = thread.num_waits, -1
-    number = take_number(state)
+    number = state.take_number()
     thread.begin_product(number)
     is_nested = thread.waiting
     thread.trains = thread.waiting = thread.takes_part = True

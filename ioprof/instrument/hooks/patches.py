@@ -1,8 +1,8 @@
 """Replaces a library's functions by observers, and puts the originals back.
 
-An observer keeps the name, the module, the signature and the attributes of what it observes, and is found under its name: it
-pickles by its qualified name, so that a process without ioprof that unpickles it gets the library's own. The extension's observers
-do all that by themselves.
+An observer keeps the name, the module, the signature and the attributes of what it observes, and is
+found under its name: it pickles by its qualified name, so that a process without ioprof that
+unpickles it gets the library's own. The extension's observers do all that by themselves.
 """
 
 import functools
@@ -23,14 +23,18 @@ _HEAP_TYPE: Final = 1 << 9
 
 
 class Patches:
-    """What was replaced in this process. Replacing what is not there, or is an observer already, does nothing."""
+    """What was replaced in this process. Replacing what is not there, or is an observer already,
+    does nothing.
+    """
 
     def __init__(self) -> None:
         self._replaced: list[tuple[Any, str, Any, Any]] = []
         self._on_undo: list[Callable[[], None]] = []
 
     def wrap(self, owner: Any, name: str, observer: Observer) -> None:
-        """Replace the function `name` that `owner`, a module or a class, holds itself; not one that it inherits."""
+        """Replace the function `name` that `owner`, a module or a class, holds itself; not one that
+        it inherits.
+        """
         original = vars(owner).get(name)
         if not callable(original) or hasattr(original, "_ioprof_observes"):
             return
@@ -45,7 +49,10 @@ class Patches:
         before = vars(owner).get(name, _MISSING)
         try:
             _set_attribute(owner, name, value)
-        except (AttributeError, TypeError):  # a class that guards its attributes: it is not observed
+        except (
+            AttributeError,
+            TypeError,
+        ):  # a class that guards its attributes: it is not observed
             return
         self._replaced.append((owner, name, before, value))
 
@@ -67,13 +74,18 @@ class Patches:
 
 
 def _set_attribute(owner: Any, name: str, value: Any) -> None:
-    """Also a method, but no special one, of a static type of an extension module, which refuses it: this changes the dictionary of
-    the type and tells the interpreter, as Cython does when it prepares a type. Raises AttributeError or TypeError.
+    """Also a method, but no special one, of a static type of an extension module, which refuses it:
+    this changes the dictionary of the type and tells the interpreter, as Cython does when it
+    prepares a type. Raises AttributeError or TypeError.
     """
     try:
         setattr(owner, name, value)
     except TypeError:
-        is_static = isinstance(owner, type) and not owner.__flags__ & _HEAP_TYPE and owner.__module__ != "builtins"
+        is_static = (
+            isinstance(owner, type)
+            and not owner.__flags__ & _HEAP_TYPE
+            and owner.__module__ != "builtins"
+        )
         if not is_static or name.startswith("__"):
             raise
         observers.type_modified(owner)  # before the change too: without the extension it raises

@@ -1,4 +1,6 @@
-"""The observers of `native/spans/observers.h` in Python, where `ring` writes: the same spans, at a higher cost."""
+"""The observers of `native/spans/observers.h` in Python, where `ring` writes: the same spans, at a
+higher cost.
+"""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -118,14 +120,21 @@ def _result_or(call: Callable[[], Any], otherwise: Any) -> Any:
 
 
 def operating(original: Function, is_alone: bool, /) -> Function:
-    """An observer of a method that is an operation of a pipeline: its spans have the name of the object's class.
+    """An observer of a method that is an operation of a pipeline: its spans have the name of the
+    object's class.
 
     `is_alone`: also outside of pipelines.
     """
 
     def operate(*args: Any, **kwargs: Any) -> Any:
         thread = _State.per_thread
-        if thread.operating or thread.decoding or not _State.is_on or not args or not (is_alone or thread.transforming):
+        if (
+            thread.operating
+            or thread.decoding
+            or not _State.is_on
+            or not args
+            or not (is_alone or thread.transforming)
+        ):
             return original(*args, **kwargs)
         if _State.is_asleep:
             _State.wake()
@@ -201,9 +210,15 @@ def loading(original: Function, /) -> Function:
     return load
 
 
-def calling(original: Function, enter: Callable[[Any, tuple[Any, ...]], bool], leave: Callable[[], None], /) -> Function:
-    """An observer of the call of a module: an outermost one calls `enter` before, and `leave` after it if that returned True."""
-    from ioprof.instrument.hooks.pytorch.compiler import is_compiling  # torch is there, since this is one of its classes
+def calling(
+    original: Function, enter: Callable[[Any, tuple[Any, ...]], bool], leave: Callable[[], None], /
+) -> Function:
+    """An observer of the call of a module: an outermost one calls `enter` before, and `leave` after
+    it if that returned True.
+    """
+    from ioprof.instrument.hooks.pytorch.compiler import (
+        is_compiling,
+    )  # torch is there, since this is one of its classes
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         if is_compiling():
@@ -237,14 +252,18 @@ def decoding_items(original: Function, name: str, /) -> Function:
 
     def decode(*args: Any, **kwargs: Any) -> Any:
         result = _observe_decode(name, original, *args, **kwargs)
-        is_observed = _State.is_on and not _State.per_thread.decoding and isinstance(result, Iterator)
+        is_observed = (
+            _State.is_on and not _State.per_thread.decoding and isinstance(result, Iterator)
+        )
         return _Items(result, name) if is_observed else result
 
     return decode
 
 
 class _Items:
-    """An iterator whose items are decoded when they are asked for; every other attribute is that of the observed one."""
+    """An iterator whose items are decoded when they are asked for; every other attribute is that of
+    the observed one.
+    """
 
     def __init__(self, original: Iterator[Any], name: str) -> None:
         self._ioprof_observes, self._ioprof_name = original, name
@@ -277,5 +296,7 @@ def _observe_decode(name: str, original: Function, /, *args: Any, **kwargs: Any)
 
 
 def type_modified(changed: type, /) -> None:
-    """Raises TypeError: Python alone cannot tell the interpreter that a type's dictionary was changed."""
+    """Raises TypeError: Python alone cannot tell the interpreter that a type's dictionary was
+    changed.
+    """
     raise TypeError(f"{changed.__name__} cannot be observed without the extension")

@@ -1,4 +1,6 @@
-"""The state of the hooks of one process: where they record to, what the process is to the job, and what its threads do now."""
+"""The state of the hooks of one process: where they record to, what the process is to the job, and
+what its threads do now.
+"""
 
 import os
 import sys
@@ -23,8 +25,7 @@ from ioprof.instrument.hooks.pytorch.collective_state import CollectiveState
 from ioprof.instrument.hooks.pytorch.compute import Loop
 from ioprof.instrument.hooks.pytorch.gradient_exchange import GradientExchange
 from ioprof.instrument.hooks.steps import Steps
-from ioprof.instrument.hooks.thread_names import record_thread_names
-from ioprof.instrument.hooks.thread_pools import record_thread_pools
+from ioprof.instrument.hooks.thread_pools import thread_pool_sizes
 from ioprof.instrument.hooks.versions import UnknownVersionError
 from ioprof.instrument.host import host
 from ioprof.instrument.identity import Identity
@@ -33,24 +34,41 @@ from ioprof.instrument.span import emit
 from ioprof.instrument.variables import CHANGE_VARIABLE
 
 if TYPE_CHECKING:
-    from ioprof.instrument.hooks.handover import Maker, Product
-    from ioprof.instrument.hooks.products import Products
+    from ioprof.instrument.hooks.products import Maker, Product, Products
 
 _MAX_FACTS = 1000
+_LOCK = threading.Lock()
 
 
 class ThreadState:
     """What one thread is doing.
 
-    One plain object for all hooks: each attribute of a `threading.local` costs a search through dictionaries, and hooks are called
-    right after code that has displaced those from the processor's caches.
+    One plain object for all hooks: each attribute of a `threading.local` costs a search through
+    dictionaries, and hooks are called right after code that has displaced those from the
+    processor's caches.
     """
 
     __slots__ = (
-        "batch", "fetches", "fetching", "in_checkpoint", "in_collective", "loop", "maker", "nested", "next_batch",
-        "num_samples", "num_waits", "optimizers", "pinning", "product", "recorded_optimizer", "taken", "takes_part", "trains",
+        "batch",
+        "fetches",
+        "fetching",
+        "in_checkpoint",
+        "in_collective",
+        "loop",
+        "maker",
+        "nested",
+        "next_batch",
+        "num_samples",
+        "num_waits",
+        "optimizers",
+        "pinning",
+        "product",
+        "recorded_optimizer",
+        "taken",
+        "takes_part",
+        "trains",
         "waiting",
-    )  # fmt: skip
+    )
 
     def __init__(self) -> None:
         self.next_batch = -1
@@ -84,7 +102,8 @@ class ThreadState:
         self.waiting = False
         """It waits for a batch, and other waits within that are part of it."""
         self.takes_part = False
-        """Where it waits, what it takes from other threads meanwhile is a part of that batch: no hook knows the loader better."""
+        """Where it waits, what it takes from other threads meanwhile is a part of that batch: no
+        hook knows the loader better."""
         self.product: Product | None = None
         """What it is making as a task of a thread pool."""
         self.taken = -1
@@ -106,7 +125,9 @@ class ThreadState:
         observers.fetches(False)
 
     def begin_product(self, number: int) -> None:
-        """It makes something for another thread, under that number; -1: it is not known whether anybody will train with it."""
+        """It makes something for another thread, under that number; -1: it is not known whether
+        anybody will train with it.
+        """
         self.batch = number
         observers.makes(number)
 
@@ -125,8 +146,9 @@ class _PerThread(threading.local):
 class HookState:
     """The hooks of this process; `hooks.install` makes it and hands it to every observer.
 
-    A child that multiprocessing forked records from its start. A child of a bare `os.fork`, which may be about to call exec,
-    records from its first span on: until then the state is `is_deferred`.
+    A child that multiprocessing forked records from its start. A child of a bare `os.fork`, which
+    may be about to call exec, records from its first span on: until then the state is
+    `is_deferred`.
     """
 
     def __init__(self) -> None:
@@ -138,7 +160,8 @@ class HookState:
         self.identity = Identity()
         self.patches = Patches()
         self.batch_numbers = Allotment()
-        """Kept for the life of the process: neither a second recording nor a forked child uses a number again."""
+        """Kept for the life of the process: neither a second recording nor a forked child uses a
+        number again."""
         self.loader_names = LoaderNames()
         self.loader_numbers = LoaderNumbers()
         self.loader_change: LoaderChange | None = None
@@ -150,12 +173,14 @@ class HookState:
         self.thread_batches = self._new_thread_batches()
         """Numbers of what threads of this process hand over to the training loop."""
         self.products: Products | None = None
-        """What threads of pools returned, where a library hands it to the loop without a future; None: there is none such."""
+        """What threads of pools returned, where a library hands it to the loop without a future;
+        None: there is none such."""
         self.garbage = GarbageCollections()
         self.dali_sources: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
         """DALI's iterators and pipelines, each with the numbers of its batches."""
         self._begin_ns = 0
-        """When this recording began, CLOCK_MONOTONIC ns; 0: in a forked child, whose parent did all that comes before."""
+        """When this recording began, CLOCK_MONOTONIC ns; 0: in a forked child, whose parent did all
+        that comes before."""
         self.used_libraries: set[str] = set()
         """Libraries that this process used and that the facts name, see `library`."""
         self.thread_names: dict[int, str] = {}
@@ -169,7 +194,9 @@ class HookState:
         self._compares_clocks = False
 
     def begin(self, spool: Path, window: str | None, environment: Mapping[str, str]) -> None:
-        """Record this process into `spool`, and its GPU in windows (None: the default, see `gpu`). Raises `CaptureError`."""
+        """Record this process into `spool`, and its GPU in windows (None: the default, see `gpu`).
+        Raises `CaptureError`.
+        """
         self.spool, self.identity = spool, Identity.of(environment)
         self._begin_ns = monotonic_ns()
         self._window, self._environment = window, dict(environment)
@@ -190,7 +217,9 @@ class HookState:
         recorder.stop()
         self._switch(is_on=False)
 
-    def wrap(self, owner: Any, name: str, observer: "Callable[[Function, HookState], Function]") -> None:
+    def wrap(
+        self, owner: Any, name: str, observer: "Callable[[Function, HookState], Function]"
+    ) -> None:
         """Replace the function `name` of `owner` by `observer(function, self)`, see `Patches.wrap`.
 
         Raises `UnknownVersionError` if `owner` has none of its own.
@@ -199,8 +228,15 @@ class HookState:
             raise UnknownVersionError(f"{getattr(owner, '__name__', owner)} has no {name}")
         self.patches.wrap(owner, name, lambda original: observer(original, self))
 
-    def wrap_exported(self, module: Any, package: str, name: str, observer: "Callable[[Function, HookState], Function]") -> bool:
-        """The same for a function of `module` that `package` may have imported before, and has under the same name.
+    def wrap_exported(
+        self,
+        module: Any,
+        package: str,
+        name: str,
+        observer: "Callable[[Function, HookState], Function]",
+    ) -> bool:
+        """The same for a function of `module` that `package` may have imported before, and has
+        under the same name.
 
         Returns False where this version has no such function.
         """
@@ -224,15 +260,23 @@ class HookState:
         return self.is_on and not thread.fetching and self.identity.role != "worker"
 
     def start_rank(self, gpu_window: str | None = None) -> None:
-        """Record this process, which trains or consumes batches, as a rank, with its GPU. Does nothing the second time."""
+        """Record this process, which trains or consumes batches, as a rank, with its GPU. Does
+        nothing the second time.
+        """
         self.start_deferred()
         if self.identity.role != "other":
             return
         self.identity.become_rank(self.spool)
-        if self._begin_ns and (started_ns := process_start_ns()) is not None and started_ns < self._begin_ns:
+        if (
+            self._begin_ns
+            and (started_ns := process_start_ns()) is not None
+            and started_ns < self._begin_ns
+        ):
             emit("phase", started_ns, self._begin_ns, "interpreter")
         try:
-            from ioprof.instrument import gpu  # most processes of a job do not train, and need not load it
+            from ioprof.instrument import (
+                gpu,
+            )  # most processes of a job do not train, and need not load it
 
             self.steps.ended = gpu.step
             window = gpu_window or self._window or gpu.DEFAULT_WINDOW
@@ -249,11 +293,17 @@ class HookState:
         try:
             from ioprof.instrument import clock_exchange
 
-            self._compares_clocks = clock_exchange.start(distributed, self.spool, self._environment, lambda: self.is_on)
+            self._compares_clocks = clock_exchange.start(
+                distributed, self.spool, self._environment, lambda: self.is_on
+            )
         except Exception as error:
-            self.record_fact(unobserved="clocks of other hosts", why=f"{type(error).__name__}: {error}")
+            self.record_fact(
+                unobserved="clocks of other hosts", why=f"{type(error).__name__}: {error}"
+            )
 
-    def record_import(self, module: str, start_ns: int, end_ns: int, fetched_bytes: int = -1) -> None:
+    def record_import(
+        self, module: str, start_ns: int, end_ns: int, fetched_bytes: int = -1
+    ) -> None:
         """Emit the import of a module, with all that it imports, as a part of the job's start.
 
         Its bytes are what the process fetched from storage meanwhile.
@@ -262,8 +312,12 @@ class HookState:
             emit("phase", start_ns, end_ns, f"import {module}", bytes=fetched_bytes)
 
     def record_fact(self, **facts: Any) -> None:
-        """Write facts about the job that no span can carry to a file of the spool, one JSON object per line, each once."""
-        with suppress(OSError, ImportError):  # no room, or no descriptor left to import with: the report will lack them
+        """Write facts about the job that no span can carry to a file of the spool, one JSON object
+        per line, each once.
+        """
+        with suppress(
+            OSError, ImportError
+        ):  # no room, or no descriptor left to import with: the report will lack them
             import json
 
             line = json.dumps(facts, sort_keys=True, default=str)
@@ -274,24 +328,48 @@ class HookState:
 
     def _start_recorder(self) -> None:
         if not recorder.is_recording():
-            recorder.start(self.spool, rank=self.identity.rank, role=self.identity.role, worker=self.identity.worker)
+            recorder.start(
+                self.spool,
+                rank=self.identity.rank,
+                role=self.identity.role,
+                worker=self.identity.worker,
+            )
         recorder.before_stop(self.flush)
         self.identity.publish()
         self._switch(is_on=True)
 
     def flush(self) -> None:
-        """Emit what is held back until more is known of it: the recording, or the training, is about to end."""
+        """Emit what is held back until more is known of it: the recording, or the training, is
+        about to end.
+        """
         loop = self.per_thread.current.loop
         loop.emit_pending()
         if loop.evaluation.num_passes and self.is_on:
             loop.evaluation.end(loop.evaluation.end_ns, self.steps.number, self.steps.trains)
-        observers.makes(self.per_thread.current.batch)  # which writes what this thread's decoders hold back
+        observers.makes(
+            self.per_thread.current.batch
+        )  # which writes what this thread's decoders hold back
         if self.is_on:
             self.steps.finish(monotonic_ns())
             self.garbage.write(self.spool)
         if self.identity.role == "rank":
-            record_thread_pools(self)
-            record_thread_names(self)
+            self.record_thread_pools()
+            if names := dict(self.thread_names):
+                self.record_fact(thread_names=names, host=host(), pid=os.getpid())
+
+    def record_thread_pools(self) -> None:
+        """Record how many threads pools of libraries have in this process, as a fact of it.
+
+        Called when the libraries have done work here or will do none any more: the first call of
+        such a function may fix the number, which a program could set otherwise before.
+        """
+        if sizes := thread_pool_sizes():
+            self.record_fact(thread_pools=sizes, host=host(), pid=os.getpid())
+
+    def take_number(self) -> int:
+        """A number for a batch that a thread makes."""
+        with _LOCK:
+            return self.thread_batches.take(self.spool, self.identity.rank)
 
     def _after_fork(self) -> None:
         if not self.is_on:

@@ -1,10 +1,12 @@
-"""The steps of a training loop: marked by the loop itself, or else by its optimizer's steps, or else by its batches.
+"""The steps of a training loop: marked by the loop itself, or else by its optimizer's steps, or
+else by its batches.
 
-An optimizer's step ends a step of the job, which began where the one before ended; the first begins with the first wait for a
-batch. Only one optimizer counts: the first that steps in this process, with all that others do between its steps (a second
-network's, the one that it wraps), until it is used no longer: then the next one does, and its steps up to then count too. A loop
-that never steps an optimizer is counted by batches: a step lasts from one wait to the next. A loop that marks its steps
-(`ioprof.instrument.manual`) has those, and neither optimizers nor batches count.
+An optimizer's step ends a step of the job, which began where the one before ended; the first begins
+with the first wait for a batch. Only one optimizer counts: the first that steps in this process,
+with all that others do between its steps (a second network's, the one that it wraps), until it is
+used no longer: then the next one does, and its steps up to then count too. A loop that never steps
+an optimizer is counted by batches: a step lasts from one wait to the next. A loop that marks its
+steps (`ioprof.instrument.manual`) has those, and neither optimizers nor batches count.
 """
 
 import weakref
@@ -14,14 +16,16 @@ from typing import TYPE_CHECKING, Any, Final
 from ioprof.instrument.span import emit as emit_span
 
 if TYPE_CHECKING:
-    from ioprof.instrument.hooks.pytorch.made_loaders import LoaderUse
+    from ioprof.instrument.hooks.loader_use import LoaderUse
 
 SURE_WITHOUT_OPTIMIZER: Final = 3
 """Batches after which a process that has made no optimizer is counted by batches."""
 SURE_WITH_OPTIMIZER: Final = 1000
-"""Batches that one which has made an optimizer may take before that steps for the first time: gradients may be accumulated."""
+"""Batches that one which has made an optimizer may take before that steps for the first time:
+gradients may be accumulated."""
 REPLACED_AFTER: Final = 64
-"""Steps of other optimizers in a row after which the one that counted is taken as no longer used, and those count."""
+"""Steps of other optimizers in a row after which the one that counted is taken as no longer used,
+and those count."""
 _FEWEST_LEFT: Final = 16
 """The same at the end of the recording, and for one that comes after another."""
 
@@ -33,7 +37,8 @@ class Steps:
         self.number = 0
         """Of the step in progress."""
         self.known_number = -1
-        """The same, once it is certain what makes a step; -1 before that, and where batches are counted."""
+        """The same, once it is certain what makes a step; -1 before that, and where batches are
+        counted."""
         self.begun = False
         """Whether a step is in progress: some batch was waited for, or some optimizer stepped."""
         self.trains = False
@@ -41,7 +46,8 @@ class Steps:
         self.ended: Callable[[int], Any] | None = None
         """Called with the number of each step that ends."""
         self.looks_ahead = False
-        """A loop waits for batches that it will use later. Who observes it calls `consume` again when the loop is given each."""
+        """A loop waits for batches that it will use later. Who observes it calls `consume` again
+        when the loop is given each."""
         self.waited = (-1, -1)
         """The batch that was waited for before the last one, and the last one."""
         self._use: LoaderUse | None = None
@@ -52,17 +58,21 @@ class Steps:
         self._begin_ns = 0
         self._batch = -1
         self._waits: list[tuple[int, int | None]] = []
-        """Start of the wait for each batch, while it is not certain what makes a step; None: a loader had no more."""
+        """Start of the wait for each batch, while it is not certain what makes a step; None: a
+        loader had no more."""
         self._by_marks = False
         self._by_batches = False
         self._counted: weakref.ref[Any] | None = None
         self._others: list[tuple[weakref.ref[Any], int, int]] = []
-        """Steps of others since the one that counts stepped last: of which, its end, and the batch."""
+        """Steps of others since the one that counts stepped last: of which, its end, and the
+        batch."""
         self._has_optimizer = False
 
     @property
     def expected_number(self) -> int:
-        """Number of the step in progress if an optimizer was made or the loop marks its steps; -1 if batches may be counted."""
+        """Number of the step in progress if an optimizer was made or the loop marks its steps; -1
+        if batches may be counted.
+        """
         return self.number if self._has_optimizer or self.known_number >= 0 else -1
 
     @property
@@ -75,7 +85,9 @@ class Steps:
         self._batch = number
 
     def begin(self, start_ns: int) -> None:
-        """The loop began to wait for a batch, or for the workers that will make it; ignored while a step is in progress."""
+        """The loop began to wait for a batch, or for the workers that will make it; ignored while a
+        step is in progress.
+        """
         if not self.begun:
             self.begun, self._begin_ns = True, start_ns
 
@@ -94,7 +106,9 @@ class Steps:
             self._end_batch(start_ns)
         elif self._counted is None and not self._by_marks:
             self._waits.append((start_ns, batch))
-            if len(self._waits) > (SURE_WITH_OPTIMIZER if self._has_optimizer else SURE_WITHOUT_OPTIMIZER):
+            if len(self._waits) > (
+                SURE_WITH_OPTIMIZER if self._has_optimizer else SURE_WITHOUT_OPTIMIZER
+            ):
                 self._count_batches()
         self._batch = batch
 
@@ -105,12 +119,16 @@ class Steps:
         self._use, self._has_stepped = use, False
 
     def take(self, batch: int) -> None:
-        """The loop took what a thread of its process made: the batch of the step in progress, unless a loader gives batches."""
+        """The loop took what a thread of its process made: the batch of the step in progress,
+        unless a loader gives batches.
+        """
         if self._batch < 0:
             self._batch = batch
 
     def end_epoch(self, now_ns: int) -> None:
-        """A loader has no more batches: where batches are counted, the step of its last one ends here."""
+        """A loader has no more batches: where batches are counted, the step of its last one ends
+        here.
+        """
         if self.looks_ahead:
             return
         if self._by_batches:
@@ -132,19 +150,25 @@ class Steps:
         self.known_number = self.number
 
     def restart(self) -> None:
-        """What was done up to now was no part of the training, whose first step is still to come."""
+        """What was done up to now was no part of the training, whose first step is still to
+        come.
+        """
         if not (self.trains or self._by_marks or self._by_batches):
             self.begun = False
             self._waits.clear()
 
     def begin_marked(self, now_ns: int) -> None:
-        """From now on the loop marks its steps, of which one begins here; what was in progress is dropped."""
+        """From now on the loop marks its steps, of which one begins here; what was in progress is
+        dropped.
+        """
         self._by_marks, self._by_batches = True, False
         self._waits.clear()
         self.begun, self._begin_ns, self._batch, self.known_number = True, now_ns, -1, self.number
 
     def mark_end(self, now_ns: int) -> None:
-        """A marked step ends, and the next begins; it belongs to the batch that was consumed last."""
+        """A marked step ends, and the next begins; it belongs to the batch that was consumed
+        last.
+        """
         self._end(now_ns)
         self.known_number = self.number
 
@@ -170,8 +194,9 @@ class Steps:
         return True
 
     def _count_others(self, fewest: int) -> None:
-        """Emit the steps of those that came after the one that counted, one after the other, if there are so many; the last of them
-        counts from now on. Of those that step in turn the first counts.
+        """Emit the steps of those that came after the one that counted, one after the other, if
+        there are so many; the last of them counts from now on. Of those that step in turn the first
+        counts.
         """
         if len(self._others) < fewest or self._by_marks:
             return

@@ -1,8 +1,10 @@
-"""Whether what processes of a pool return are the batches of the training loop, or something else: metrics, checkpoints.
+"""Whether what processes of a pool return are the batches of the training loop, or something else:
+metrics, checkpoints.
 
-They are batches if they may hold data, if the tasks were not given results of computation (`holds_values`), and if the loop waits
-for them in most of its steps. Until that is known, in the third such step, waits are held back. A pool of which it never becomes
-known is left alone: nothing is said of its tasks, and a wait for them is Python of the loop, at the line that waits.
+They are batches if they may hold data, if the tasks were not given results of computation
+(`holds_values`), and if the loop waits for them in most of its steps. Until that is known, in the
+third such step, waits are held back. A pool of which it never becomes known is left alone: nothing
+is said of its tasks, and a wait for them is Python of the loop, at the line that waits.
 """
 
 from collections.abc import Callable, Mapping
@@ -43,7 +45,8 @@ class Supply:
         self.series: Series | None = None
         """The numbers of its tasks, where these are not numbered by job."""
         self.evaluates = False
-        """Its tasks are given results of computation, so they compute metrics, or write what the loop made."""
+        """Its tasks are given results of computation, so they compute metrics, or write what the
+        loop made."""
         self._num_tasks = 0
         self._first = self._last = -1
         self._count = 0
@@ -57,9 +60,17 @@ class Supply:
             self.evaluates = holds_values(arguments)
 
     def end_wait(
-        self, state: HookState, number: Callable[[], int], result: Any, start_ns: int, end_ns: int, name: str
-    ) -> None:  # fmt: skip
-        """The loop waited for a result; `number` is called for the number of its task, once the pool is known to feed the loop."""
+        self,
+        state: HookState,
+        number: Callable[[], int],
+        result: Any,
+        start_ns: int,
+        end_ns: int,
+        name: str,
+    ) -> None:
+        """The loop waited for a result; `number` is called for the number of its task, once the
+        pool is known to feed the loop.
+        """
         thread = state.per_thread.current
         if not may_be_batch(result):
             return
@@ -84,7 +95,9 @@ class Supply:
             self._first = step
         if step != self._last:
             self._last, self._count = step, self._count + 1
-        self.feeds_loop = self._count >= FEWEST_STEPS and self._count >= LEAST_RATIO * (step - self._first + 1)
+        self.feeds_loop = self._count >= FEWEST_STEPS and self._count >= LEAST_RATIO * (
+            step - self._first + 1
+        )
         if self._count >= FEWEST_STEPS and not self.feeds_loop:
             self._first, self._count, self._held = step, 1, []  # it may begin to
 
@@ -98,13 +111,16 @@ def supply_of(pool: Any) -> Supply:
 
 
 def is_fed(state: HookState) -> bool:
-    """Whether this thread is in a training loop to which no loader gives batches: else the pool works on something else."""
+    """Whether this thread is in a training loop to which no loader gives batches: else the pool
+    works on something else.
+    """
     thread = state.per_thread.current
     return is_loop(state, thread) and (thread.num_waits == 0 or thread.takes_part)
 
 
 def holds_values(arguments: Any, depth: int = 0) -> bool:
-    """Whether arguments hold what a model may have computed: floating-point numbers, at least `_FEWEST_VALUES` in one container.
+    """Whether arguments hold what a model may have computed: floating-point numbers, at least
+    `_FEWEST_VALUES` in one container.
 
     What a loader's tasks get are indices, names, encoded files and pixels.
     """
@@ -113,7 +129,9 @@ def holds_values(arguments: Any, depth: int = 0) -> bool:
     if isinstance(arguments, list | tuple):
         entries = arguments[:_MOST_ENTRIES]
         num_values = sum(isinstance(entry, float) for entry in entries)
-        return num_values >= _FEWEST_VALUES or (depth < _DEEPEST and any(holds_values(entry, depth + 1) for entry in entries))
+        return num_values >= _FEWEST_VALUES or (
+            depth < _DEEPEST and any(holds_values(entry, depth + 1) for entry in entries)
+        )
     shape = getattr(arguments, "shape", None)
     if not isinstance(shape, tuple) or "float" not in str(getattr(arguments, "dtype", "")):
         return False
@@ -121,7 +139,8 @@ def holds_values(arguments: Any, depth: int = 0) -> bool:
 
 
 def may_be_batch(result: Any, depth: int = 0) -> bool:
-    """Whether a result may hold data to train with: not a number, a text, nothing at all, or few of these.
+    """Whether a result may hold data to train with: not a number, a text, nothing at all, or few of
+    these.
 
     An object of a class that is not known may.
     """
@@ -134,7 +153,9 @@ def may_be_batch(result: Any, depth: int = 0) -> bool:
     if isinstance(result, list | tuple | set | frozenset):
         entries = list(result)[:_MOST_ENTRIES]
         is_data = sum(isinstance(entry, _NUMBERS) for entry in entries) >= _FEWEST_VALUES
-        return is_data or (depth < _DEEPEST and any(may_be_batch(entry, depth + 1) for entry in entries))
+        return is_data or (
+            depth < _DEEPEST and any(may_be_batch(entry, depth + 1) for entry in entries)
+        )
     shape = getattr(result, "shape", None)
     if isinstance(shape, tuple) and all(isinstance(length, int) for length in shape):
         return prod(shape) >= _FEWEST_VALUES

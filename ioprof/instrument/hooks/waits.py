@@ -5,23 +5,29 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ioprof.clock import monotonic_ns
 from ioprof.instrument.hooks.core_waits import AFTER_WAIT
-from ioprof.instrument.hooks.handover import take_number
 from ioprof.instrument.hooks.pytorch.evaluations import wants_gradients
 from ioprof.instrument.hooks.state import HookState, ThreadState
 from ioprof.instrument.span import emit
 
 if TYPE_CHECKING:
-    from ioprof.instrument.hooks.pytorch.made_loaders import LoaderUse
+    from ioprof.instrument.hooks.loader_use import LoaderUse
 
 NO_GRADIENTS: Final = "no gradients"
-"""What batches were received for before the first step of training, if no gradients were wanted: not known yet."""
+"""What batches were received for before the first step of training, if no gradients were wanted:
+not known yet."""
 
 
 def end_wait(
-    state: HookState, thread: ThreadState, start_ns: int, end_ns: int, number: int, was_recorded: bool = False,
+    state: HookState,
+    thread: ThreadState,
+    start_ns: int,
+    end_ns: int,
+    number: int,
+    was_recorded: bool = False,
     use: "LoaderUse | None" = None,
-) -> None:  # fmt: skip
-    """The thread waited for the batch of that number, and has it; the span of the wait may have been recorded before.
+) -> None:
+    """The thread waited for the batch of that number, and has it; the span of the wait may have
+    been recorded before.
 
     `use` is of the loader that the batch came from, if that is known.
     """
@@ -53,7 +59,9 @@ def _evaluates(thread: ThreadState, use: "LoaderUse | None") -> bool:
     return thread.loop.evaluation.is_in_progress and not (use is not None and use.trains)
 
 
-def end_wait_without_batch(state: HookState, thread: ThreadState, start_ns: int, end_ns: int) -> None:
+def end_wait_without_batch(
+    state: HookState, thread: ThreadState, start_ns: int, end_ns: int
+) -> None:
     """The thread waited to learn that there is no further batch."""
     thread.num_waits += 1
     emit("wait", start_ns, end_ns, "end")
@@ -62,7 +70,9 @@ def end_wait_without_batch(state: HookState, thread: ThreadState, start_ns: int,
 
 
 def with_waits(batches: Iterator[Any], state: HookState) -> Iterator[Any]:
-    """The same batches, each with a wait for it where the training loop takes it; `batches` is closed in the end."""
+    """The same batches, each with a wait for it where the training loop takes it; `batches` is
+    closed in the end.
+    """
     try:
         while True:
             thread = state.per_thread.current
@@ -86,7 +96,7 @@ def with_waits(batches: Iterator[Any], state: HookState) -> Iterator[Any]:
                     raise
                 finally:
                     thread.waiting = False
-                thread.taken = take_number(state)
+                thread.taken = state.take_number()
                 end_wait(state, thread, start_ns, monotonic_ns(), thread.taken)
             yield batch
             del batch

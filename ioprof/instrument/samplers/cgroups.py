@@ -1,9 +1,12 @@
-"""CPU limits of the control groups that the processes of the job are in, and how often the kernel enforced them.
+"""CPU limits of the control groups that the processes of the job are in, and how often the kernel
+enforced them.
 
-A group with a quota may run for that time in each period, on all CPUs together; when it is used up, all its threads stop until the
-next period. A limit of a group further up holds as well, so each group up to the root of what is mounted here is read.
+A group with a quota may run for that time in each period, on all CPUs together; when it is used up,
+all its threads stop until the next period. A limit of a group further up holds as well, so each
+group up to the root of what is mounted here is read.
 
-- cgroup v1: `cpu.cfs_quota_us`, `cpu.cfs_period_us`, `cpu.stat` (Documentation/scheduler/sched-bwc.rst)
+- cgroup v1: `cpu.cfs_quota_us`, `cpu.cfs_period_us`, `cpu.stat`
+  (Documentation/scheduler/sched-bwc.rst)
 - cgroup v2: `cpu.max`, `cpu.stat` (Documentation/admin-guide/cgroup-v2.rst)
 """
 
@@ -45,7 +48,9 @@ class CpuLimits:
         self._samples = 0
 
     def read(self, new: Iterable[int]) -> dict[str, float]:
-        """The current values; `new` are processes that are new or run another program, whose start may have moved them."""
+        """The current values; `new` are processes that are new or run another program, whose start
+        may have moved them.
+        """
         for pid in new:
             for group in self._groups_of(pid):
                 self._groups.setdefault(group, self._quota(group) is not None)
@@ -62,7 +67,11 @@ class CpuLimits:
         """The hierarchies that control CPU time, by version (man proc_pid_mountinfo)."""
         found: dict[int, _Mount] = {}
         with suppress(OSError, IndexError):
-            for line in self._read_file(f"{self._proc}/self/mountinfo").decode(errors="replace").splitlines():
+            for line in (
+                self._read_file(f"{self._proc}/self/mountinfo")
+                .decode(errors="replace")
+                .splitlines()
+            ):
                 before, _, after = line.partition(" - ")
                 _, _, _, root, point, *_ = before.split()
                 kind, _, options = after.split(" ", 2)
@@ -73,9 +82,13 @@ class CpuLimits:
         return found
 
     def _groups_of(self, pid: int) -> list[_Group]:
-        """The groups that a process is in, up to the root; of v1 if that controls CPU time here (man cgroups)."""
+        """The groups that a process is in, up to the root; of v1 if that controls CPU time here
+        (man cgroups).
+        """
         try:
-            lines = self._read_file(f"{self._proc}/{pid}/cgroup").decode(errors="replace").splitlines()
+            lines = (
+                self._read_file(f"{self._proc}/{pid}/cgroup").decode(errors="replace").splitlines()
+            )
         except OSError:
             return []
         paths = {}
@@ -91,11 +104,14 @@ class CpuLimits:
         mount = self._mounts[version]
         root = mount.root.rstrip("/")
         path = paths[version]
-        # A container without a namespace of its own sees the path of the host, below which nothing is mounted.
+        # A container without a namespace of its own sees the path of the host, below which nothing
+        # is mounted.
         inside = path[len(root) :] if path == root or path.startswith(f"{root}/") else ""
         parts = [part for part in inside.split("/") if part and part != ".."]
         paths_up = ["/".join(parts[:length]) for length in range(len(parts), -1, -1)]
-        return [_Group(version, f"{mount.point}/{part}".rstrip("/"), f"/{part}") for part in paths_up]
+        return [
+            _Group(version, f"{mount.point}/{part}".rstrip("/"), f"/{part}") for part in paths_up
+        ]
 
     def _quota(self, group: _Group) -> float | None:
         """In CPUs; None: no limit."""
@@ -103,7 +119,10 @@ class CpuLimits:
             if group.version == 2:
                 quota, period = self._read_file(f"{group.folder}/cpu.max").split()
             else:
-                quota, period = (self._read_file(f"{group.folder}/cpu.cfs_{name}_us") for name in ("quota", "period"))
+                quota, period = (
+                    self._read_file(f"{group.folder}/cpu.cfs_{name}_us")
+                    for name in ("quota", "period")
+                )
             return int(quota) / int(period) if quota != b"max" and int(quota) > 0 else None
         return None
 
@@ -112,8 +131,14 @@ class CpuLimits:
         if (quota := self._quota(group)) is not None:
             found["cpu_quota"] = quota
         with suppress(OSError, ValueError):
-            stat = dict(line.split() for line in self._read_file(f"{group.folder}/cpu.stat").splitlines())
-            time_s = int(stat[b"throttled_usec"]) / 1e6 if b"throttled_usec" in stat else int(stat.get(b"throttled_time", 0)) / 1e9
+            stat = dict(
+                line.split() for line in self._read_file(f"{group.folder}/cpu.stat").splitlines()
+            )
+            time_s = (
+                int(stat[b"throttled_usec"]) / 1e6
+                if b"throttled_usec" in stat
+                else int(stat.get(b"throttled_time", 0)) / 1e9
+            )
             found |= {
                 "cpu_periods": int(stat.get(b"nr_periods", 0)),
                 "cpu_throttled_periods": int(stat.get(b"nr_throttled", 0)),

@@ -1,18 +1,34 @@
-"""Writes the sample file: JSON lines that are only appended, so a launcher that is killed loses at most the line being written.
+"""Writes the sample file: JSON lines that are only appended, so a launcher that is killed loses at
+most the line being written.
 
-    {"format": "ioprof.spool.counters/1", "host": "node1", "pid": 4700, "period_s": 1.0}     first line; pid of the launcher
-    {"series": 3, "name": "disk.vda.reads", "unit": "requests", "pid": null}           assigns a number to a series
-    {"process": 4711, "parent": 4700, "command": "python", "cpus": "0-3", "time_ns": 1204117340}    new process, or changed
-    {..., "sees_spool": false}                       the folder of this file is not there for that process
-    {"lost": 2}                                                                        lines before this one that were lost
-    {"note": "..."}                                                                    what cannot be sampled, and why
+    {"format": "ioprof.spool.counters/1", "host": "node1", "pid": 4700, "period_s": 1.0}     first
+                                                                                             line;
+                                                                                             pid of
+                                                                                             the
+                                                                                             launcher
+    {"series": 3, "name": "disk.vda.reads", "unit": "requests", "pid": null}           assigns a
+                                                                                       number to a
+                                                                                       series
+    {"process": 4711, "parent": 4700, "command": "python", "cpus": "0-3", "time_ns": 1204117340}    new
+                                                                                                    process,
+                                                                                                    or
+                                                                                                    changed
+    {..., "sees_spool": false}                       the folder of this file is not there for that
+                                                     process
+    {"lost": 2}                                                                        lines before
+                                                                                       this one that
+                                                                                       were lost
+    {"note": "..."}                                                                    what cannot
+                                                                                       be sampled,
+                                                                                       and why
     [1204117340, 0, [3, 17, 5, 0.25], [8]]                                             a sample
 
-A sample consists of its time (CLOCK_MONOTONIC, ns), the group that was read at that time (each group is read at its own time),
-number and value of every series of the group that changed since the last sample of the group, and the series that ended since then.
-A series that is not listed kept its value, so hundreds of idle processes cost nothing. If name and pid of a series are assigned
-again (for a reused pid), the series starts anew; after a lost line all series do.
-"""
+A sample consists of its time (CLOCK_MONOTONIC, ns), the group that was read at that time (each
+group is read at its own time), number and value of every series of the group that changed since the
+last sample of the group, and the series that ended since then. A series that is not listed kept its
+value, so hundreds of idle processes cost nothing. If name and pid of a series are assigned again
+(for a reused pid), the series starts anew; after a lost line all series do.
+"""  # noqa: E501
 
 import json
 import os
@@ -27,7 +43,8 @@ _as_json: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class SampleFile:
-    """Writes samples to `counters-<host>-<pid>.jsonl` in a folder. The constructor raises OSError if it cannot create the file.
+    """Writes samples to `counters-<host>-<pid>.jsonl` in a folder. The constructor raises OSError
+    if it cannot create the file.
 
     Later errors lose lines and raise nothing: a full spool must not end the job.
     """
@@ -45,8 +62,11 @@ class SampleFile:
         self.lost: int = 0
         """Number of lines that could not be written."""
         self.sampled_bytes: int = 0
-        """Approximate size of all samples so far, without the lines that define series, which are written once."""
-        self._write([{"format": COUNTER_FORMAT, "host": host, "pid": os.getpid(), "period_s": period_s}])
+        """Approximate size of all samples so far, without the lines that define series, which are
+        written once."""
+        self._write(
+            [{"format": COUNTER_FORMAT, "host": host, "pid": os.getpid(), "period_s": period_s}]
+        )
 
     def note(self, text: str) -> None:
         """Write what cannot be sampled."""
@@ -54,8 +74,15 @@ class SampleFile:
 
     def process(self, time_ns: int, process: JobProcess) -> None:
         """Write that a process of the job is new, runs another program, or may use other CPUs."""
-        line = {"process": process.pid, "parent": process.parent, "command": process.command, "cpus": process.cpus}
-        self._write([{**line, "time_ns": time_ns, **({} if process.sees_spool else {"sees_spool": False})}])
+        line = {
+            "process": process.pid,
+            "parent": process.parent,
+            "command": process.command,
+            "cpus": process.cpus,
+        }
+        self._write(
+            [{**line, "time_ns": time_ns, **({} if process.sees_spool else {"sees_spool": False})}]
+        )
 
     def sample(self, time_ns: int, group: int, readings: Readings) -> None:
         """Write the values of a group of series at `time_ns`: per subject, the values by name."""
@@ -68,7 +95,9 @@ class SampleFile:
             for name, value in values.items():
                 if before.get(name) != value:
                     changes.values += (self._number(subject, name, lines), value)
-            changes.ended += [self._numbers.pop((subject, name)) for name in before if name not in values]
+            changes.ended += [
+                self._numbers.pop((subject, name)) for name in before if name not in values
+            ]
         for subject in last.keys() - readings.keys():
             changes.ended += [self._numbers.pop((subject, name)) for name in last[subject]]
         line = [time_ns, group, changes.values, changes.ended]
@@ -89,7 +118,14 @@ class SampleFile:
             number = self._numbers[subject, name] = self._next_number
             self._next_number += 1
             series = find_series(name)
-            lines.append({"series": number, "name": name, "unit": series.unit if series else "", "pid": subject[0]})
+            lines.append(
+                {
+                    "series": number,
+                    "name": name,
+                    "unit": series.unit if series else "",
+                    "pid": subject[0],
+                }
+            )
         return number
 
     def _write(self, lines: list[Any]) -> bool:

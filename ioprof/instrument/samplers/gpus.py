@@ -1,6 +1,8 @@
-"""Counters of NVIDIA GPUs from NVML (NVML API reference: nvmlDeviceGetUtilizationRates and following functions).
+"""Counters of NVIDIA GPUs from NVML (NVML API reference: nvmlDeviceGetUtilizationRates and
+following functions).
 
-Counters that a GPU, a driver or a partition of a GPU (MIG) does not support are left out without an error.
+Counters that a GPU, a driver or a partition of a GPU (MIG) does not support are left out without an
+error.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,9 +12,11 @@ from ioprof.instrument.samplers.readings import HOST, Readings
 
 
 class GpuCounters:
-    """Reads all GPUs that the driver lists, also those that the job does not use; no series without a driver.
+    """Reads all GPUs that the driver lists, also those that the job does not use; no series without
+    a driver.
 
-    `nvml` is the module `pynvml`. To read PCIe traffic, NVML measures for 20 ms in each direction; the thread sleeps meanwhile.
+    `nvml` is the module `pynvml`. To read PCIe traffic, NVML measures for 20 ms in each direction;
+    the thread sleeps meanwhile.
     """
 
     def __init__(self, nvml: Any) -> None:
@@ -26,7 +30,11 @@ class GpuCounters:
             self.notes.append(f"GPUs are not sampled: {error}")
             return
         try:
-            self._queries = [query for number in range(nvml.nvmlDeviceGetCount()) for query in self._queries_of(number)]
+            self._queries = [
+                query
+                for number in range(nvml.nvmlDeviceGetCount())
+                for query in self._queries_of(number)
+            ]
         except nvml.NVMLError as error:
             self.notes.append(f"GPUs are not sampled: {error}")
 
@@ -60,6 +68,15 @@ class GpuCounters:
         yield f"{name}.utilisation", lambda: float(nvml.nvmlDeviceGetUtilizationRates(gpu).gpu)
         yield f"{name}.memory_used", lambda: float(nvml.nvmlDeviceGetMemoryInfo(gpu).used)
         yield f"{name}.power", lambda: nvml.nvmlDeviceGetPowerUsage(gpu) / 1e3
-        yield f"{name}.sm_clock", lambda: float(nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM))
-        yield f"{name}.pcie_received", lambda: nvml.nvmlDeviceGetPcieThroughput(gpu, nvml.NVML_PCIE_UTIL_RX_BYTES) * 1e3
-        yield f"{name}.pcie_sent", lambda: nvml.nvmlDeviceGetPcieThroughput(gpu, nvml.NVML_PCIE_UTIL_TX_BYTES) * 1e3
+        yield (
+            f"{name}.sm_clock",
+            lambda: float(nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM)),
+        )
+        yield (
+            f"{name}.pcie_received",
+            lambda: nvml.nvmlDeviceGetPcieThroughput(gpu, nvml.NVML_PCIE_UTIL_RX_BYTES) * 1e3,
+        )
+        yield (
+            f"{name}.pcie_sent",
+            lambda: nvml.nvmlDeviceGetPcieThroughput(gpu, nvml.NVML_PCIE_UTIL_TX_BYTES) * 1e3,
+        )

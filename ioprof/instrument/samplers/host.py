@@ -1,6 +1,7 @@
 """Counters of the whole host: CPUs, memory, pressure, disks and networks, from /proc and /sys.
 
-Sources: man proc_stat, proc_meminfo, proc_vmstat; Documentation/admin-guide/iostats.rst and accounting/psi.rst of the kernel.
+Sources: man proc_stat, proc_meminfo, proc_vmstat; Documentation/admin-guide/iostats.rst and
+accounting/psi.rst of the kernel.
 """
 
 import os
@@ -18,7 +19,8 @@ _NO_DISKS: Final = ("ram", "zram")
 
 Reader = Callable[[], dict[str, float]]
 _Lines = dict[bytes, dict[str, float]]
-"""The lines of a file as they were last read, and what was in each: most are the same in the next sample."""
+"""The lines of a file as they were last read, and what was in each: most are the same in the next
+sample."""
 
 
 class HostCounters:
@@ -50,16 +52,28 @@ class HostCounters:
             except (OSError, ValueError, IndexError, KeyError) as error:
                 self._readers.remove(reader)
                 if isinstance(error, OSError):
-                    hint = " (the kernel was started without psi=1)" if "/pressure/" in str(error.filename) else ""
-                    self.notes.append(f"{error.filename or 'a counter'} is not sampled: {error.strerror or error}{hint}")
+                    hint = (
+                        " (the kernel was started without psi=1)"
+                        if "/pressure/" in str(error.filename)
+                        else ""
+                    )
+                    self.notes.append(
+                        f"{error.filename or 'a counter'} is not sampled:"
+                        f" {error.strerror or error}{hint}"
+                    )
                 else:
-                    self.notes.append(f"a counter of the host is not sampled: its file has an unexpected format ({error!r})")
+                    self.notes.append(
+                        "a counter of the host is not sampled: its file has an unexpected format"
+                        f" ({error!r})"
+                    )
         return {HOST: values}
 
     def cpu(self) -> dict[str, float]:
         """CPU time of the host by state."""
         line = read_record(f"{self._proc}/stat").split(b"\n", 1)[0]
-        user, nice, system, idle, iowait, irq, softirq, steal = (int(field) / _TICKS_PER_S for field in line.split()[1:9])
+        user, nice, system, idle, iowait, irq, softirq, steal = (
+            int(field) / _TICKS_PER_S for field in line.split()[1:9]
+        )
         return {
             "cpu.user": user + nice,
             "cpu.system": system,
@@ -72,7 +86,11 @@ class HostCounters:
     def memory(self) -> dict[str, float]:
         """Memory and page cache."""
         data = read_record(f"{self._proc}/meminfo")
-        names = {"memory.available": b"MemAvailable:", "memory.cached": b"Cached:", "memory.dirty": b"Dirty:"}
+        names = {
+            "memory.available": b"MemAvailable:",
+            "memory.cached": b"Cached:",
+            "memory.dirty": b"Dirty:",
+        }
         return {name: _number(data, key) * 1024 for name, key in names.items()}
 
     def paging(self) -> dict[str, float]:
@@ -85,7 +103,9 @@ class HostCounters:
         }
 
     def pressure(self, what: str) -> dict[str, float]:
-        """Stall times of `io`, `cpu` or `memory`; "full" of the CPU is undefined for a whole host."""
+        """Stall times of `io`, `cpu` or `memory`; "full" of the CPU is undefined for a whole
+        host.
+        """
         found = {}
         for line in read_record(f"{self._proc}/pressure/{what}").splitlines():
             kind, *fields = line.decode().split()
@@ -96,12 +116,17 @@ class HostCounters:
     def disks(self) -> dict[str, float]:
         """Every block device (not partition) with reads or writes since boot."""
         lines = read_bytes(f"{self._proc}/diskstats").splitlines()
-        self._disks = {line: known if (known := self._disks.get(line)) is not None else self._disk(line) for line in lines}
+        self._disks = {
+            line: known if (known := self._disks.get(line)) is not None else self._disk(line)
+            for line in lines
+        }
         return _together(self._disks)
 
     def _disk(self, line: bytes) -> dict[str, float]:
         _, _, name, *fields = line.split()
-        reads, _, sectors, read_ms, writes, _, written, _, flying, busy_ms, queued_ms = map(int, fields[:11])
+        reads, _, sectors, read_ms, writes, _, written, _, flying, busy_ms, queued_ms = map(
+            int, fields[:11]
+        )
         device = name.decode()
         if not (reads or writes) or not self._is_storage(device):
             return {}
@@ -119,7 +144,10 @@ class HostCounters:
     def networks(self) -> dict[str, float]:
         """Every interface of this network namespace with traffic."""
         lines = read_bytes(f"{self._proc}/net/dev").splitlines()[2:]
-        self._networks = {line: known if (known := self._networks.get(line)) is not None else _network(line) for line in lines}
+        self._networks = {
+            line: known if (known := self._networks.get(line)) is not None else _network(line)
+            for line in lines
+        }
         return _together(self._networks)
 
     def infiniband(self) -> dict[str, float]:
@@ -128,13 +156,20 @@ class HostCounters:
         adapters = f"{self._sys}/class/infiniband"
         for adapter in sorted(os.listdir(adapters)):
             for port in sorted(os.listdir(f"{adapters}/{adapter}/ports")):
-                name, folder = f"infiniband.{adapter}.{port}", f"{adapters}/{adapter}/ports/{port}/counters"
-                found[f"{name}.received_bytes"] = int(read_bytes(f"{folder}/port_rcv_data")) * _LANES
+                name, folder = (
+                    f"infiniband.{adapter}.{port}",
+                    f"{adapters}/{adapter}/ports/{port}/counters",
+                )
+                found[f"{name}.received_bytes"] = (
+                    int(read_bytes(f"{folder}/port_rcv_data")) * _LANES
+                )
                 found[f"{name}.sent_bytes"] = int(read_bytes(f"{folder}/port_xmit_data")) * _LANES
         return found
 
     def _is_storage(self, device: str) -> bool:
-        """False for partitions, which are counted in their disk, and for RAM disks and compressed memory."""
+        """False for partitions, which are counted in their disk, and for RAM disks and compressed
+        memory.
+        """
         if device not in self._is_disk:
             partition = os.path.exists(f"{self._sys}/class/block/{device}/partition")
             self._is_disk[device] = not partition and device.rstrip("0123456789") not in _NO_DISKS
@@ -158,6 +193,8 @@ def _together(lines: _Lines) -> dict[str, float]:
 
 
 def _number(data: bytes, name: bytes) -> int:
-    """The number after a name at the start of a line. A search is faster than parsing all 200 lines for three of them."""
+    """The number after a name at the start of a line. A search is faster than parsing all 200 lines
+    for three of them.
+    """
     begin = 0 if data.startswith(name + b" ") else data.index(b"\n" + name + b" ") + 1
     return int(data[begin : data.index(b"\n", begin)].split()[1])

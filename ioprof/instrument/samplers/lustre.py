@@ -1,13 +1,14 @@
 """Counters of a Lustre client. Their location and permissions depend on the release:
 
                      2.10, 2.11                2.12 to 2.16                         2.17
-    llite .. stats   /proc/fs/lustre           debugfs: root only                   debugfs; lctl shows it to any user
-    osc, mdc  stats  /proc/fs/lustre           debugfs: root only                   debugfs; lctl shows it to any user
-    .. rpc_stats     /proc/fs/lustre           /proc/fs/lustre                      debugfs: root only
+    llite .. stats   /proc/fs/lustre debugfs: root only debugfs; lctl shows it to any user
+    osc, mdc  stats /proc/fs/lustre debugfs: root only debugfs; lctl shows it to any user
+    .. rpc_stats     /proc/fs/lustre /proc/fs/lustre debugfs: root only
     mdc .. md_stats  /proc/fs/lustre           /proc/fs/lustre                      /proc/fs/lustre
 
-All mounts of one file system are summed. Unavailable counters are noted once. If only rpc_stats is readable, the bytes fetched are
-known within bounds, because it counts requests by the power of two of their size.
+All mounts of one file system are summed. Unavailable counters are noted once. If only rpc_stats is
+readable, the bytes fetched are known within bounds, because it counts requests by the power of two
+of their size.
 """
 
 import os
@@ -19,12 +20,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from ioprof.instrument.samplers.lustre_stats import Statistic, parse_statistics, read_requests, split_parameters
+from ioprof.instrument.samplers.lustre_stats import (
+    Statistic,
+    parse_statistics,
+    read_requests,
+    split_parameters,
+)
 from ioprof.instrument.samplers.readings import HOST, Readings, read_bytes
 
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")  # of this client: 64 KiB on some
 _LCTL_S: Final = 5.0
-_ROOT_ONLY: Final = "readable by root only; an administrator can allow it: chmod a+rx /sys/kernel/debug"
+_ROOT_ONLY: Final = (
+    "readable by root only; an administrator can allow it: chmod a+rx /sys/kernel/debug"
+)
 
 # On a client the instance ends with an address; on a server, with the name of a target.
 _INSTANCES: Final = {
@@ -33,10 +41,27 @@ _INSTANCES: Final = {
     "mdc": re.compile(r"(.+)-MDT[0-9a-f]{4}-mdc-[0-9a-f]{8,16}"),
 }
 _OPERATIONS: Final = (
-    "close", "create", "enqueue", "getattr", "getxattr", "intent_getattr_async", "intent_lock", "link", "read_page", "rename",
-    "setattr", "setxattr", "fsync", "unlink",
-)  # fmt: skip
-_ALWAYS: Final = ("close", "getattr", "intent_lock", "read_page")  # operations that reading files needs
+    "close",
+    "create",
+    "enqueue",
+    "getattr",
+    "getxattr",
+    "intent_getattr_async",
+    "intent_lock",
+    "link",
+    "read_page",
+    "rename",
+    "setattr",
+    "setxattr",
+    "fsync",
+    "unlink",
+)
+_ALWAYS: Final = (
+    "close",
+    "getattr",
+    "intent_lock",
+    "read_page",
+)  # operations that reading files needs
 _COUNTS: Final = {"reads": "read_bytes", "opens": "open", "page_faults": "page_fault"}
 _TIMES: Final = {"read_time": "read", "open_time": "open", "page_fault_time": "page_fault"}
 
@@ -55,7 +80,9 @@ class _File:
 
 
 class LustreCounters:
-    """Reads the Lustre file systems mounted on this host; nothing without Lustre. `lctl` is the path of that program."""
+    """Reads the Lustre file systems mounted on this host; nothing without Lustre. `lctl` is the
+    path of that program.
+    """
 
     def __init__(self, proc: str = "/proc", sys: str = "/sys", lctl: str | None = None) -> None:
         self._roots = (f"{proc}/fs/lustre", f"{sys}/fs/lustre", f"{sys}/kernel/debug/lustre")
@@ -73,7 +100,10 @@ class LustreCounters:
     @property
     def notes(self) -> list[str]:
         """What could not be read and why, one sentence for each kind of file."""
-        return [f"Lustre: {what} is not sampled ({_MEANS[what]}): {why}" for what, why in self._missing.items()]
+        return [
+            f"Lustre: {what} is not sampled ({_MEANS[what]}): {why}"
+            for what, why in self._missing.items()
+        ]
 
     def read(self) -> Readings:
         """The current values, summed over the mounts and targets of each file system."""
@@ -93,22 +123,41 @@ class LustreCounters:
             yield file_system, values_in(what, data)
 
     def _find_files(self) -> Iterator[_File]:
-        """The preferred readable file of each kind for every instance; unreadable preferred files go into `_missing`."""
+        """The preferred readable file of each kind for every instance; unreadable preferred files
+        go into `_missing`.
+        """
         for folder, instance, file_system in self._instances():
             for names in _WANTED[folder]:
-                candidates = ((name, f"{root}/{folder}/{instance}/{name}") for name in names for root in self._roots)
+                candidates = (
+                    (name, f"{root}/{folder}/{instance}/{name}")
+                    for name in names
+                    for root in self._roots
+                )
                 found = next(
-                    (_File(file_system, f"{folder}/{name}", path) for name, path in candidates if os.access(path, os.R_OK)), None
+                    (
+                        _File(file_system, f"{folder}/{name}", path)
+                        for name, path in candidates
+                        if os.access(path, os.R_OK)
+                    ),
+                    None,
                 )
                 if found:
                     yield found
                 if not found or found.what != f"{folder}/{names[0]}":
-                    self._missing[f"{folder}/{names[0]}"] = self._explain_missing(f"{folder}/{instance}/{names[0]}")
+                    self._missing[f"{folder}/{names[0]}"] = self._explain_missing(
+                        f"{folder}/{instance}/{names[0]}"
+                    )
 
     def _instances(self) -> Iterator[tuple[str, str, str]]:
         for folder, pattern in _INSTANCES.items():
-            entries = sorted({entry for root in self._roots for entry in _list_folder(f"{root}/{folder}")})
-            yield from ((folder, entry, match[1]) for entry in entries if (match := pattern.fullmatch(entry)))
+            entries = sorted(
+                {entry for root in self._roots for entry in _list_folder(f"{root}/{folder}")}
+            )
+            yield from (
+                (folder, entry, match[1])
+                for entry in entries
+                if (match := pattern.fullmatch(entry))
+            )
 
     def _explain_missing(self, name: str) -> str:
         path = f"{self._roots[-1]}/{name}"
@@ -121,7 +170,9 @@ class LustreCounters:
         return f"{path} is {_ROOT_ONLY}"
 
     def _replace_by_lctl(self) -> bool:
-        """Read missing files by lctl, which since 2.17 uses an interface that needs no root. Returns whether it shows any."""
+        """Read missing files by lctl, which since 2.17 uses an interface that needs no root.
+        Returns whether it shows any.
+        """
         wanted = self._missing.keys() & {f"{folder}/stats" for folder in _INSTANCES}
         shown = {what for what, _, _ in _read_by_lctl(self._lctl)} if wanted else set()
         for what in shown & wanted:
@@ -129,7 +180,8 @@ class LustreCounters:
         self._files = [
             file
             for file in self._files
-            if f"{file.what.partition('/')[0]}/stats" not in shown & wanted or file.what.endswith(("md_stats", "read_ahead_stats"))
+            if f"{file.what.partition('/')[0]}/stats" not in shown & wanted
+            or file.what.endswith(("md_stats", "read_ahead_stats"))
         ]
         return bool(shown & wanted)
 
@@ -167,7 +219,9 @@ _MEANS: Final = {
 
 
 def values_in(what: str, data: bytes) -> Values:
-    """The values of one statistics file for the series of its file system; empty if the format is unknown."""
+    """The values of one statistics file for the series of its file system; empty if the format is
+    unknown.
+    """
     if what.endswith("/rpc_stats"):
         requests = read_requests(data)
         if requests is None:
@@ -183,13 +237,24 @@ def values_in(what: str, data: bytes) -> Values:
     if what == "llite/stats":
         values = {series: float(_stat(found, name).count) for series, name in _COUNTS.items()}
         values["read_bytes"] = float(_stat(found, "read_bytes").sum or 0)
-        return values | {series: time for series, name in _TIMES.items() if (time := _stat(found, name).seconds) is not None}
+        return values | {
+            series: time
+            for series, name in _TIMES.items()
+            if (time := _stat(found, name).seconds) is not None
+        }
     if what == "llite/read_ahead_stats":
         names = {"hits": "readahead_hits", "misses": "readahead_misses"}
         return {series: float(_stat(found, name).count) for name, series in names.items()}
     if what == "mdc/md_stats":
-        return {f"metadata.{name}": float(_stat(found, name).count) for name in _OPERATIONS if name in found or name in _ALWAYS}
-    read, seconds = _stat(found, "read_bytes"), _stat(found, "ost_read").seconds  # bytes sent by the servers, and the time of that
+        return {
+            f"metadata.{name}": float(_stat(found, name).count)
+            for name in _OPERATIONS
+            if name in found or name in _ALWAYS
+        }
+    read, seconds = (
+        _stat(found, "read_bytes"),
+        _stat(found, "ost_read").seconds,
+    )  # bytes sent by the servers, and the time of that
     values = {"fetched_bytes": float(read.sum or 0), "read_requests": float(read.count)}
     return values if seconds is None else {**values, "read_request_time": seconds}
 

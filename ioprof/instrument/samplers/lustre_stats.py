@@ -1,10 +1,11 @@
-"""Parses the statistics files of a Lustre client, releases 2.10 to 2.17 (lprocfs_stats_seq_show, osc_rpc_stats_seq_show).
+"""Parses the statistics files of a Lustre client, releases 2.10 to 2.17 (lprocfs_stats_seq_show,
+osc_rpc_stats_seq_show).
 
     read_bytes                57406355 samples [bytes] 1 4194304 1496254921055 47236230193563213
     name                      count            [unit]  min max   sum           sum of squares
 
-Until 2.14 names contain blanks and the unit of times is [usec], [usecs] or missing; 2.15 has further header lines. Other lines are
-skipped. Counters that are 0 have no line.
+Until 2.14 names contain blanks and the unit of times is [usec], [usecs] or missing; 2.15 has
+further header lines. Other lines are skipped. Counters that are 0 have no line.
 """
 
 import re
@@ -13,7 +14,9 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Final
 
-_AFTER: Final = re.compile(rb"(?: \[(\w{1,16})\])?(?: -?\d{1,20} -?\d{1,20} (\d{1,20}))?(?: \d{1,20})?")
+_AFTER: Final = re.compile(
+    rb"(?: \[(\w{1,16})\])?(?: -?\d{1,20} -?\d{1,20} (\d{1,20}))?(?: \d{1,20})?"
+)
 _COUNT: Final = re.compile(rb"\d{1,19}")
 _PARAMETER: Final = re.compile(rb"^([\w.@-]+)=$", re.MULTILINE)
 _BUCKET: Final = re.compile(rb"(\d{1,9}):\s+(\d{1,19})\s")
@@ -60,12 +63,15 @@ class PagesPerRequest:
     requests: int
     least_pages: int
     most_pages: int
-    """Requests are counted by powers of two of their size, so the sum is known within bounds: the bucket `256` counts requests of
-    129 to 256 pages, the last of which may be partial. On clients with pages of 64 KiB requests of 4 KiB were observed."""
+    """Requests are counted by powers of two of their size, so the sum is known within bounds: the
+    bucket `256` counts requests of 129 to 256 pages, the last of which may be partial. On clients
+    with pages of 64 KiB requests of 4 KiB were observed."""
 
 
 def parse_statistics(data: bytes) -> dict[str, Statistic] | None:
-    """The lines of a statistics file by their names since 2.14.52; None if it is not a statistics file."""
+    """The lines of a statistics file by their names since 2.14.52; None if it is not a statistics
+    file.
+    """
     if b"snapshot_time" not in data:
         return None
     return dict(parsed for line in data.splitlines() if (parsed := _parse_line(line)))
@@ -78,7 +84,9 @@ def split_parameters(data: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def read_requests(data: bytes) -> PagesPerRequest | None:
-    """The read columns of the table "pages per rpc" in an rpc_stats file; None if there is no such table."""
+    """The read columns of the table "pages per rpc" in an rpc_stats file; None if there is no such
+    table.
+    """
     _, heading, table = data.partition(b"pages per rpc")
     if not heading:
         return None
@@ -99,4 +107,6 @@ def _parse_line(line: bytes) -> tuple[str, Statistic] | None:
     if not separator or not rest or not _COUNT.fullmatch(count):
         return None
     text = name.strip().decode("utf-8", "replace")
-    return OLD_NAMES.get(text, text), Statistic(int(count), (rest[1] or b"").decode(), None if rest[2] is None else int(rest[2]))
+    return OLD_NAMES.get(text, text), Statistic(
+        int(count), (rest[1] or b"").decode(), None if rest[2] is None else int(rest[2])
+    )

@@ -1,9 +1,11 @@
 """Counters of the NFS mounts from /proc/self/mountstats (nfs_show_stats of the kernel, format 1.1).
 
 device server:/export mounted on /data with fstype nfs4 statvers=1.1
-        bytes:  READ WRITTEN DIRECT_READ DIRECT_WRITTEN FROM_SERVER TO_SERVER READ_PAGES WRITTEN_PAGES
+        bytes: READ WRITTEN DIRECT_READ DIRECT_WRITTEN FROM_SERVER TO_SERVER READ_PAGES
+            WRITTEN_PAGES
         per-op statistics
-                READ: OPERATIONS SENT TIMEOUTS BYTES_SENT BYTES_RECEIVED QUEUE_MS ROUND_TRIP_MS TOTAL_MS [ERRORS]
+                READ: OPERATIONS SENT TIMEOUTS BYTES_SENT BYTES_RECEIVED QUEUE_MS ROUND_TRIP_MS
+                    TOTAL_MS [ERRORS]
 """
 
 import re
@@ -17,7 +19,13 @@ _OPERATION: Final = re.compile(rb"([A-Z_0-9]+):((?: \d{1,20}){8,9})")
 _BYTES: Final = re.compile(rb"bytes:((?:\s+\d{1,20}){8})")
 _ESCAPED: Final = re.compile(rb"\\([0-7]{3})")
 _READS: Final = (b"READ", b"READ_PLUS")  # the latter since NFS 4.2
-_COUNTED: Final = ("requests", "retransmissions", "read_requests", "read_round_trip_time", "read_request_time")
+_COUNTED: Final = (
+    "requests",
+    "retransmissions",
+    "read_requests",
+    "read_round_trip_time",
+    "read_request_time",
+)
 
 
 class NfsCounters:
@@ -56,7 +64,11 @@ def values_in(data: bytes) -> dict[str, float]:
     if counts is None:
         return {}
     numbers = [int(word) for word in counts[1].split()]
-    values = {"read_bytes": float(numbers[0] + numbers[2]), "fetched_bytes": float(numbers[4]), **dict.fromkeys(_COUNTED, 0.0)}
+    values = {
+        "read_bytes": float(numbers[0] + numbers[2]),
+        "fetched_bytes": float(numbers[4]),
+        **dict.fromkeys(_COUNTED, 0.0),
+    }
     for line in lines:
         if found := _OPERATION.fullmatch(line):
             _add(values, found[1], [int(word) for word in found[2].split()])

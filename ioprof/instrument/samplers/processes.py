@@ -1,10 +1,12 @@
-"""Counters of every process of the job, from /proc/PID/{stat,io,status} (man proc_pid_stat, proc_pid_io, proc_pid_status).
+"""Counters of every process of the job, from /proc/PID/{stat,io,status} (man proc_pid_stat,
+proc_pid_io, proc_pid_status).
 
-What a process did after its last sample is not in its series: at most one period. For bytes two other sources bound that. The
-kernel adds the proc io counters of a reaped child to those of its parent (`wait_task_zombie` in kernel/exit.c), so the series of
-the launcher, which are sampled once more after the end of the job, contain the bytes of the whole tree, except for processes that
-were never waited for. And the capture library writes its own reading of /proc/self/io to its file. After a process has died, only
-root can read its io file, so it cannot be read later.
+What a process did after its last sample is not in its series: at most one period. For bytes two
+other sources bound that. The kernel adds the proc io counters of a reaped child to those of its
+parent (`wait_task_zombie` in kernel/exit.c), so the series of the launcher, which are sampled once
+more after the end of the job, contain the bytes of the whole tree, except for processes that were
+never waited for. And the capture library writes its own reading of /proc/self/io to its file. After
+a process has died, only root can read its io file, so it cannot be read later.
 """
 
 import os
@@ -29,10 +31,11 @@ _IO: Final = {
 _SMAPS: Final = {b"Private_Dirty": "process.private_dirty", b"Pss": "process.pss"}
 _KIB: Final = 1024
 _SMAPS_SHARE: Final = 0.0002
-"""Largest share of the time for reading smaps_rollup, for which the kernel walks the page tables: 40 to 60 ms per GiB in use by the
-process (measured once, on a busy machine with two cores)."""
+"""Largest share of the time for reading smaps_rollup, for which the kernel walks the page tables:
+40 to 60 ms per GiB in use by the process (measured once, on a busy machine with two cores)."""
 _FIRST_SMAPS_SHARE: Final = 0.0005
-"""The same for processes of which it was not read yet: a short job has values of all of its workers."""
+"""The same for processes of which it was not read yet: a short job has values of all of its
+workers."""
 _MOST_NEW: Final = 64
 """Up to so many new pids are looked at one by one."""
 _STATUS: Final = {
@@ -52,65 +55,96 @@ class JobProcess:
     cpus: str = ""
     """The CPUs that it may use, e.g. `0-3,8`; empty: not known."""
     sees_spool: bool = True
-    """False: the folder of the recording is not there for it, as in a container that has its own /tmp."""
+    """False: the folder of the recording is not there for it, as in a container that has its own
+    /tmp."""
 
 
 class JobProcesses:
-    """The launcher and all processes of its job: its descendants, and processes with the marker of the job in their environment.
+    """The launcher and all processes of its job: its descendants, and processes with the marker of
+    the job in their environment.
 
-    The marker finds processes whose parent ended before they were found (daemons, `setsid` children, background jobs of a shell). A
-    process that lost its parent and removed the marker within one period is missed, as is one that lived for less than a period.
+    The marker finds processes whose parent ended before they were found (daemons, `setsid`
+    children, background jobs of a shell). A process that lost its parent and removed the marker
+    within one period is missed, as is one that lived for less than a period.
     """
 
     def __init__(
-        self, launcher: int, marker: bytes, proc: str = "/proc", read_file: Callable[[str], bytes] = read_record, spool: str = ""
+        self,
+        launcher: int,
+        marker: bytes,
+        proc: str = "/proc",
+        read_file: Callable[[str], bytes] = read_record,
+        spool: str = "",
     ) -> None:
-        self._launcher, self._marker, self._proc, self._read_file, self._spool = launcher, marker, proc, read_file, spool
+        self._launcher, self._marker, self._proc, self._read_file, self._spool = (
+            launcher,
+            marker,
+            proc,
+            read_file,
+            spool,
+        )
         self._threads = ThreadCounters(proc)
         self._members: dict[int, int] = {}  # pid: start time
-        self._others: set[tuple[int, int]] = set()  # pid and inode in /proc of processes known not to belong to the job
+        self._others: set[tuple[int, int]] = (
+            set()
+        )  # pid and inode in /proc of processes known not to belong to the job
         self._described: dict[Subject, tuple[str, str]] = {}  # command and CPUs
         self._newest_pid = 0
         self._listed: dict[int, int] = {}
         self._num_listed = 0
         self._absent: list[int] = []
-        """Of the pids that were assigned before the last call those that no process had then: a process may just have been made."""
+        """Of the pids that were assigned before the last call those that no process had then: a
+        process may just have been made."""
         self._examined: dict[int, int] | None = None
-        """The list of which each process is known to belong to the job or not; None: not so of the newest."""
+        """The list of which each process is known to belong to the job or not; None: not so of the
+        newest."""
         try:
             self._has_delays = read_file(f"{proc}/sys/kernel/task_delayacct").strip() == b"1"
         except OSError:
             self._has_delays = False
         self.io_refused: int = 0
-        """Number of running processes whose /proc/PID/io could not be read: of another user, or not dumpable."""
+        """Number of running processes whose /proc/PID/io could not be read: of another user, or not
+        dumpable."""
         self._refused: set[Subject] = set()
         self._memory: dict[tuple[int, int], dict[str, float]] = {}
-        """Newest private and shared memory of forked processes, the one that was read first in front."""
+        """Newest private and shared memory of forked processes, the one that was read first in
+        front."""
         self._memory_ns, self._memory_took_ns = 0, 0
         self.memory_s: float = 0.0
         """Time that reading this took so far; it has a limit of its own."""
 
     def read(self) -> tuple[Readings, list[JobProcess]]:
-        """The current values, and the processes that are new, run another program or may use other CPUs since the last call."""
+        """The current values, and the processes that are new, run another program or may use other
+        CPUs since the last call.
+        """
         stats = self._stats()
-        of_threads = self._threads.read({(pid, stat.start): stat.num_threads for pid, stat in stats.items()})
+        of_threads = self._threads.read(
+            {(pid, stat.start): stat.num_threads for pid, stat in stats.items()}
+        )
         readings: Readings = {}
         changed = []
         for pid, stat in stats.items():
             subject = (pid, stat.start)
             readings[subject] = {
-                **stat.values(self._has_delays), **self._io(subject), **self._context_switches(pid), **of_threads[subject]
-            }  # fmt: skip
+                **stat.values(self._has_delays),
+                **self._io(subject),
+                **self._context_switches(pid),
+                **of_threads[subject],
+            }
             described = stat.command, self._threads.cpus.get(subject, "")
             if self._described.get(subject) != described:
                 self._described[subject] = described
-                changed.append(JobProcess(pid, stat.parent, *described, sees_spool=self._sees_spool(pid)))
+                changed.append(
+                    JobProcess(pid, stat.parent, *described, sees_spool=self._sees_spool(pid))
+                )
             parent = stats.get(stat.parent)
             if parent is not None and stat.is_fork_of(parent):
                 self._memory.setdefault(subject, {})
         for ended in self._described.keys() - readings.keys():
             del self._described[ended]
-        self._memory = {subject: values for subject, values in self._memory.items() if subject in readings}
+        self._memory = {
+            subject: values for subject, values in self._memory.items() if subject in readings
+        }
         self._read_memory()
         for of_process, values in self._memory.items():
             readings[of_process].update(values)
@@ -120,16 +154,22 @@ class JobProcesses:
         try:
             os.stat(f"{self._proc}/{pid}/root{self._spool}")
         except (FileNotFoundError, NotADirectoryError):
-            return not os.path.exists(os.path.join(self._proc, str(pid), "root", "."))  # it has ended
+            return not os.path.exists(
+                os.path.join(self._proc, str(pid), "root", ".")
+            )  # it has ended
         except OSError:  # a process of another user: not known
             return True
         return True
 
     def _read_memory(self) -> None:
-        """Read the memory of forked processes in turn, while that costs less than `_SMAPS_SHARE` of the time."""
+        """Read the memory of forked processes in turn, while that costs less than `_SMAPS_SHARE` of
+        the time.
+        """
         start_ns = monotonic_ns()
         for subject, before in list(self._memory.items()):
-            if (start_ns - self._memory_ns) * (_SMAPS_SHARE if before else _FIRST_SMAPS_SHARE) < self._memory_took_ns:
+            if (start_ns - self._memory_ns) * (
+                _SMAPS_SHARE if before else _FIRST_SMAPS_SHARE
+            ) < self._memory_took_ns:
                 continue
             del self._memory[subject]
             try:
@@ -137,7 +177,8 @@ class JobProcesses:
             except OSError:  # it has ended, or belongs to another user
                 lines = []
             self._memory[subject] = {
-                name: value * _KIB for name, value in _select([line.removesuffix(b" kB") for line in lines], _SMAPS)
+                name: value * _KIB
+                for name, value in _select([line.removesuffix(b" kB") for line in lines], _SMAPS)
             }
             self._memory_ns, start_ns = start_ns, monotonic_ns()
             self._memory_took_ns = start_ns - self._memory_ns
@@ -166,17 +207,21 @@ class JobProcesses:
         return found
 
     def _move_descendants(self, new: dict[int, "_Stat"], found: dict[int, "_Stat"]) -> None:
-        """Move the launcher and all descendants of `found` from `new` to `found`; the pid of a child may be lower than its
-        parent's.
+        """Move the launcher and all descendants of `found` from `new` to `found`; the pid of a
+        child may be lower than its parent's.
         """
-        while joined := [pid for pid, stat in new.items() if pid == self._launcher or stat.parent in found]:
+        while joined := [
+            pid for pid, stat in new.items() if pid == self._launcher or stat.parent in found
+        ]:
             found |= {pid: new.pop(pid) for pid in joined}
 
     def _list_processes(self) -> dict[int, int]:
-        """Inodes of /proc/PID, which identify a process like its start time but are cheaper to read.
+        """Inodes of /proc/PID, which identify a process like its start time but are cheaper to
+        read.
 
-        /proc/loadavg contains the pid that was assigned last. If that is unchanged, there are no new processes and the last list is
-        used. If it is a little higher, only pids up to it are looked at, which takes a tenth of the time of a whole listing.
+        /proc/loadavg contains the pid that was assigned last. If that is unchanged, there are no
+        new processes and the last list is used. If it is a little higher, only pids up to it are
+        looked at, which takes a tenth of the time of a whole listing.
         """
         try:
             newest_pid = int(self._read_file(f"{self._proc}/loadavg").split()[-1])
@@ -192,7 +237,9 @@ class JobProcesses:
                 self._listed = self._listed | found
         else:
             with os.scandir(self._proc) as entries:
-                self._listed = {int(entry.name): entry.inode() for entry in entries if entry.name.isdigit()}
+                self._listed = {
+                    int(entry.name): entry.inode() for entry in entries if entry.name.isdigit()
+                }
             self._num_listed, self._absent = len(self._listed), []
         self._newest_pid = newest_pid
         return self._listed
@@ -201,7 +248,11 @@ class JobProcesses:
         """Of a process; None where there is none, also for a thread, which takes a pid too."""
         try:
             inode = os.stat(f"{self._proc}/{pid}").st_ino
-            return inode if b"\nTgid:\t%d\n" % pid in self._read_file(f"{self._proc}/{pid}/status") else None
+            return (
+                inode
+                if b"\nTgid:\t%d\n" % pid in self._read_file(f"{self._proc}/{pid}/status")
+                else None
+            )
         except OSError:
             return None
 
@@ -211,14 +262,21 @@ class JobProcesses:
             data = self._read_file(f"{self._proc}/{pid}/stat")
         except OSError:
             return None
-        begin, end = data.find(b"("), data.rfind(b")")  # the command may contain spaces and parentheses
+        begin, end = (
+            data.find(b"("),
+            data.rfind(b")"),
+        )  # the command may contain spaces and parentheses
         fields = data[end + 2 :].split()
         if len(fields) < 40 or fields[0] in _ENDED:
             return None
-        return _Stat(data[begin + 1 : end].decode(errors="replace"), int(fields[1]), int(fields[19]), fields)
+        return _Stat(
+            data[begin + 1 : end].decode(errors="replace"), int(fields[1]), int(fields[19]), fields
+        )
 
     def _is_marked(self, pid: int) -> bool | None:
-        """None if unknown: during an execve the environment is empty (`exec_mmap`, then `create_elf_tables`)."""
+        """None if unknown: during an execve the environment is empty (`exec_mmap`, then
+        `create_elf_tables`).
+        """
         try:
             environment = self._read_file(f"{self._proc}/{pid}/environ")
         except OSError:
@@ -258,7 +316,8 @@ class _Stat:
         return self._field(23) > 0
 
     def is_fork_of(self, parent: "_Stat") -> bool:
-        """Whether it was forked from `parent`, and has executed no program since: its stack begins at the same random address.
+        """Whether it was forked from `parent`, and has executed no program since: its stack begins
+        at the same random address.
 
         The kernel shows that address only to those who may trace the process; else it is 0, or 1.
         """
@@ -276,10 +335,14 @@ class _Stat:
             "process.threads": self.num_threads,
             "process.rss": self._field(24) * _PAGE_BYTES,
         }
-        return found | ({"process.block_delay": self._field(42) / _TICKS_PER_S} if has_delays else {})
+        return found | (
+            {"process.block_delay": self._field(42) / _TICKS_PER_S} if has_delays else {}
+        )
 
     def _field(self, number: int) -> int:
-        return int(self.fields[number - 3])  # numbered as in man proc_pid_stat; `fields` starts with the third
+        return int(
+            self.fields[number - 3]
+        )  # numbered as in man proc_pid_stat; `fields` starts with the third
 
 
 def _select(lines: list[bytes], names: dict[bytes, str]) -> Iterator[tuple[str, float]]:

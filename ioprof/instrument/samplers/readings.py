@@ -1,10 +1,13 @@
-"""Types of the values that sources of samples return: per subject, values by the names in `ioprof.format.series`."""
+"""Types of the values that sources of samples return: per subject, values by the names in
+`ioprof.format.series`.
+"""
 
 import os
 from typing import Final
 
 Subject = tuple[int | None, int]
-"""A process by its pid and start time (clock ticks since boot, because pids are reused), or `HOST`."""
+"""A process by its pid and start time (clock ticks since boot, because pids are reused), or
+`HOST`."""
 
 Readings = dict[Subject, dict[str, float]]
 """Values by name, per subject; a value that could not be read is missing."""
@@ -30,7 +33,9 @@ def read_bytes(path: str) -> bytes:
 
 
 def read_record(path: str) -> bytes:
-    """The same for a file that the kernel makes in one piece (`single_open`), as most: a short read is its end."""
+    """The same for a file that the kernel makes in one piece (`single_open`), as most: a short read
+    is its end.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         content = part = os.read(descriptor, _RECORD_BYTES)

@@ -24,11 +24,13 @@ from ioprof.instrument.variables import SPOOL_VARIABLE
 PERIOD_S: Final = 1.0
 """Default time between two samples."""
 LARGEST_COST: Final = 0.01
-"""Maximum CPU use of the sampler in cores: if a sample costs more than this share of the period, the period is extended."""
+"""Maximum CPU use of the sampler in cores: if a sample costs more than this share of the period,
+the period is extended."""
 LARGEST_BYTES_PER_S: Final = 20_000
 """Maximum growth of the file (72 MB per hour), enforced in the same way."""
 LARGEST_WAIT_S: Final = 10.0
-"""How long `stop` waits for the thread, which a driver or a process in uninterruptible sleep may block."""
+"""How long `stop` waits for the thread, which a driver or a process in uninterruptible sleep may
+block."""
 
 _HOST_GROUP, _PROCESS_GROUP, _GPU_GROUP, _FIRST_FILE_SYSTEM_GROUP = range(4)
 
@@ -42,7 +44,8 @@ class Sampling:
     period_s: float
     """Requested time between two samples."""
     longest_period_s: float
-    """The longest period used. Longer than `period_s`: samples were expensive, e.g. of hundreds of processes."""
+    """The longest period used. Longer than `period_s`: samples were expensive, e.g. of hundreds of
+    processes."""
     samples: int
     lost: int
     """Lines that could not be written. Above 0: the spool was full."""
@@ -55,24 +58,33 @@ class Sampling:
 
     @property
     def cost_ratio(self) -> float:
-        """Share of one core that sampling used, in the launcher and not in the processes of the job."""
+        """Share of one core that sampling used, in the launcher and not in the processes of the
+        job.
+        """
         return self.cpu_s / self.wall_s if self.wall_s > 0 else 0.0
 
 
 class Sampler:
-    """Samples the host and the processes of the job into `spool` from `start` to `stop`, or in a `with` block.
+    """Samples the host and the processes of the job into `spool` from `start` to `stop`, or in a
+    `with` block.
 
-    The job consists of the descendants of this process and of processes with `IOPROF_SPOOL=<spool>` in their environment. Raises
-    `OSError` if the file cannot be created in the spool; later errors raise nothing. `find_file_systems` is called in the thread.
+    The job consists of the descendants of this process and of processes with `IOPROF_SPOOL=<spool>`
+    in their environment. Raises `OSError` if the file cannot be created in the spool; later errors
+    raise nothing. `find_file_systems` is called in the thread.
     """
 
     def __init__(
-        self, spool: str, period_s: float = PERIOD_S, find_file_systems: Callable[[], Sequence[FileSystemCounters]] | None = None
+        self,
+        spool: str,
+        period_s: float = PERIOD_S,
+        find_file_systems: Callable[[], Sequence[FileSystemCounters]] | None = None,
     ) -> None:
         self._file = SampleFile(spool, host(), period_s)
         self._requested_s = self._period_s = self._longest_s = period_s
         self._host = HostCounters()
-        self._processes = JobProcesses(os.getpid(), os.fsencode(f"{SPOOL_VARIABLE}={spool}"), spool=os.path.abspath(spool))
+        self._processes = JobProcesses(
+            os.getpid(), os.fsencode(f"{SPOOL_VARIABLE}={spool}"), spool=os.path.abspath(spool)
+        )
         self._cpu_limits = CpuLimits()
         self._gpus: GpuCounters | None = None
         self._find_file_systems = find_file_systems or _network_file_systems
@@ -90,21 +102,28 @@ class Sampler:
         return self
 
     def stop(self) -> None:
-        """Take a last sample and end. Call it after waiting for the job, when the kernel has added up the counters of its
-        children.
+        """Take a last sample and end. Call it after waiting for the job, when the kernel has added
+        up the counters of its children.
         """
         self._end.set()
         if self._thread.ident:
             self._thread.join(LARGEST_WAIT_S)
         if self._thread.is_alive():
-            self._notes.append(f"the sampler did not end within {LARGEST_WAIT_S:.0f} s: it was blocked by a driver or a process")
+            self._notes.append(
+                f"the sampler did not end within {LARGEST_WAIT_S:.0f} s: it was blocked by a driver"
+                " or a process"
+            )
         elif not self._thread.ident:
             self._file.close()
 
     def facts(self) -> dict[str, Any]:
         """What was sampled and what it cost, for `run.json`; complete after `stop`."""
         sampling = self.sampling()
-        return {**asdict(sampling), "notes": list(sampling.notes), "cost_ratio": sampling.cost_ratio}
+        return {
+            **asdict(sampling),
+            "notes": list(sampling.notes),
+            "cost_ratio": sampling.cost_ratio,
+        }
 
     def sampling(self) -> Sampling:
         """The same as plain data."""
@@ -121,19 +140,27 @@ class Sampler:
     def __enter__(self) -> "Sampler":
         return self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.stop()
 
     def _run(self) -> None:
         import pynvml  # a job without GPUs should not wait for this import
 
         self._gpus = GpuCounters(pynvml)
-        self._file_systems = [(counters, RateLimitedSource(counters.read)) for counters in self._find_file_systems()]
+        self._file_systems = [
+            (counters, RateLimitedSource(counters.read)) for counters in self._find_file_systems()
+        ]
         next_ns = monotonic_ns()
         try:
             while not self._end.wait(max(0.0, (next_ns - monotonic_ns()) / 1e9)):
                 self._sample()
-                # Relative to the schedule, not to now, so that the period does not drift; a late sample delays the next.
+                # Relative to the schedule, not to now, so that the period does not drift; a late
+                # sample delays the next.
                 next_ns = max(next_ns + int(self._period_s * 1e9), monotonic_ns())
             self._sample(is_last=True)
         finally:
@@ -149,15 +176,19 @@ class Sampler:
             self._file.sample(monotonic_ns(), _GPU_GROUP, found)
         self._write_notes()
         cpu_s = _thread_cpu_s()
-        if self._samples:  # not after the first sample, which examines every process of the host and defines every series
-            # The mean of the needed periods: one expensive sample should not reduce the sampling rate for long.
+        if self._samples:  # not after the first sample, which examines every process of the host and defines every series  # noqa: E501
+            # The mean of the needed periods: one expensive sample should not reduce the sampling
+            # rate for long.
             size_bytes = self._file.sampled_bytes - before_bytes
             memory_s = self._processes.memory_s - before_memory_s
-            cost_s = max((cpu_s - self._cpu_s - memory_s) / LARGEST_COST, size_bytes / LARGEST_BYTES_PER_S)
+            cost_s = max(
+                (cpu_s - self._cpu_s - memory_s) / LARGEST_COST, size_bytes / LARGEST_BYTES_PER_S
+            )
             self._needed_s = (self._needed_s + cost_s) / 2
             self._period_s = max(self._requested_s, self._needed_s)
             self._longest_s = max(self._longest_s, self._period_s)
-        # Counters of network file systems are expensive with hundreds of targets and therefore have a rate limit of their own.
+        # Counters of network file systems are expensive with hundreds of targets and therefore have
+        # a rate limit of their own.
         for group, (_, source) in enumerate(self._file_systems, _FIRST_FILE_SYSTEM_GROUP):
             if reading := source.read(force=is_last):
                 self._file.sample(reading[0], group, reading[1])
@@ -177,7 +208,9 @@ class Sampler:
             "sampler.lost": float(self._file.lost),
         }
         self._file.sample(
-            time_ns, _PROCESS_GROUP, readings | {HOST: own | self._cpu_limits.read(process.pid for process in changed)}
+            time_ns,
+            _PROCESS_GROUP,
+            readings | {HOST: own | self._cpu_limits.read(process.pid for process in changed)},
         )
 
     def _write_notes(self) -> None:
@@ -185,7 +218,10 @@ class Sampler:
         found = [*self._host.notes, *(self._gpus.notes if self._gpus else [])]
         found += [note for counters, _ in self._file_systems for note in counters.notes]
         if refused:
-            found.append("bytes read are unknown for some processes: /proc/PID/io is not readable (other user, or not dumpable)")
+            found.append(
+                "bytes read are unknown for some processes: /proc/PID/io is not readable (other"
+                " user, or not dumpable)"
+            )
         for text in found:
             if text not in self._notes:
                 self._notes.append(text)

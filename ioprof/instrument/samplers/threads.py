@@ -1,12 +1,13 @@
 """How long the threads of a process waited for a CPU, and which CPUs they may use.
 
-Run-queue delay is the time in which a thread could have run but another one had the CPU: the second field of
-/proc/PID/task/TID/schedstat (Documentation/scheduler/sched-stats.rst). The kernel has no sum over the threads of a process that
-needs no privilege, so each thread is read by itself. With thousands of threads that is expensive; then each sample reads some
-in turn, and a thread that was not read keeps its last value. So does a thread that has ended: the sum never decreases.
+Run-queue delay is the time in which a thread could have run but another one had the CPU: the second
+field of /proc/PID/task/TID/schedstat (Documentation/scheduler/sched-stats.rst). The kernel has no
+sum over the threads of a process that needs no privilege, so each thread is read by itself. With
+thousands of threads that is expensive; then each sample reads some in turn, and a thread that was
+not read keeps its last value. So does a thread that has ended: the sum never decreases.
 
-Affinity is that of the main thread, or of all threads together where they differ: OpenMP with OMP_PROC_BIND binds each to a CPU of
-its own.
+Affinity is that of the main thread, or of all threads together where they differ: OpenMP with
+OMP_PROC_BIND binds each to a CPU of its own.
 """
 
 import os
@@ -21,7 +22,8 @@ MOST_THREADS: Final = 128
 """Threads that one sample reads, at most."""
 _SMALL_BYTES: Final = 256
 _AFFINITY_EVERY: Final = 5
-"""In one of so many samples the affinity is read again of processes whose threads are the same; it hardly ever changes."""
+"""In one of so many samples the affinity is read again of processes whose threads are the same; it
+hardly ever changes."""
 
 
 @dataclass
@@ -37,7 +39,9 @@ class _Process:
 
 
 class ThreadCounters:
-    """Reads the run-queue delay and the affinity of processes, given with their number of threads."""
+    """Reads the run-queue delay and the affinity of processes, given with their number of
+    threads.
+    """
 
     def __init__(
         self,
@@ -51,11 +55,14 @@ class ThreadCounters:
         self._processes: dict[Subject, _Process] = {}
         self._turn = self._samples = 0
         self.cpus: dict[Subject, str] = {}
-        """The CPUs that each process may use, in the format of the kernel's lists (man cpuset), e.g. `0-3,8`."""
+        """The CPUs that each process may use, in the format of the kernel's lists (man cpuset),
+        e.g. `0-3,8`."""
 
     def read(self, num_threads: Mapping[Subject, int]) -> Readings:
         """The values of these processes; of the others what is known is forgotten."""
-        self._processes = {subject: self._processes.get(subject) or _Process() for subject in num_threads}
+        self._processes = {
+            subject: self._processes.get(subject) or _Process() for subject in num_threads
+        }
         self.cpus = {subject: cpus for subject, cpus in self.cpus.items() if subject in num_threads}
         threads = {subject: self._threads(subject, count) for subject, count in num_threads.items()}
         self._read_delays(threads)
@@ -67,7 +74,9 @@ class ThreadCounters:
                 process.affinity = self._affinity(subject, threads[subject])
             readings[subject] = {**process.affinity}
             if process.delays_ns:
-                readings[subject]["process.run_delay"] = round((process.ended_ns + sum(process.delays_ns.values())) / 1e9, 6)
+                readings[subject]["process.run_delay"] = round(
+                    (process.ended_ns + sum(process.delays_ns.values())) / 1e9, 6
+                )
         return readings
 
     def _threads(self, subject: Subject, count: int) -> list[int]:
@@ -78,7 +87,11 @@ class ThreadCounters:
         if len(process.threads) != count:
             process.affinity = None
             try:
-                process.threads = [pid] if count == 1 else [int(name) for name in os.listdir(f"{self._proc}/{pid}/task")]
+                process.threads = (
+                    [pid]
+                    if count == 1
+                    else [int(name) for name in os.listdir(f"{self._proc}/{pid}/task")]
+                )
             except OSError:
                 process.threads = []
         return process.threads
@@ -99,12 +112,18 @@ class ThreadCounters:
     def _read_delay(self, subject: Subject, tid: int) -> None:
         process = self._processes[subject]
         try:
-            descriptor = os.open(f"{self._proc}/{subject[0]}/task/{tid}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(
+                f"{self._proc}/{subject[0]}/task/{tid}/schedstat", os.O_RDONLY | os.O_CLOEXEC
+            )
             try:
                 delay_ns = int(os.read(descriptor, _SMALL_BYTES).split()[1])
             finally:
                 os.close(descriptor)
-        except (OSError, ValueError, IndexError):  # the thread has ended, or the kernel has no CONFIG_SCHED_INFO
+        except (
+            OSError,
+            ValueError,
+            IndexError,
+        ):  # the thread has ended, or the kernel has no CONFIG_SCHED_INFO
             process.threads = []
             return
         before_ns = process.delays_ns.get(tid, 0)

@@ -1,4 +1,6 @@
-"""What a probe reads: a dataset's own records, the files that are there, or scratch files that are written for it."""
+"""What a probe reads: a dataset's own records, the files that are there, or scratch files that are
+written for it.
+"""
 
 import os
 from collections.abc import Iterator
@@ -37,12 +39,18 @@ class ProbeTarget:
 
 
 def check_request(
-    path: Path, dataset: Path | None, record_bytes: int | None, scratch_bytes: int | None, readahead: bool
+    path: Path,
+    dataset: Path | None,
+    record_bytes: int | None,
+    scratch_bytes: int | None,
+    readahead: bool,
 ) -> ProbeRequest:
     """The request; raises `CommandError` or `DatasetError`."""
     if not path.is_dir() and not path.is_file():
         raise CommandError(
-            f"{path}: {'neither a file nor a folder' if path.exists() else 'no such file or folder'}; name one to read"
+            f"{path}:"
+            f" {'neither a file nor a folder' if path.exists() else 'no such file or folder'}; name"
+            " one to read"
         )
     if scratch_bytes and not path.is_dir():
         raise CommandError(f"{path}: --scratch writes below a folder, and this is a file")
@@ -51,17 +59,22 @@ def check_request(
     loaded = Dataset.load(dataset) if dataset else None
     if loaded and record_bytes:
         raise CommandError(
-            f"--record-bytes {record_bytes}: the records of {dataset} have their own lengths; leave one of the two out"
+            f"--record-bytes {record_bytes}: the records of {dataset} have their own lengths; leave"
+            " one of the two out"
         )
     return ProbeRequest(path, loaded, record_bytes, scratch_bytes, readahead)
 
 
 @contextmanager
-def open_target(request: ProbeRequest, random: np.random.Generator, reporter: Reporter) -> Iterator[ProbeTarget]:
+def open_target(
+    request: ProbeRequest, random: np.random.Generator, reporter: Reporter
+) -> Iterator[ProbeTarget]:
     """What to read, open until the block ends; scratch files are removed then."""
     with ExitStack() as stack:
         if request.scratch_bytes:
-            target = stack.enter_context(_scratch_target(request, request.scratch_bytes, random, reporter))
+            target = stack.enter_context(
+                _scratch_target(request, request.scratch_bytes, random, reporter)
+            )
         else:
             target = _existing_target(request, random)
         stack.callback(target.material.close)
@@ -71,11 +84,18 @@ def open_target(request: ProbeRequest, random: np.random.Generator, reporter: Re
 def _existing_target(request: ProbeRequest, random: np.random.Generator) -> ProbeTarget:
     dataset = request.dataset
     # By their real paths, since data is often linked to.
-    if dataset and Path(os.path.realpath(dataset.path)).is_relative_to(os.path.realpath(request.path)):
+    if dataset and Path(os.path.realpath(dataset.path)).is_relative_to(
+        os.path.realpath(request.path)
+    ):
         return _dataset_target(dataset, random, request.readahead)
-    material, is_all = find_read_targets(str(request.path), _record_sizes(request), random, request.readahead)
+    material, is_all = find_read_targets(
+        str(request.path), _record_sizes(request), random, request.readahead
+    )
     if isinstance(material, WholeFiles):
-        return ProbeTarget(material, f"{_num_files(material)} {'that' if is_all else 'of those that'} are there, whole")
+        return ProbeTarget(
+            material,
+            f"{_num_files(material)} {'that' if is_all else 'of those that'} are there, whole",
+        )
     return ProbeTarget(material, f"ranges {_length_in_words(request)}, in {_num_files(material)}")
 
 
@@ -85,8 +105,13 @@ def _dataset_target(dataset: Dataset, random: np.random.Generator, readahead: bo
         paths = dataset.data_files()[1:]
         return ProbeTarget(WholeFiles(paths, random), f"{what}: {len(paths):,} files, whole")
     shards = dataset.record_files()
-    material = Ranges(shards, RecordSizes.of_quantiles(dataset.record_bytes_quantiles), random, readahead)
-    return ProbeTarget(material, f"{what}: ranges of {len(material.paths)} of {len(shards)} shards, as long as its records")
+    material = Ranges(
+        shards, RecordSizes.of_quantiles(dataset.record_bytes_quantiles), random, readahead
+    )
+    return ProbeTarget(
+        material,
+        f"{what}: ranges of {len(material.paths)} of {len(shards)} shards, as long as its records",
+    )
 
 
 @contextmanager
@@ -97,14 +122,22 @@ def _scratch_target(
     sizes = _record_sizes(request) or RecordSizes.fixed(USUAL_RECORD_BYTES)
     with ExitStack() as stack:
         with reporter.progress("writing scratch files, MB", megabytes(num_bytes)) as advance:
-            files = scratch_files(str(request.path), num_bytes, sizes if whole else None, random, in_megabytes(advance))
+            files = scratch_files(
+                str(request.path),
+                num_bytes,
+                sizes if whole else None,
+                random,
+                in_megabytes(advance),
+            )
             paths = stack.enter_context(files)
         if whole:
             description = f"{len(paths):,} scratch files, whole, {_length_in_words(request)}"
             yield ProbeTarget(WholeFiles(paths, random), description)
         else:
             ranges = Ranges(paths, sizes, random, request.readahead)
-            yield ProbeTarget(ranges, f"ranges {_length_in_words(request)}, in scratch, {_num_files(ranges)}")
+            yield ProbeTarget(
+                ranges, f"ranges {_length_in_words(request)}, in scratch, {_num_files(ranges)}"
+            )
 
 
 def _num_files(material: ReadTargets) -> str:

@@ -20,7 +20,15 @@ from ioprof.jobs.probes.probe_targets import ProbeRequest, check_request, open_t
 from ioprof.report.texts.units import visible
 from ioprof.reporter import Reporter
 from ioprof.storage import PathStorage, describe
-from ioprof.storage.probe import MAX_CLIENTS, MAX_RECORD_BYTES, Allowance, Level, Plan, Probe, clients_up_to
+from ioprof.storage.probe import (
+    MAX_CLIENTS,
+    MAX_RECORD_BYTES,
+    Allowance,
+    Level,
+    Plan,
+    Probe,
+    clients_up_to,
+)
 from ioprof.storage.probe import probe as probe_material
 from ioprof.storage.probe.scratch import LEAST_BYTES, PREFIX
 from ioprof.storage.wording import lines, plain
@@ -61,7 +69,11 @@ class PathProbe:
             "host": self.host,
             "began": self.began,
             "read": self.read,
-            "dataset": {"path": str(dataset.path), "name": dataset.name, "layout": dataset.layout} if dataset else None,
+            "dataset": (
+                {"path": str(dataset.path), "name": dataset.name, "layout": dataset.layout}
+                if dataset
+                else None
+            ),
             "readahead": self.request.readahead,
             "scratch_bytes": self.request.scratch_bytes,
             "allowance": {"seconds": self.allowance.seconds, "bytes": self.allowance.bytes},
@@ -71,7 +83,9 @@ class PathProbe:
 
     def write_html(self, path: Path) -> None:
         """Write figures and tables as one HTML file; raises OSError."""
-        from ioprof.report.page.probe_page import write_page  # the figures' library takes a second to load
+        from ioprof.report.page.probe_page import (
+            write_page,
+        )  # the figures' library takes a second to load
 
         write_page(self.facts(), path)
 
@@ -91,26 +105,45 @@ class PlannedProbe:
         shown = visible(os.fspath(path))  # a name that is not text could not be printed
         for left in path.glob(f"{PREFIX}*") if self.request.scratch_bytes else ():
             what = visible(os.fspath(left))
-            reporter.say(f"{what}: left by a probe that was killed, or in use by one that runs; if killed: rm -r {left.name}")
+            reporter.say(
+                f"{what}: left by a probe that was killed, or in use by one that runs; if killed:"
+                f" rm -r {left.name}"
+            )
         with open_target(self.request, np.random.default_rng(), reporter) as target:
             with reporter.progress(f"probing {shown}", len(list(self.plan.steps()))) as advance:
-                result = probe_material(target.material, self.allowance, self.plan, lambda _: advance(1))
+                result = probe_material(
+                    target.material, self.allowance, self.plan, lambda _: advance(1)
+                )
             host, storage = socket.gethostname(), describe(path)
-            return PathProbe(self.request, target.description, host, began, self.allowance, storage, result)
+            return PathProbe(
+                self.request, target.description, host, began, self.allowance, storage, result
+            )
 
 
 def plan_probe(options: ProbeOptions) -> PlannedProbe:
     """Check the options; raises `CommandError` and `DatasetError`."""
     if not math.isfinite(options.seconds) or not 0 < options.seconds <= _LONGEST_S:
-        raise CommandError(f"--seconds {options.seconds}: give more than 0 and at most {_LONGEST_S:.0f}, such as 30")
-    allowance = Allowance(options.seconds, parse_bytes("--max-bytes", options.max_bytes, 1, _MOST_BYTES))
+        raise CommandError(
+            f"--seconds {options.seconds}: give more than 0 and at most {_LONGEST_S:.0f}, such"
+            " as 30"
+        )
+    allowance = Allowance(
+        options.seconds, parse_bytes("--max-bytes", options.max_bytes, 1, _MOST_BYTES)
+    )
     if not 1 <= options.clients <= MAX_CLIENTS:
         raise CommandError(
-            f"--clients {options.clients}: give 1 to {MAX_CLIENTS}; more clients on one node only wait for each other"
+            f"--clients {options.clients}: give 1 to {MAX_CLIENTS}; more clients on one node only"
+            " wait for each other"
         )
     record, scratch = options.record_bytes, options.scratch
-    record_bytes = parse_bytes("--record-bytes", record, 1, MAX_RECORD_BYTES) if record is not None else None
-    scratch_bytes = parse_bytes("--scratch", scratch, LEAST_BYTES, _MOST_BYTES) if scratch is not None else None
+    record_bytes = (
+        parse_bytes("--record-bytes", record, 1, MAX_RECORD_BYTES) if record is not None else None
+    )
+    scratch_bytes = (
+        parse_bytes("--scratch", scratch, LEAST_BYTES, _MOST_BYTES) if scratch is not None else None
+    )
     dataset = Path(options.dataset) if options.dataset else None
-    request = check_request(Path(options.path), dataset, record_bytes, scratch_bytes, options.readahead)
+    request = check_request(
+        Path(options.path), dataset, record_bytes, scratch_bytes, options.readahead
+    )
     return PlannedProbe(request, allowance, Plan(clients_up_to(options.clients)))

@@ -1,4 +1,6 @@
-"""Staging as a part of a run: the dataset is copied before the job, or by its workers; the copy is removed unless it is kept."""
+"""Staging as a part of a run: the dataset is copied before the job, or by its workers; the copy is
+removed unless it is kept.
+"""
 
 import random
 from collections.abc import Callable, Iterator
@@ -29,21 +31,30 @@ _PAGE_BYTES: Final = 4096
 
 
 class StagedJob:
-    """A job and its dataset, staged if `options` are given; `num_interrupts()` is how often the user has asked for the end."""
+    """A job and its dataset, staged if `options` are given; `num_interrupts()` is how often the
+    user has asked for the end.
+    """
 
-    def __init__(self, options: StageOptions | None, reporter: Reporter, num_interrupts: Callable[[], int]) -> None:
+    def __init__(
+        self, options: StageOptions | None, reporter: Reporter, num_interrupts: Callable[[], int]
+    ) -> None:
         self._options, self._reporter, self._num_interrupts = options, reporter, num_interrupts
         self._record: StageRecord | None = None
 
     def record(self) -> StageRecord | None:
-        """What staging took, for run.json, complete when the block of `stage` has ended; None where nothing was staged."""
+        """What staging took, for run.json, complete when the block of `stage` has ended; None where
+        nothing was staged.
+        """
         return self._record
 
     @contextmanager
-    def stage(self, config: JobConfig, manifest: Dataset | None, cache: str | None) -> Iterator[tuple[JobConfig, Dataset | None]]:
+    def stage(
+        self, config: JobConfig, manifest: Dataset | None, cache: str | None
+    ) -> Iterator[tuple[JobConfig, Dataset | None]]:
         """Yield the job and the dataset that it reads, which is a copy if it was staged before.
 
-        Raises `CommandError`, `DatasetError`, and KeyboardInterrupt after an interrupt. A copy that is kept is never removed.
+        Raises `CommandError`, `DatasetError`, and KeyboardInterrupt after an interrupt. A copy that
+        is kept is never removed.
         """
         options = self._options
         if options is None or manifest is None:
@@ -58,7 +69,9 @@ class StagedJob:
         }
         if options.mode == WHILE_TRAINING:
             copy = LocalCopy(staging, self._reporter, self._num_interrupts)
-            record = self._record = staging.record(WHILE_TRAINING).replace(**known, removed=not options.keep)
+            record = self._record = staging.record(WHILE_TRAINING).replace(
+                **known, removed=not options.keep
+            )
             try:
                 with copy.fill(config) as filling:
                     yield filling, manifest
@@ -66,26 +79,37 @@ class StagedJob:
                 self._record = copy.add_to(record)
             return
         shared_read = _time_sample(manifest, config)
-        record = self._record = self._copy(staging, options, config, cache).replace(**known, shared_read=shared_read)
+        record = self._record = self._copy(staging, options, config, cache).replace(
+            **known, shared_read=shared_read
+        )
         try:
             yield replace(config, dataset=staging.destination), Dataset.load(staging.destination)
         finally:
             removed = remove_staged(staging.destination)
             self._record = record.replace(removed=removed)
             if not options.keep and not removed:
-                self._reporter.say(f"not removed, since an earlier run was to keep it, or it cannot be: {staging.destination}")
+                self._reporter.say(
+                    "not removed, since an earlier run was to keep it, or it cannot be:"
+                    f" {staging.destination}"
+                )
 
-    def _copy(self, staging: Staging, options: StageOptions, config: JobConfig, cache: str | None) -> StageRecord:
+    def _copy(
+        self, staging: Staging, options: StageOptions, config: JobConfig, cache: str | None
+    ) -> StageRecord:
         """Copy the dataset, recorded as spans of kind `stage`."""
         by = f" (found by {options.place.by})" if options.place.by != GIVEN else ""
         self._reporter.say(f"staging {staging.dataset.path} to {staging.destination}{by}")
         source = None
         if cache == "cold":
-            source = evict(staging.dataset.data_files(), stoppable(ignore_progress, self._num_interrupts))
+            source = evict(
+                staging.dataset.data_files(), stoppable(ignore_progress, self._num_interrupts)
+            )
         with self._reporter.progress("stage, MB", megabytes(staging.dataset.bytes)) as advance:
             recorder.start(config.spool, role="other")
             try:
-                record = staging.run(stoppable(in_megabytes(advance), self._num_interrupts), _emit_stage_span)
+                record = staging.run(
+                    stoppable(in_megabytes(advance), self._num_interrupts), _emit_stage_span
+                )
             finally:
                 recorder.stop()
         return record.replace(source_cache=ResidencyRecord.of(source.facts()) if source else None)
@@ -96,19 +120,31 @@ def _emit_stage_span(task: Task) -> None:
 
 
 def _time_sample(manifest: Dataset, config: JobConfig) -> SharedRead:
-    """What reading one record from the shared path takes, cold, by as many threads as the job has workers."""
+    """What reading one record from the shared path takes, cold, by as many threads as the job has
+    workers.
+    """
     readers = config.ranks * max(1, config.workers)
     total_ns, count = sampled_read_ns(_sample_ranges(manifest), clock.monotonic_ns, readers)
-    return SharedRead(records=count, readers=readers, mean_s=total_ns / count / 1e9 if count else None)
+    return SharedRead(
+        records=count, readers=readers, mean_s=total_ns / count / 1e9 if count else None
+    )
 
 
 def _sample_ranges(manifest: Dataset) -> list[tuple[str, int, int]]:
-    """Path, start and length of random records: whole files, or ranges of a mean record's length in environments and tars."""
+    """Path, start and length of random records: whole files, or ranges of a mean record's length in
+    environments and tars.
+    """
     choice = random.Random(0)
     count = max(1, min(_SAMPLED_RECORDS, manifest.records // _SAMPLED_SHARE))
     if manifest.layout == "files":
-        return [(path, 0, _LARGEST_SAMPLE_BYTES) for path in choice.sample(manifest.data_files()[1:], count)]
+        return [
+            (path, 0, _LARGEST_SAMPLE_BYTES)
+            for path in choice.sample(manifest.data_files()[1:], count)
+        ]
     size = manifest.bytes // manifest.records
     files = [(path, Path(path).stat().st_size) for path in manifest.record_files()]
     drawn = choice.choices(files, weights=[max(1, file_bytes) for _, file_bytes in files], k=count)
-    return [(path, choice.randrange(max(1, file_bytes - size)) // _PAGE_BYTES * _PAGE_BYTES, size) for path, file_bytes in drawn]
+    return [
+        (path, choice.randrange(max(1, file_bytes - size)) // _PAGE_BYTES * _PAGE_BYTES, size)
+        for path, file_bytes in drawn
+    ]

@@ -1,7 +1,9 @@
-"""How processes used cores, from their sampled CPU time and run-queue delay (`ioprof.format.series`).
+"""How processes used cores, from their sampled CPU time and run-queue delay
+(`ioprof.format.series`).
 
-The measured time of a stage contains waiting for a core where more threads could run than there were cores. A replay with other
-workers or cores must take that out first: `CpuUse.dilation` is by how much it stretched the time.
+The measured time of a stage contains waiting for a core where more threads could run than there
+were cores. A replay with other workers or cores must take that out first: `CpuUse.dilation` is by
+how much it stretched the time.
 """
 
 from collections.abc import Sequence
@@ -21,14 +23,17 @@ _SERIES: Final = ("process.cpu_user", "process.cpu_system", "process.run_delay")
 _LEAST_BUSY_S: Final = 0.1
 """Busy time of which sampled CPU time says something."""
 _MOST_START_S: Final = 0.05
-"""Processes of which one can make a batch so soon after it began were forked: none of them has done anything else before."""
+"""Processes of which one can make a batch so soon after it began were forked: none of them has done
+anything else before."""
 _MOST_AFTER_NS: Final = 50_000_000
 """How long after the end of its work the last sample of a process may be."""
 
 
 @dataclass(frozen=True)
 class Counted:
-    """The CPU time and delay that a process had at the times of its samples, all three cumulative and in seconds."""
+    """The CPU time and delay that a process had at the times of its samples, all three cumulative
+    and in seconds.
+    """
 
     times_ns: NDArray[np.int64]
     cpu_s: NDArray[np.float64]
@@ -39,14 +44,23 @@ class Counted:
 def counted(trace: Trace) -> dict[int, Counted]:
     """By process. Values between samples are those of the line between them."""
     name = pl.col("name").cast(pl.String)
-    rows = trace.counters.filter(name.is_in(_SERIES), pl.col("pid").is_not_null()).with_columns(name).sort("time_ns")
+    rows = (
+        trace.counters.filter(name.is_in(_SERIES), pl.col("pid").is_not_null())
+        .with_columns(name)
+        .sort("time_ns")
+    )
     found = {}
     for (pid,), part in rows.partition_by("pid", as_dict=True).items():
-        series = {str(key[0]): each for key, each in part.partition_by("name", as_dict=True).items()}
+        series = {
+            str(key[0]): each for key, each in part.partition_by("name", as_dict=True).items()
+        }
         if "process.cpu_user" not in series:
             continue
         times = np.unique(part["time_ns"].to_numpy())
-        values = {key: np.interp(times, each["time_ns"].to_numpy(), each["value"].to_numpy()) for key, each in series.items()}
+        values = {
+            key: np.interp(times, each["time_ns"].to_numpy(), each["value"].to_numpy())
+            for key, each in series.items()
+        }
         none = np.zeros(len(times))
         cpu = values["process.cpu_user"] + values.get("process.cpu_system", none)
         found[int(str(pid))] = Counted(times, cpu, values.get("process.run_delay", none + np.nan))
@@ -71,9 +85,10 @@ class Worked:
 def cpu_use(processes: Sequence[Worked], most_threads: int | None = None) -> CpuUse:
     """What similar processes did together.
 
-    `most_threads` is the size of their largest pool of threads: further threads, such as the one that sends batches, compute
-    little, and their delay is not that of the work. Where the pool has one thread, what it ran or could have run beyond its busy
-    time, it did while it waited for storage: it ran in system calls, and waited for a core when a read was done.
+    `most_threads` is the size of their largest pool of threads: further threads, such as the one
+    that sends batches, compute little, and their delay is not that of the work. Where the pool has
+    one thread, what it ran or could have run beyond its busy time, it did while it waited for
+    storage: it ran in system calls, and waited for a core when a read was done.
     """
     busy_s = cpu_s = delay_s = reads_s = 0.0
     start_s = _start_s(processes)
@@ -82,22 +97,34 @@ def cpu_use(processes: Sequence[Worked], most_threads: int | None = None) -> Cpu
         if counts is None or not len(busy):
             continue
         first, last = int(busy[:, 0].min()), int(busy[:, 1].max())
-        # From one sample to another: what it did before, such as imports, or after, such as its exit, is not of its work.
+        # From one sample to another: what it did before, such as imports, or after, such as its
+        # exit, is not of its work.
         is_new = start_s <= _MOST_START_S
         times = np.concatenate(([since_ns], counts.times_ns)) if is_new else counts.times_ns
-        within = np.flatnonzero((times >= (since_ns if is_new else first)) & (times <= last + _MOST_AFTER_NS))
+        within = np.flatnonzero(
+            (times >= (since_ns if is_new else first)) & (times <= last + _MOST_AFTER_NS)
+        )
         if len(within) < 2:
             continue
         begin, end = within[0], within[-1]
         from_start = is_new and begin == 0
-        busy_s += max(0.0, total(np.clip(busy, times[begin], times[end])) / 1e9 - (each.once_s if from_start else 0.0))
+        busy_s += max(
+            0.0,
+            total(np.clip(busy, times[begin], times[end])) / 1e9
+            - (each.once_s if from_start else 0.0),
+        )
         reads_s += total(np.clip(each.reading, times[begin], times[end])) / 1e9
         none = np.zeros(len(times) - len(counts.times_ns))  # it began with nothing
         cpu, delay = np.concatenate((none, counts.cpu_s)), np.concatenate((none, counts.delay_s))
         ran_s, waited_s = float(cpu[end] - cpu[begin]), float(delay[end] - delay[begin])
-        # What it did once took time in which it ran and waited for a core, as in all else that it did.
+        # What it did once took time in which it ran and waited for a core, as in all else that it
+        # did.
         could_run_s = ran_s + np.nan_to_num(waited_s)
-        part = max(0.0, 1 - (start_s + each.once_s) / could_run_s) if from_start and could_run_s > 0 else 1.0
+        part = (
+            max(0.0, 1 - (start_s + each.once_s) / could_run_s)
+            if from_start and could_run_s > 0
+            else 1.0
+        )
         cpu_s += part * ran_s
         delay_s += part * waited_s
     if busy_s < _LEAST_BUSY_S or not cpu_s > 0:
@@ -110,17 +137,34 @@ def cpu_use(processes: Sequence[Worked], most_threads: int | None = None) -> Cpu
             return CpuUse(min(1.0, runnable), dilation, 1.0, cpu_s)
         ran_s = min(max(0.0, cpu_s - busy_s), reads_s)
         waited_s = min(max(0.0, cpu_s + delay_s - busy_s) - ran_s, reads_s - ran_s)
-        return CpuUse(min(1.0, runnable), dilation, 1.0, cpu_s, 0.0, reads_s, ran_s / reads_s, waited_s / reads_s)
+        return CpuUse(
+            min(1.0, runnable),
+            dilation,
+            1.0,
+            cpu_s,
+            0.0,
+            reads_s,
+            ran_s / reads_s,
+            waited_s / reads_s,
+        )
     runnable = min(runnable, float(most_threads)) if most_threads else runnable
     return CpuUse(min(1.0, runnable), (cpu_s + delay_s) / cpu_s, max(1.0, runnable), cpu_s)
 
 
 def _start_s(processes: Sequence[Worked]) -> float:
-    """What a new process computes until it can make a batch: the shortest time from its begin to its first one.
+    """What a new process computes until it can make a batch: the shortest time from its begin to
+    its first one.
 
     The others also waited for their task.
     """
-    return min((max(0, int(each.busy[:, 0].min()) - each.since_ns) / 1e9 for each in processes if len(each.busy)), default=0.0)
+    return min(
+        (
+            max(0, int(each.busy[:, 0].min()) - each.since_ns) / 1e9
+            for each in processes
+            if len(each.busy)
+        ),
+        default=0.0,
+    )
 
 
 def usable_cores(trace: Trace) -> dict[str, float]:

@@ -1,4 +1,6 @@
-"""The first screen of a page: the answer, a bar of root causes, at most three changes, and what limits them."""
+"""The first screen of a page: the answer, a bar of root causes, at most three changes, and what
+limits them.
+"""
 
 from collections.abc import Collection
 from typing import Final
@@ -10,7 +12,14 @@ from ioprof.report.page.markup import Html, element, join
 from ioprof.report.page.sections import CAUSE_MEANINGS, badge, term
 from ioprof.report.texts.caveats import caveats
 from ioprof.report.texts.prediction import gain_text, proof_hint
-from ioprof.report.texts.statements import cause_rows, failures, is_emulated, is_on_cpu, setting, title
+from ioprof.report.texts.statements import (
+    cause_rows,
+    failures,
+    is_emulated,
+    is_on_cpu,
+    setting,
+    title,
+)
 from ioprof.report.texts.units import MISSING, clean, duration, percent, rate
 from ioprof.report.texts.whole_job import window_text
 
@@ -20,9 +29,15 @@ _LEAST_NAMED: Final = 0.005
 _MOSTLY: Final = 0.75
 """Share of compute from which on it is named first."""
 _SECTIONS: Final = (
-    ("time", "Timeline"), ("causes", "Causes"), ("steps", "Steps"), ("storage", "Storage"), ("workers", "Workers"),
-    ("ranks", "Ranks"), ("complete", "Completeness"), ("reading", "Glossary"),
-)  # fmt: skip
+    ("time", "Timeline"),
+    ("causes", "Causes"),
+    ("steps", "Steps"),
+    ("storage", "Storage"),
+    ("workers", "Workers"),
+    ("ranks", "Ranks"),
+    ("complete", "Completeness"),
+    ("reading", "Glossary"),
+)
 
 
 def headline(summary: Summary) -> str:
@@ -31,33 +46,59 @@ def headline(summary: Summary) -> str:
     if bound is None:
         return "No step was completed: what the job waited for is not known."
     shares = {entry.cause: entry.share for entry in summary.steps.causes if entry.share is not None}
-    name, later = f"{BOUND_NAMES[bound]}-bound", " after the first epoch" if summary.verdict.first_epoch else ""
+    name, later = (
+        f"{BOUND_NAMES[bound]}-bound",
+        " after the first epoch" if summary.verdict.first_epoch else "",
+    )
     if summary.verdict.doubts:
         name = f"Probably {name[:1].lower()}{name[1:]}"
-    if phase := next((entry for entry in summary.ledger.phases if entry.name == summary.verdict.phase), None):
-        return f"{phase.name.capitalize()} took {percent(phase.share)} of the job; its steps are {name[:1].lower()}{name[1:]}."
-    devices = "the CPU" if is_on_cpu(summary) else f"the {'emulated ' if is_emulated(summary) else ''}accelerators"
+    if phase := next(
+        (entry for entry in summary.ledger.phases if entry.name == summary.verdict.phase), None
+    ):
+        return (
+            f"{phase.name.capitalize()} took {percent(phase.share)} of the job; its steps are"
+            f" {name[:1].lower()}{name[1:]}."
+        )
+    devices = (
+        "the CPU"
+        if is_on_cpu(summary)
+        else f"the {'emulated ' if is_emulated(summary) else ''}accelerators"
+    )
     if "compute" not in shares:
         return f"{name}{later}; what {devices} computed was not recorded."
     causes = LEAVES if bound in LEAVES else (bound,)
-    lost = sum(share for cause, share in shares.items() if cause in causes) + share_of_stragglers(summary, causes)
+    lost = sum(share for cause, share in shares.items() if cause in causes) + share_of_stragglers(
+        summary, causes
+    )
     computed = percent(shares["compute"])
     if bound != "compute" and shares["compute"] >= _MOSTLY:
-        return f"Mostly compute ({computed} of the steps' time), then {name[:1].lower()}{name[1:]}{later} ({percent(lost)})."
+        return (
+            f"Mostly compute ({computed} of the steps' time), then"
+            f" {name[:1].lower()}{name[1:]}{later} ({percent(lost)})."
+        )
     if bound == "compute":
         who = "the model" if is_on_cpu(summary) else devices
         return f"{name}{later}: {who} computed for {computed} of the steps' time."
     if is_on_cpu(summary):
         return f"{name}{later} ({percent(lost)} of the steps' time; compute {computed})."
-    return f"{name}{later}: {devices} were idle for {percent(1 - shares['compute'])} of the steps' time."
+    return (
+        f"{name}{later}: {devices} were idle for {percent(1 - shares['compute'])} of the steps'"
+        " time."
+    )
 
 
 def share_of_stragglers(summary: Summary, causes: Collection[str]) -> float:
     """Share of the steps' time that ranks waited for others which these causes made late."""
     made_late = summary.steps.straggler_wait_s.values()
-    seconds = sum(waited_s for each in made_late for cause, waited_s in each.items() if cause in causes)
+    seconds = sum(
+        waited_s for each in made_late for cause, waited_s in each.items() if cause in causes
+    )
     entry = next((entry for entry in summary.steps.causes if entry.cause == "straggler"), None)
-    return seconds / entry.seconds * (entry.share or 0.0) if entry and entry.seconds and "straggler" not in causes else 0.0
+    return (
+        seconds / entry.seconds * (entry.share or 0.0)
+        if entry and entry.seconds and "straggler" not in causes
+        else 0.0
+    )
 
 
 def header(summary: Summary) -> Html:
@@ -72,14 +113,21 @@ def header(summary: Summary) -> Html:
     links = (element("a", word, href=f"#{name}") for name, word in _SECTIONS)
     return element(
         "header",
-        element("div", element("span", "ioprof", class_="brand"), element("h1", title(summary)), class_="title"),
+        element(
+            "div",
+            element("span", "ioprof", class_="brand"),
+            element("h1", title(summary)),
+            class_="title",
+        ),
         element("p", ". ".join(text for text in about if text), class_="quiet"),
         element("nav", *links, aria_label="Contents"),
     )
 
 
 def answer(summary: Summary) -> Html:
-    """Failures, the answer, the bar, the changes, and the caveats as links to where they are explained."""
+    """Failures, the answer, the bar, the changes, and the caveats as links to where they are
+    explained.
+    """
     banner = [element("p", line) for line in failures(summary)]
     return element(
         "section",
@@ -89,7 +137,9 @@ def answer(summary: Summary) -> Html:
         element(
             "div",
             _changes(summary.verdict.advice),
-            element("div", _tiles(summary), element("p", clean(summary.verdict.text, 900), class_="why")),
+            element(
+                "div", _tiles(summary), element("p", clean(summary.verdict.text, 900), class_="why")
+            ),
             class_="answer-columns",
         ),
         _chips(summary),
@@ -113,7 +163,10 @@ def _bar(causes: tuple[CauseShare, ...]) -> Html | None:
         for entry in shown
     )
     printed = {row.cause: row.share for row in cause_rows(causes)}
-    named = sorted((entry for entry in shown if (entry.share or 0) >= _LEAST_NAMED), key=lambda entry: -(entry.share or 0))
+    named = sorted(
+        (entry for entry in shown if (entry.share or 0) >= _LEAST_NAMED),
+        key=lambda entry: -(entry.share or 0),
+    )
     keys = (
         element(
             "li",
@@ -125,19 +178,40 @@ def _bar(causes: tuple[CauseShare, ...]) -> Html | None:
         )
         for entry in named
     )
-    label = "Time of all steps by cause: " + ", ".join(f"{entry.cause} {printed[entry.cause]}%" for entry in named)
-    return join(element("div", *parts, class_="stack large", role="img", aria_label=label), element("ul", *keys, class_="keys"))
+    label = "Time of all steps by cause: " + ", ".join(
+        f"{entry.cause} {printed[entry.cause]}%" for entry in named
+    )
+    return join(
+        element("div", *parts, class_="stack large", role="img", aria_label=label),
+        element("ul", *keys, class_="keys"),
+    )
 
 
 def _tiles(summary: Summary) -> Html:
     found, basis = summary.throughput, "emulated" if is_emulated(summary) else "measured"
     own = found.device_samples_per_s
-    reached = percent(found.steady_samples_per_s / own) if own and found.steady_samples_per_s is not None else None
+    reached = (
+        percent(found.steady_samples_per_s / own)
+        if own and found.steady_samples_per_s is not None
+        else None
+    )
     tiles = [
-        _tile(rate(found.steady_samples_per_s), term("steady", "samples/s, steady"), found.basis)
-        if found.steady_samples_per_s
-        else None,
-        _tile(reached, f"of the devices' {rate(own)}", "emulated" if is_emulated(summary) else "derived") if reached else None,
+        (
+            _tile(
+                rate(found.steady_samples_per_s), term("steady", "samples/s, steady"), found.basis
+            )
+            if found.steady_samples_per_s
+            else None
+        ),
+        (
+            _tile(
+                reached,
+                f"of the devices' {rate(own)}",
+                "emulated" if is_emulated(summary) else "derived",
+            )
+            if reached
+            else None
+        ),
         _tile(duration(summary.steps.p50_s), "step, median", basis),
     ]
     return element("div", *tiles, class_="tiles")
@@ -146,14 +220,22 @@ def _tiles(summary: Summary) -> Html:
 def _tile(number: str, label: str, basis: str) -> Html | None:
     if number == MISSING:
         return None
-    return element("div", element("strong", number), element("span", label, " ", badge(basis)), class_="tile")
+    return element(
+        "div", element("strong", number), element("span", label, " ", badge(basis)), class_="tile"
+    )
 
 
 def _changes(advice: tuple[Advice, ...]) -> Html | None:
     if not advice:
         return None
-    items = [element("li", element("span", clean(entry.action, 400)), _gain(entry)) for entry in advice]
-    more = element("details", element("summary", f"{len(items) - MOST_CHANGES} more"), element("ul", *items[MOST_CHANGES:]))
+    items = [
+        element("li", element("span", clean(entry.action, 400)), _gain(entry)) for entry in advice
+    ]
+    more = element(
+        "details",
+        element("summary", f"{len(items) - MOST_CHANGES} more"),
+        element("ul", *items[MOST_CHANGES:]),
+    )
     return element(
         "div",
         element("h2", "What to change"),
@@ -169,7 +251,13 @@ def _gain(advice: Advice) -> Html | None:
     if not (text := gain_text(advice)):
         return None
     is_predicted = advice.predicted_speedup is not None
-    return element("p", text, " ", badge("predicted") if is_predicted else None, class_="gain" if is_predicted else "gain none")
+    return element(
+        "p",
+        text,
+        " ",
+        badge("predicted") if is_predicted else None,
+        class_="gain" if is_predicted else "gain none",
+    )
 
 
 def _chips(summary: Summary) -> Html | None:
@@ -177,4 +265,8 @@ def _chips(summary: Summary) -> Html | None:
     if summary.verdict.doubts:
         names = ["unsure", *names]
     chips = (element("li", element("a", name, href="#complete")) for name in names)
-    return element("ul", *chips, class_="chips", aria_label="What limits this answer") if names else None
+    return (
+        element("ul", *chips, class_="chips", aria_label="What limits this answer")
+        if names
+        else None
+    )

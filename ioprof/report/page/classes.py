@@ -1,4 +1,6 @@
-"""What a span can be in the page's timeline: its name and colour, and which spans lie inside others."""
+"""What a span can be in the page's timeline: its name and colour, and which spans lie inside
+others.
+"""
 
 from dataclasses import dataclass
 from typing import Final
@@ -11,8 +13,14 @@ _LEVELS: Final = {
     **dict.fromkeys(("fetch", "wait", "phase", "stage", "validate"), 0),
     **dict.fromkeys(("open", "read", "fault", "deliver", "gc"), 2),
 }
-"""What lies inside other spans of its lane has a higher level, and is drawn instead of them; all others have level 1."""
-_SOURCE_WORDS: Final = {"page_cache": "page cache", "unknown": "a source that is not known", "socket": "a socket", "pipe": "a pipe"}
+"""What lies inside other spans of its lane has a higher level, and is drawn instead of them; all
+others have level 1."""
+_SOURCE_WORDS: Final = {
+    "page_cache": "page cache",
+    "unknown": "a source that is not known",
+    "socket": "a socket",
+    "pipe": "a pipe",
+}
 
 
 @dataclass(frozen=True)
@@ -28,7 +36,9 @@ class SpanClass:
 
 
 def _class(kind: str, source: str | None = None) -> SpanClass:
-    light = OTHER_COLOURS.get(kind) or (kind_colour(kind, source) if kind != "open" else OPEN_COLOUR)
+    light = OTHER_COLOURS.get(kind) or (
+        kind_colour(kind, source) if kind != "open" else OPEN_COLOUR
+    )
     name = KIND_NAMES.get(kind, kind)
     if source:
         name = f"{name} from {_SOURCE_WORDS.get(source, source)}"

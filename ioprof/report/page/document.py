@@ -12,7 +12,9 @@ from ioprof.report.palette import DARK
 
 
 def document(title: str, parts: Iterable[Html], charts: Collection[Chart]) -> str:
-    """The text of a page with these parts, and the data of the charts that `figure` has made places for in them."""
+    """The text of a page with these parts, and the data of the charts that `figure` has made places
+    for in them.
+    """
     libraries = (script_text(plotly.offline.get_plotlyjs()), script_text(resource("page.js")))
     data = [
         data_block(f"figure-{chart.name}-{place}", figure.to_json())
@@ -26,17 +28,45 @@ def figure(chart: Chart) -> Html:
     """The place of a chart: its selector, legend, plot and the sentences below."""
     words = list(chart.figures)
     choices = (_choice(chart.name, word, place) for place, word in enumerate(words))
-    selector = element("fieldset", element("legend", "Show"), *choices, class_="switch") if len(words) > 1 else None
-    legend = element("div", class_="legend", role="group", aria_label="Legend; press an entry to hide it")
+    selector = (
+        element("fieldset", element("legend", "Show"), *choices, class_="switch")
+        if len(words) > 1
+        else None
+    )
+    legend = element(
+        "div", class_="legend", role="group", aria_label="Legend; press an entry to hide it"
+    )
     height = f"min-height:{chart.figures[words[0]].layout.height}px"
-    plot = element("div", class_="plot", tabindex="0", role="group", aria_label=chart.label, data_chart=chart.name, style=height)
+    plot = element(
+        "div",
+        class_="plot",
+        tabindex="0",
+        role="group",
+        aria_label=chart.label,
+        data_chart=chart.name,
+        style=height,
+    )
     captions = (
-        element("figcaption", " ".join(chart.notes[word]), class_="note", data_view=str(place), hidden=None if place == 0 else "")
+        element(
+            "figcaption",
+            " ".join(chart.notes[word]),
+            class_="note",
+            data_view=str(place),
+            hidden=None if place == 0 else "",
+        )
         for place, word in enumerate(words)
     )
-    return element("figure", selector, legend, plot, *captions, class_="chart", id=f"chart-{chart.name}")
+    return element(
+        "figure", selector, legend, plot, *captions, class_="chart", id=f"chart-{chart.name}"
+    )
 
 
 def _choice(chart: str, word: str, place: int) -> Html:
-    button = element("input", type="radio", name=f"view-{chart}", value=str(place), checked="" if place == 0 else None)
+    button = element(
+        "input",
+        type="radio",
+        name=f"view-{chart}",
+        value=str(place),
+        checked="" if place == 0 else None,
+    )
     return element("label", button, element("span", word))

@@ -1,4 +1,6 @@
-"""Columns of numbers as text in a page: variable-length integers, deflated, in base64. `data.js` reads them back."""
+"""Columns of numbers as text in a page: variable-length integers, deflated, in base64. `data.js`
+reads them back.
+"""
 
 import base64
 import struct
@@ -14,7 +16,8 @@ Integers = npt.NDArray[np.int64]
 TICK_NS: Final = 100
 """The unit of all times in a page."""
 _LEVEL: Final = 7
-"""Of compression. 9 takes ten times as long for the steps of a large run, and saves 3 % of the page."""
+"""Of compression. 9 takes ten times as long for the steps of a large run, and saves 3 % of the
+page."""
 
 
 def ticks(nanoseconds: Any) -> Integers:
@@ -23,7 +26,9 @@ def ticks(nanoseconds: Any) -> Integers:
 
 
 def varints(values: Integers) -> bytes:
-    """Numbers from 0 as LEB128: seven bits in a byte, the lowest first, the eighth set in all but the last byte."""
+    """Numbers from 0 as LEB128: seven bits in a byte, the lowest first, the eighth set in all but
+    the last byte.
+    """
     if not len(values):
         return b""
     rest = values.astype(np.uint64)
@@ -35,7 +40,9 @@ def varints(values: Integers) -> bytes:
     for byte in range(int(lengths.max())):
         has = lengths > byte
         low = (rest[has] >> np.uint64(7 * byte)) & np.uint64(0x7F)
-        written[places[has] + byte] = low.astype(np.uint8) | np.where(lengths[has] > byte + 1, 0x80, 0).astype(np.uint8)
+        written[places[has] + byte] = low.astype(np.uint8) | np.where(
+            lengths[has] > byte + 1, 0x80, 0
+        ).astype(np.uint8)
     return written.tobytes()
 
 
@@ -50,7 +57,9 @@ def differences(values: Integers) -> bytes:
 
 
 def optional_differences(values: Integers) -> bytes:
-    """The same where some are missing (below 0): 0 for a missing one, else 1 and the difference from the last known."""
+    """The same where some are missing (below 0): 0 for a missing one, else 1 and the difference
+    from the last known.
+    """
     known = values >= 0
     coded = np.zeros(len(values), dtype=np.int64)
     coded[known] = zigzag(np.diff(values[known], prepend=0)) + 1
@@ -58,7 +67,11 @@ def optional_differences(values: Integers) -> bytes:
 
 
 def block(columns: Sequence[bytes]) -> str:
-    """Columns as the text of a data block: their number and lengths (uint32), then the columns, deflated, in base64."""
+    """Columns as the text of a data block: their number and lengths (uint32), then the columns,
+    deflated, in base64.
+    """
     head = struct.pack(f"<{len(columns) + 1}I", len(columns), *map(len, columns))
     packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, -15)
-    return base64.b64encode(packer.compress(head + b"".join(columns)) + packer.flush()).decode("ascii")
+    return base64.b64encode(packer.compress(head + b"".join(columns)) + packer.flush()).decode(
+        "ascii"
+    )

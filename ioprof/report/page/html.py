@@ -1,4 +1,6 @@
-"""The report as one HTML file that opens anywhere, offline: scripts and all data inside, no request ever."""
+"""The report as one HTML file that opens anywhere, offline: scripts and all data inside, no request
+ever.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,9 +26,24 @@ from ioprof.report.texts.statements import Statement, statements, title
 from ioprof.report.texts.storage_statements import run_statements
 
 _SCRIPTS: Final = (
-    "data", "format", "theme", "pyramid", "raster", "view", "rows", "legend", "series", "timeline", "strip", "pick", "details",
-    "summary", "search", "input", "main",
-)  # fmt: skip
+    "data",
+    "format",
+    "theme",
+    "pyramid",
+    "raster",
+    "view",
+    "rows",
+    "legend",
+    "series",
+    "timeline",
+    "strip",
+    "pick",
+    "details",
+    "summary",
+    "search",
+    "input",
+    "main",
+)
 """The modules of the page's script in order: each uses only those before it while it is loaded."""
 
 
@@ -40,30 +57,55 @@ def write_html(
 ) -> None:
     """Write the report to `path`, whole or not at all; a file that is there is replaced.
 
-    The page opens at the stretch `wanted` of the run, in nanoseconds, and has all its spans. `probed` stands beside the demand.
+    The page opens at the stretch `wanted` of the run, in nanoseconds, and has all its spans.
+    `probed` stands beside the demand.
     """
     write_atomically(path, page(trace, steps, summary, wanted, probed))
 
 
 def page(
-    trace: Trace, steps: pl.DataFrame, summary: Summary, wanted: tuple[int, int] | None = None, probed: ProbedPath | None = None
+    trace: Trace,
+    steps: pl.DataFrame,
+    summary: Summary,
+    wanted: tuple[int, int] | None = None,
+    probed: ProbedPath | None = None,
 ) -> str:
     """The text of the page."""
     reads = ReadsOfRun(trace)
     data = payload(trace, steps, summary, wanted, (reads.latencies, reads.time))
     parts = (
         header(summary),
-        _main(trace, steps, summary, data, run_statements(trace), storage_section(trace, summary, probed, reads)),
+        _main(
+            trace,
+            steps,
+            summary,
+            data,
+            run_statements(trace),
+            storage_section(trace, summary, probed, reads),
+        ),
         sections.footer(),
         data_block("facts", data.facts),
     )
     return whole_page(
-        f"{title(summary)}: {headline(summary)}", parts, [_script()], page_styles(),
-        (Html(f'<script type="text/plain" id="data-{name}">{text}</script>\n') for name, text in data.blocks.items()),
-    )  # fmt: skip
+        f"{title(summary)}: {headline(summary)}",
+        parts,
+        [_script()],
+        page_styles(),
+        (
+            Html(f'<script type="text/plain" id="data-{name}">{text}</script>\n')
+            for name, text in data.blocks.items()
+        ),
+    )
 
 
-def _main(trace: Trace, steps: pl.DataFrame, summary: Summary, data: Payload, more: Sequence[Statement], storage: Html) -> Html:
+def _main(
+    trace: Trace,
+    steps: pl.DataFrame,
+    summary: Summary,
+    data: Payload,
+    more: Sequence[Statement],
+    storage: Html,
+) -> Html:
     facts = (
         join(element("dt", each.label), element("dd", each.text, sections.badge(each.basis)))
         for each in (*statements(summary), *more)
@@ -77,7 +119,11 @@ def _main(trace: Trace, steps: pl.DataFrame, summary: Summary, data: Payload, mo
             "Where the time went",
             sections.time_table(summary),
             code_table(summary),
-            element("details", element("summary", "All numbers in words"), element("dl", *facts, class_="facts")),
+            element(
+                "details",
+                element("summary", "All numbers in words"),
+                element("dl", *facts, class_="facts"),
+            ),
         ),
         sections.section("steps", "Steps", step_section(summary, steps)),
         sections.section("storage", "Storage", storage),

@@ -1,7 +1,8 @@
-"""The whole run in bins of time: how much of each bin a class of spans took, its longest span, and bytes by source.
+"""The whole run in bins of time: how much of each bin a class of spans took, its longest span, and
+bytes by source.
 
-Spans are read in parts, so that a run of any length can be drawn. A span is counted in every bin that it reaches into, by C
-(native/bins.c), which runs beside the thread that reads the next part.
+Spans are read in parts, so that a run of any length can be drawn. A span is counted in every bin
+that it reaches into, by C (native/bins.c), which runs beside the thread that reads the next part.
 """
 
 from dataclasses import dataclass
@@ -31,7 +32,8 @@ _FEWEST_LONG: Final = 20
 _LONG_RATIO: Final = 0.001  # of the spans of a class may be long ones
 _LONG_FACTOR: Final = 4.0  # times the median, from which on a span may be a long one
 _SOURCE_OF_CLASS: Final = np.array(
-    [SOURCES.index(entry.source or "") if entry.kind in READ_KINDS else -1 for entry in CLASSES], np.int64
+    [SOURCES.index(entry.source or "") if entry.kind in READ_KINDS else -1 for entry in CLASSES],
+    np.int64,
 )
 
 
@@ -57,17 +59,29 @@ class Overview:
         return self.end_ns / self.bins
 
     def blocks(self) -> str:
-        """Shares and longest spans of all rows, a byte for each bin; a share is 1 to 255 where it is not 0."""
+        """Shares and longest spans of all rows, a byte for each bin; a share is 1 to 255 where it
+        is not 0.
+        """
         shares = np.ceil(self.busy_ns * (255 / self.bin_ns)).clip(0, 255).astype(np.uint8)
-        return block([row.tobytes() for pair in zip(shares, self.longest, strict=True) for row in pair])
+        return block(
+            [row.tobytes() for pair in zip(shares, self.longest, strict=True) for row in pair]
+        )
 
     def long_codes(self) -> list[int]:
-        """For each class the code from which on a span is drawn at full height wherever it is; 255: none is."""
+        """For each class the code from which on a span is drawn at full height wherever it is; 255:
+        none is.
+        """
         return [_long_code(row) for row in self.durations]
 
     def busy_ratio(self, class_numbers: set[int], tracks: int) -> Floats:
-        """Share of each bin of the strip in which spans of these classes ran, as the mean of so many lanes."""
-        rows = [row for row, (_, number) in zip(self.busy_ns, self.pairs, strict=True) if number in class_numbers]
+        """Share of each bin of the strip in which spans of these classes ran, as the mean of so
+        many lanes.
+        """
+        rows = [
+            row
+            for row, (_, number) in zip(self.busy_ns, self.pairs, strict=True)
+            if number in class_numbers
+        ]
         if not rows or not tracks:
             return np.zeros(STRIP_BINS)
         pooled: Floats = np.sum(rows, axis=0).reshape(STRIP_BINS, -1).mean(axis=1)
@@ -80,11 +94,15 @@ class Overview:
 
 
 def _least_ns() -> Integers:
-    """The least duration of each code from 2 on: the code is 8 × log2 of the duration in 100 ns, plus 1."""
+    """The least duration of each code from 2 on: the code is 8 × log2 of the duration in 100 ns,
+    plus 1.
+    """
     near = np.floor(TICK_NS * 2.0 ** (np.arange(1, 254) / 8)).astype(np.int64)
     candidates = near[:, None] + np.arange(-2, 3)
     codes = (8 * np.log2(candidates / TICK_NS)).astype(np.int64)
-    found: Integers = candidates[np.arange(len(near)), (codes >= np.arange(1, 254)[:, None]).argmax(axis=1)]
+    found: Integers = candidates[
+        np.arange(len(near)), (codes >= np.arange(1, 254)[:, None]).argmax(axis=1)
+    ]
     return found
 
 
@@ -97,7 +115,9 @@ def duration_code(duration_ns: Any) -> npt.NDArray[np.int64]:
 
 
 def overview(trace: Trace, table: pl.DataFrame, end_ns: int, is_fine: bool) -> Overview:
-    """The run in bins; fine ones are for the timeline of a run whose spans are too many for the page."""
+    """The run in bins; fine ones are for the timeline of a run whose spans are too many for the
+    page.
+    """
     filling = Filling(trace, table, end_ns, is_fine)
     look(trace, filling)
     return filling.found
@@ -108,22 +128,42 @@ class Filling:
 
     def __init__(self, trace: Trace, table: pl.DataFrame, end_ns: int, is_fine: bool) -> None:
         pairs = [
-            (int(track), int(number)) for track, number in table.select("track", "class").unique(maintain_order=True).iter_rows()
+            (int(track), int(number))
+            for track, number in (
+                table.select("track", "class").unique(maintain_order=True).iter_rows()
+            )
         ]
         bins = MOST_BINS if is_fine else STRIP_BINS
         while bins > 2 * STRIP_BINS and bins * len(pairs) > _MOST_CELLS:
             bins //= 2
         self.found = Overview(
-            bins, end_ns, pairs, np.zeros((len(pairs), bins)), np.zeros((len(pairs), bins), dtype=np.uint8),
-            np.zeros((len(SOURCES), bins)), np.zeros((len(CLASSES), _DURATION_BINS)),
-        )  # fmt: skip
+            bins,
+            end_ns,
+            pairs,
+            np.zeros((len(pairs), bins)),
+            np.zeros((len(pairs), bins), dtype=np.uint8),
+            np.zeros((len(SOURCES), bins)),
+            np.zeros((len(CLASSES), _DURATION_BINS)),
+        )
         """What `overview` returns, when all parts were added."""
         is_read = pl.col("kind").is_in(list(READ_KINDS))
         makes_batches = not trace.sums.filter(is_read, pl.col("in_batch")).is_empty()
-        moved = pl.when(pl.col("batch").is_not_null() | (not makes_batches)).then(pl.col("bytes")).cast(pl.Int64).fill_null(0)
-        self.columns = {"start_ns": pl.col("start_ns"), "end_ns": pl.col("end_ns"), "moved": moved, **_keys(by_thread(trace))}
+        moved = (
+            pl.when(pl.col("batch").is_not_null() | (not makes_batches))
+            .then(pl.col("bytes"))
+            .cast(pl.Int64)
+            .fill_null(0)
+        )
+        self.columns = {
+            "start_ns": pl.col("start_ns"),
+            "end_ns": pl.col("end_ns"),
+            "moved": moved,
+            **_keys(by_thread(trace)),
+        }
         number = {pair: place for place, pair in enumerate(pairs)}
-        process, kind, source = (column.to_numpy() for column in table.select(**_keys(pl.col("by_thread"))))
+        process, kind, source = (
+            column.to_numpy() for column in table.select(**_keys(pl.col("by_thread")))
+        )
         self._processes = np.unique(process)
         self._pairs = np.full((len(self._processes) + 1, len(KINDS) + 1, len(SOURCES) + 1), -1)
         of_rows = [number[pair] for pair in table.select("track", "class").iter_rows()]
@@ -143,12 +183,26 @@ class Filling:
 
 
 def _keys(is_thread: pl.Expr) -> dict[str, pl.Expr]:
-    """Process, kind and source of spans, or of rows of the table of lanes. Threads of a rank count as a process of their own."""
-    rank, pid = (pl.col("rank").cast(pl.Int64) + 1).fill_null(0), pl.col("pid").cast(pl.Int64).fill_null(-(2**31))
+    """Process, kind and source of spans, or of rows of the table of lanes. Threads of a rank count
+    as a process of their own.
+    """
+    rank, pid = (
+        (pl.col("rank").cast(pl.Int64) + 1).fill_null(0),
+        pl.col("pid").cast(pl.Int64).fill_null(-(2**31)),
+    )
     return {
-        "process": rank * 2**32 + pid + is_thread.cast(pl.Int64) * 2**31,  # process ids are below 2**22
-        "kind_code": pl.col("kind").cast(pl.Enum(KINDS), strict=False).to_physical().fill_null(len(KINDS)),
-        "source_code_or_none": pl.col("source").cast(pl.Enum(SOURCES), strict=False).to_physical().fill_null(len(SOURCES)),
+        "process": (
+            rank * 2**32 + pid + is_thread.cast(pl.Int64) * 2**31
+        ),  # process ids are below 2**22
+        "kind_code": (
+            pl.col("kind").cast(pl.Enum(KINDS), strict=False).to_physical().fill_null(len(KINDS))
+        ),
+        "source_code_or_none": (
+            pl.col("source")
+            .cast(pl.Enum(SOURCES), strict=False)
+            .to_physical()
+            .fill_null(len(SOURCES))
+        ),
     }
 
 

@@ -14,9 +14,13 @@ def check_page_file(path: Path, force: bool) -> None:
 
 
 def write_page_file(path: Path, write: Callable[[Path], None]) -> str:
-    """Write an HTML file by `write(path)`, and return a line that says so; CommandError where that fails."""
+    """Write an HTML file by `write(path)`, and return a line that says so; CommandError where that
+    fails.
+    """
     try:
         write(path)
     except OSError as error:
-        raise CommandError(f"--html {path}: cannot be written ({error.strerror or error})", exit_code=1) from None
+        raise CommandError(
+            f"--html {path}: cannot be written ({error.strerror or error})", exit_code=1
+        ) from None
     return f"wrote {visible(str(path))}"

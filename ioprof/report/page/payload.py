@@ -1,4 +1,6 @@
-"""What the timeline of a page is drawn from: a JSON object, and blocks of columns that it describes."""
+"""What the timeline of a page is drawn from: a JSON object, and blocks of columns that it
+describes.
+"""
 
 import json
 from collections.abc import Sequence
@@ -46,9 +48,15 @@ class Payload:
 
 
 def payload(
-    trace: Trace, steps: pl.DataFrame, summary: Summary, wanted: tuple[int, int] | None = None, others: Sequence[Looking] = ()
+    trace: Trace,
+    steps: pl.DataFrame,
+    summary: Summary,
+    wanted: tuple[int, int] | None = None,
+    others: Sequence[Looking] = (),
 ) -> Payload:
-    """The data of a run's timeline; spans in `wanted` are in it, however many there are. `others` look at all spans, too."""
+    """The data of a run's timeline; spans in `wanted` are in it, however many there are. `others`
+    look at all spans, too.
+    """
     lanes = tracks_of(trace, steps)
     table = lanes.table
     end_ns = _end_ns(trace, steps)
@@ -58,7 +66,10 @@ def payload(
         coded = threads.submit(step_columns, charged, CAUSES)
         found = stalls(steps)
         windows = stretches(trace, steps, found, wanted) if is_large else [(0, end_ns)]
-        filling, exact = Filling(trace, table, end_ns, is_large), _Exact(trace, table, windows if is_large else None)
+        filling, exact = (
+            Filling(trace, table, end_ns, is_large),
+            _Exact(trace, table, windows if is_large else None),
+        )
         look(trace, filling, exact, *others)
         spans, whole = span_blocks(exact.found(), trace.files), filling.found
         series = [*ready_batches(trace, lanes.ranks), *sampled_lanes(trace)]
@@ -72,8 +83,15 @@ def payload(
         "tick_ns": TICK_NS,
         "end": end_ns / TICK_NS,
         "name": trace.run.name or "RUN",
-        "hasBatches": not trace.sums.filter(pl.col("in_batch"), pl.col("kind").is_in(list(READ_KINDS))).is_empty(),
-        "causes": [_named(cause, CAUSE_COLOURS[cause]) | {"means": CAUSE_MEANINGS[cause]} for cause in CAUSES],
+        "hasBatches": (
+            not trace.sums.filter(
+                pl.col("in_batch"), pl.col("kind").is_in(list(READ_KINDS))
+            ).is_empty()
+        ),
+        "causes": [
+            _named(cause, CAUSE_COLOURS[cause]) | {"means": CAUSE_MEANINGS[cause]}
+            for cause in CAUSES
+        ],
         "classes": [
             {
                 "name": entry.name,
@@ -86,7 +104,10 @@ def payload(
             }
             for entry, long in zip(CLASSES, whole.long_codes(), strict=True)
         ],
-        "tracks": [{"name": track.name, "rank": track.rank, "maker": track.is_maker} for track in lanes.tracks],
+        "tracks": [
+            {"name": track.name, "rank": track.rank, "maker": track.is_maker}
+            for track in lanes.tracks
+        ],
         "pairs": [list(pair) for pair in whole.pairs],
         "ranks": lanes.ranks,
         "counts": spans.counts,
@@ -96,16 +117,31 @@ def payload(
         "steps": step_ranks,
         "stalls": [_stall(stall) for stall in found],
         "series": [
-            {"name": lane.name, "unit": lane.unit, "host": lane.host, "rank": lane.rank, "most": lane.most} for lane in series
+            {
+                "name": lane.name,
+                "unit": lane.unit,
+                "host": lane.host,
+                "rank": lane.rank,
+                "most": lane.most,
+            }
+            for lane in series
         ],
         "strip": _strip(whole, steps, series, summary, lanes),
     }
-    return Payload(json.dumps(facts, allow_nan=False), blocks, _notes(trace, steps, lanes, charged, is_large))
+    return Payload(
+        json.dumps(facts, allow_nan=False), blocks, _notes(trace, steps, lanes, charged, is_large)
+    )
 
 
 def _stall(stall: Stall) -> list[int]:
     edges = (stall.start_ns // TICK_NS, stall.end_ns // TICK_NS)
-    return [*edges, stall.step, stall.rank, stall.excess_ns // TICK_NS, -1 if stall.cause is None else CAUSES.index(stall.cause)]
+    return [
+        *edges,
+        stall.step,
+        stall.rank,
+        stall.excess_ns // TICK_NS,
+        -1 if stall.cause is None else CAUSES.index(stall.cause),
+    ]
 
 
 def _end_ns(trace: Trace, steps: pl.DataFrame) -> int:
@@ -114,9 +150,13 @@ def _end_ns(trace: Trace, steps: pl.DataFrame) -> int:
 
 
 class _Exact:
-    """The spans that have a lane and reach into one of the windows, which are in order and apart; null: all of them."""
+    """The spans that have a lane and reach into one of the windows, which are in order and apart;
+    null: all of them.
+    """
 
-    def __init__(self, trace: Trace, table: pl.DataFrame, windows: list[tuple[int, int]] | None) -> None:
+    def __init__(
+        self, trace: Trace, table: pl.DataFrame, windows: list[tuple[int, int]] | None
+    ) -> None:
         self._table = table
         self._windows = None if windows is None else np.array(windows, np.int64).reshape(-1, 2)
         self._found: list[pl.DataFrame] = []
@@ -127,17 +167,25 @@ class _Exact:
         """Look at the next part of the spans."""
         spans = part.select(*self.columns)
         if self._windows is not None:
-            rows, _ = pieces_within(pack(spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy()), self._windows)
+            rows, _ = pieces_within(
+                pack(spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy()), self._windows
+            )
             spans = spans[np.unique(rows)]  # one may reach into several
         self._found.append(spans)
 
     def found(self) -> pl.DataFrame:
         """The spans, with their lanes."""
-        return placed(pl.concat(self._found).lazy(), self._table).select("track", "class", *_OF_SPAN).collect()
+        return (
+            placed(pl.concat(self._found).lazy(), self._table)
+            .select("track", "class", *_OF_SPAN)
+            .collect()
+        )
 
 
 def _charged(steps: pl.DataFrame, lanes: Tracks) -> pl.DataFrame:
-    """The steps that the page has: of ranks that have lanes, and of very many the longest of each few consecutive ones."""
+    """The steps that the page has: of ranks that have lanes, and of very many the longest of each
+    few consecutive ones.
+    """
     if not len(steps):
         return steps
     mine = steps.filter(pl.col("rank").is_in([rank for rank in lanes.ranks if rank is not None]))
@@ -145,8 +193,12 @@ def _charged(steps: pl.DataFrame, lanes: Tracks) -> pl.DataFrame:
     if each <= 1:
         return mine
     length = pl.col("end_ns") - pl.col("start_ns")
-    ordered = mine.sort("rank", "start_ns").with_columns(place=pl.int_range(pl.len()).over("rank") // each)
-    kept = ordered.sort(length, descending=True).group_by("rank", "place", maintain_order=True).first()
+    ordered = mine.sort("rank", "start_ns").with_columns(
+        place=pl.int_range(pl.len()).over("rank") // each
+    )
+    kept = (
+        ordered.sort(length, descending=True).group_by("rank", "place", maintain_order=True).first()
+    )
     return kept.drop("place")
 
 
@@ -159,35 +211,66 @@ def _named(name: str, light: str) -> dict[str, str]:
     return {"name": name, "light": light, "dark": DARK.get(light, light)}
 
 
-def _strip(whole: Overview, steps: pl.DataFrame, series: list[Lane], summary: Summary, lanes: Tracks) -> list[dict[str, Any]]:
+def _strip(
+    whole: Overview, steps: pl.DataFrame, series: list[Lane], summary: Summary, lanes: Tracks
+) -> list[dict[str, Any]]:
     """The rows of the strip: what they show, in equal bins over the run."""
     rows: list[dict[str, Any]] = []
-    computing = {number for number, entry in enumerate(CLASSES) if entry.kind in ("compute", "kernel")}
+    computing = {
+        number for number, entry in enumerate(CLASSES) if entry.kind in ("compute", "kernel")
+    }
     devices = sum(track.name == "compute" for track in lanes.tracks)
     if devices:
         rows.append(
-            _row("device busy", "ratio", [("compute", CAUSE_COLOURS["compute"], whole.busy_ratio(computing, devices))], 1.0)
+            _row(
+                "device busy",
+                "ratio",
+                [("compute", CAUSE_COLOURS["compute"], whole.busy_ratio(computing, devices))],
+                1.0,
+            )
         )
     if len(steps):
         longest, cause = _step_bins(steps, whole.end_ns)
-        rows.append({**_row("step time", "s", [("longest", CAUSE_COLOURS["loader"], longest)]), "cause": cause})
+        rows.append(
+            {
+                **_row("step time", "s", [("longest", CAUSE_COLOURS["loader"], longest)]),
+                "cause": cause,
+            }
+        )
     bandwidth = whole.bytes_per_s()
     if bandwidth.any():
-        parts = [(source, SOURCE_COLOURS[source], row) for source, row in zip(SOURCES, bandwidth, strict=True) if row.any()]
+        parts = [
+            (source, SOURCE_COLOURS[source], row)
+            for source, row in zip(SOURCES, bandwidth, strict=True)
+            if row.any()
+        ]
         demand = summary.demand.bytes_per_s or 0.0
         peak = float(bandwidth.sum(axis=0).max())
-        shown = demand * 1.05 if demand < _MOST_OF_PEAK * peak else None  # more would flatten the bandwidth
-        rows.append({**_row("reads for batches", "bytes/s", parts, shown), "demand": demand or None})
-    for name, colour in (("CPU", CAUSE_COLOURS["decode"]), ("I/O pressure", CAUSE_COLOURS["storage"])):
+        shown = (
+            demand * 1.05 if demand < _MOST_OF_PEAK * peak else None
+        )  # more would flatten the bandwidth
+        rows.append(
+            {**_row("reads for batches", "bytes/s", parts, shown), "demand": demand or None}
+        )
+    for name, colour in (
+        ("CPU", CAUSE_COLOURS["decode"]),
+        ("I/O pressure", CAUSE_COLOURS["storage"]),
+    ):
         values = [_resampled(lane, whole.end_ns) for lane in series if lane.name == name]
         if values:
             unit = next(lane.unit for lane in series if lane.name == name)
-            most = float(summary.cpu.cores) if unit == "cores" and summary.cpu and summary.cpu.cores else 1.0
+            most = (
+                float(summary.cpu.cores)
+                if unit == "cores" and summary.cpu and summary.cpu.cores
+                else 1.0
+            )
             rows.append(_row(name, unit, [(name, colour, np.mean(values, axis=0))], most))
     return rows
 
 
-def _row(name: str, unit: str, parts: list[tuple[str, str, Any]], most: float | None = None) -> dict[str, Any]:
+def _row(
+    name: str, unit: str, parts: list[tuple[str, str, Any]], most: float | None = None
+) -> dict[str, Any]:
     total = float(np.sum([values for _, _, values in parts], axis=0).max())
     return {
         "name": name,
@@ -201,14 +284,22 @@ def _row(name: str, unit: str, parts: list[tuple[str, str, Any]], most: float | 
 
 
 def _step_bins(steps: pl.DataFrame, end_ns: int) -> tuple[Any, list[int]]:
-    """The longest step in each bin of the strip in seconds, and its greatest cause after compute, -1 if that is not known."""
-    named = named_cause(steps).with_columns(took=(pl.col("end_ns") - pl.col("start_ns")) / 1e9).sort("took")
+    """The longest step in each bin of the strip in seconds, and its greatest cause after compute,
+    -1 if that is not known.
+    """
+    named = (
+        named_cause(steps)
+        .with_columns(took=(pl.col("end_ns") - pl.col("start_ns")) / 1e9)
+        .sort("took")
+    )
     took, cause = np.zeros(STRIP_BINS), np.zeros(STRIP_BINS, dtype=np.int64)
     first = (named["start_ns"].to_numpy() * STRIP_BINS // end_ns).clip(0, STRIP_BINS - 1)
     last = (named["end_ns"].to_numpy() * STRIP_BINS // end_ns).clip(0, STRIP_BINS - 1)
     counts = np.minimum(last - first + 1, STRIP_BINS)
     which = np.repeat(np.arange(len(named)), counts)
-    place = (first[which] + np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)).clip(0, STRIP_BINS - 1)
+    place = (
+        first[which] + np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
+    ).clip(0, STRIP_BINS - 1)
     took[place] = named["took"].to_numpy()[which]  # in order of length: the longest is written last
     cause[place] = named["cause"].to_numpy()[which]
     return took, cause.tolist()
@@ -220,19 +311,26 @@ def _resampled(lane: Lane, end_ns: int) -> Any:
     return np.where(place >= 0, lane.value[place.clip(0)], 0.0)
 
 
-def _notes(trace: Trace, steps: pl.DataFrame, lanes: Tracks, charged: pl.DataFrame, is_large: bool) -> tuple[str, ...]:
+def _notes(
+    trace: Trace, steps: pl.DataFrame, lanes: Tracks, charged: pl.DataFrame, is_large: bool
+) -> tuple[str, ...]:
     notes: list[str] = []
     ranks = len(trace.ranks)
     if ranks > len(lanes.ranks):
         shown = ", ".join(str(rank) for rank in lanes.ranks)
-        notes.append(f"Ranks {shown} of {ranks} have lanes: the slowest, the fastest, and some between.")
+        notes.append(
+            f"Ranks {shown} of {ranks} have lanes: the slowest, the fastest, and some between."
+        )
     if lanes.left_out:
         notes.append(f"{lanes.left_out} worker processes have no lane.")
     if is_large:
         notes.append(
-            f"{trace.num_spans:,} spans: those around the longest steps, the start, a median step and evenly from the run are "
-            "exact; elsewhere the shares of time and the longest span in each of some thousand bins are shown."
+            f"{trace.num_spans:,} spans: those around the longest steps, the start, a median step"
+            " and evenly from the run are exact; elsewhere the shares of time and the longest span"
+            " in each of some thousand bins are shown."
         )
-    if len(charged) < len(steps.filter(pl.col("rank").is_in([rank for rank in lanes.ranks if rank is not None]))):
+    if len(charged) < len(
+        steps.filter(pl.col("rank").is_in([rank for rank in lanes.ranks if rank is not None]))
+    ):
         notes.append("Of the steps, the longest of each few consecutive ones are in the timeline.")
     return tuple(notes)

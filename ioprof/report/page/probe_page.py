@@ -1,4 +1,6 @@
-"""A probe's result as one HTML file: how rates and times change with the number of readers, and the table."""
+"""A probe's result as one HTML file: how rates and times change with the number of readers, and the
+table.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +20,10 @@ from ioprof.report.texts.units import clean, duration
 
 _COLOURS: Final = {"buffered": CAUSE_COLOURS["h2d"], "direct": CAUSE_COLOURS["storage"]}
 _PERCENTILES: Final = {"p50_s": "solid", "p95_s": "dash", "p99_s": "dot"}
-_FONT: Final = {"family": 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", sans-serif', "size": 12}
+_FONT: Final = {
+    "family": 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", sans-serif',
+    "size": 12,
+}
 _HEIGHT: Final = 340
 _LONGEST: Final = 300
 _TEST: Final = "random"
@@ -50,21 +55,35 @@ def _header(found: dict[str, Any], place: str) -> Html:
 
 def _main(found: dict[str, Any], charts: list[Chart]) -> Html:
     facts = (
-        join(element("dt", clean(label)), element("dd", clean(text, _LONGEST))) for label, text in found.get("storage_lines", ())
+        join(element("dt", clean(label)), element("dd", clean(text, _LONGEST)))
+        for label, text in found.get("storage_lines", ())
     )
     drawn = [figure(chart) for chart in charts] or [nothing("no random record read was measured")]
     return element(
         "main",
-        element("section", *(element("p", clean(note, 2 * _LONGEST)) for note in notes(found)), id="answer", aria_label="Answer"),
+        element(
+            "section",
+            *(element("p", clean(note, 2 * _LONGEST)) for note in notes(found)),
+            id="answer",
+            aria_label="Answer",
+        ),
         section("records", "Random record reads", *drawn),
-        section("levels", "All levels", table(HEADINGS, rows(found), NUMERIC, "Each level runs so many clients in a closed loop")),
+        section(
+            "levels",
+            "All levels",
+            table(
+                HEADINGS, rows(found), NUMERIC, "Each level runs so many clients in a closed loop"
+            ),
+        ),
         section("storage", "What it lies on", element("dl", *facts, class_="facts")),
     )
 
 
 def _footer(found: dict[str, Any]) -> Html:
     return element(
-        "footer", f"ioprof {__version__}, {clean(found['schema'])}. This file contains all it shows and requests nothing."
+        "footer",
+        f"ioprof {__version__}, {clean(found['schema'])}. This file contains all it shows and"
+        " requests nothing.",
     )
 
 
@@ -75,31 +94,60 @@ def _rates(levels: list[dict[str, Any]]) -> Chart:
     }
     words = ("Reads that were served from memory are not counted.",)
     return Chart(
-        "rates", "Lines of the rate over the number of clients; the table has the same numbers.", drawn, dict.fromkeys(drawn, words)
+        "rates",
+        "Lines of the rate over the number of clients; the table has the same numbers.",
+        drawn,
+        dict.fromkeys(drawn, words),
     )
 
 
 def _times(levels: list[dict[str, Any]]) -> Chart:
-    drawn = {"time of one read": _figure(levels, list(_PERCENTILES.items()), "milliseconds", 1e3, "log")}
+    drawn = {
+        "time of one read": _figure(levels, list(_PERCENTILES.items()), "milliseconds", 1e3, "log")
+    }
     words = ("A percentile with too few reads is left out; the axis is logarithmic.",)
-    label = "Lines of the 50th, 95th and 99th percentile of the time of one read over the number of clients."
+    label = (
+        "Lines of the 50th, 95th and 99th percentile of the time of one read over the number of"
+        " clients."
+    )
     return Chart("times", label, drawn, dict.fromkeys(drawn, words))
 
 
-def _figure(levels: list[dict[str, Any]], values: list[tuple[str, str]], unit: str, factor: float, scale: str) -> go.Figure:
+def _figure(
+    levels: list[dict[str, Any]],
+    values: list[tuple[str, str]],
+    unit: str,
+    factor: float,
+    scale: str,
+) -> go.Figure:
     drawn = go.Figure(layout=_layout())
     for line in _lines(levels, values, factor):
         drawn.add_scatter(**line)
     clients = sorted({level["clients"] for level in levels})
-    drawn.update_xaxes(title_text="clients", type="log", tickvals=clients, ticktext=[str(number) for number in clients])
-    drawn.update_yaxes(title_text=unit, type=scale, **({"rangemode": "tozero"} if scale == "linear" else {"dtick": "D2"}))
+    drawn.update_xaxes(
+        title_text="clients",
+        type="log",
+        tickvals=clients,
+        ticktext=[str(number) for number in clients],
+    )
+    drawn.update_yaxes(
+        title_text=unit,
+        type=scale,
+        **({"rangemode": "tozero"} if scale == "linear" else {"dtick": "D2"}),
+    )
     return drawn
 
 
-def _lines(levels: list[dict[str, Any]], values: list[tuple[str, str]], factor: float) -> Iterator[dict[str, Any]]:
+def _lines(
+    levels: list[dict[str, Any]], values: list[tuple[str, str]], factor: float
+) -> Iterator[dict[str, Any]]:
     for mode, colour in _COLOURS.items():
         for name, dash in values:
-            points = [(level, level["latency"].get(name, level.get(name))) for level in levels if level["mode"] == mode]
+            points = [
+                (level, level["latency"].get(name, level.get(name)))
+                for level in levels
+                if level["mode"] == mode
+            ]
             known = [(level, value) for level, value in points if value is not None]
             if known:
                 word = name.removesuffix("_s") if name in _PERCENTILES else ""
@@ -111,16 +159,27 @@ def _lines(levels: list[dict[str, Any]], values: list[tuple[str, str]], factor: 
                     "line": {"color": colour, "dash": dash, "width": 1.8},
                     "marker": {"color": colour, "size": 6},
                     "customdata": [_hover(level) for level, _ in known],
-                    "hovertemplate": f"{mode} {word}, %{{x}} clients: %{{y:,.4g}}<br>%{{customdata}}<extra></extra>",
+                    "hovertemplate": (
+                        f"{mode} {word}, %{{x}} clients:"
+                        " %{y:,.4g}<br>%{customdata}<extra></extra>"
+                    ),
                 }
 
 
 def _hover(level: dict[str, Any]) -> str:
-    return f"{level['operations']:,} reads in {duration(level['seconds'])}, longest {duration(level['latency']['max_s'])}"
+    return (
+        f"{level['operations']:,} reads in {duration(level['seconds'])}, longest"
+        f" {duration(level['latency']['max_s'])}"
+    )
 
 
 def _layout() -> dict[str, Any]:
-    axis = {"automargin": True, "zeroline": False, "ticks": "outside", "title": {"font": {"size": 12}}}
+    axis = {
+        "automargin": True,
+        "zeroline": False,
+        "ticks": "outside",
+        "title": {"font": {"size": 12}},
+    }
     return {
         "height": _HEIGHT,
         "template": "none",

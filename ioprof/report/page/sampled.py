@@ -1,4 +1,6 @@
-"""The sampled series that the page draws as lanes, and the batches that are ready: values that hold until the next time."""
+"""The sampled series that the page draws as lanes, and the batches that are ready: values that hold
+until the next time.
+"""
 
 import re
 from collections.abc import Callable, Iterator
@@ -30,7 +32,8 @@ _DIFFERENCES: Final = (
     (r"network\.(?!lo\.)(.+)\.received_bytes", "{} received", "bytes/s", "each"),
     (r"vm\.major_faults", "major faults", "faults/s", "sum"),
 )
-"""Cumulative series: their pattern, what the lane is called, its unit, and whether all that match are one lane."""
+"""Cumulative series: their pattern, what the lane is called, its unit, and whether all that match
+are one lane."""
 _STATES: Final = (
     (r"memory\.cached", "page cache", "bytes"),
     (r"memory\.available", "memory available", "bytes"),
@@ -65,8 +68,17 @@ def sampled_lanes(trace: Trace) -> list[Lane]:
     """What was sampled of the hosts: disks, network, CPU, memory, pressure, and GPUs."""
     rows = trace.counters.with_columns(pl.col("host", "name").cast(pl.String))
     is_shared = pl.col("pid").is_null()
-    hosts = rows.filter(is_shared)["host"].drop_nulls().unique(maintain_order=True).to_list()[:_MOST_HOSTS]
-    return [lane for host in hosts for lane in _host_lanes(rows.filter(is_shared, pl.col("host") == host), host)]
+    hosts = (
+        rows.filter(is_shared)["host"]
+        .drop_nulls()
+        .unique(maintain_order=True)
+        .to_list()[:_MOST_HOSTS]
+    )
+    return [
+        lane
+        for host in hosts
+        for lane in _host_lanes(rows.filter(is_shared, pl.col("host") == host), host)
+    ]
 
 
 def _host_lanes(rows: pl.DataFrame, host: str) -> Iterator[Lane]:
@@ -75,7 +87,9 @@ def _host_lanes(rows: pl.DataFrame, host: str) -> Iterator[Lane]:
     for pattern, label, unit, how in _DIFFERENCES:
         matches = [(name, found) for name in names if (found := re.fullmatch(pattern, name))]
         if how == "sum":
-            yield from _thinned(_sum([_rates(rows, name) for name, _ in matches]), label, unit, shown)
+            yield from _thinned(
+                _sum([_rates(rows, name) for name, _ in matches]), label, unit, shown
+            )
             continue
         each = [(found.group(1), _rates(rows, name)) for name, found in matches]
         busiest = sorted(each, key=lambda entry: -_integral(entry[1]))[:_MOST_DEVICES]
@@ -83,7 +97,9 @@ def _host_lanes(rows: pl.DataFrame, host: str) -> Iterator[Lane]:
             if _integral(points):
                 yield from _thinned(points, label.format(clean(instance, 24)), unit, shown)
     for pattern, label, unit in _STATES:
-        for name, found in [(name, found) for name in names if (found := re.fullmatch(pattern, name))]:
+        for name, found in [
+            (name, found) for name in names if (found := re.fullmatch(pattern, name))
+        ]:
             points = rows.filter(pl.col("name") == name).sort("time_ns").select("time_ns", "value")
             if unit == "ratio":
                 points = points.with_columns(pl.col("value") / 100)
@@ -92,7 +108,12 @@ def _host_lanes(rows: pl.DataFrame, host: str) -> Iterator[Lane]:
 
 def _rates(rows: pl.DataFrame, name: str) -> pl.DataFrame:
     """The growth per second from each sample to the next, as columns `time_ns value`."""
-    found = rows.filter(pl.col("name") == name).group_by("time_ns").agg(pl.col("value").sum()).sort("time_ns")
+    found = (
+        rows.filter(pl.col("name") == name)
+        .group_by("time_ns")
+        .agg(pl.col("value").sum())
+        .sort("time_ns")
+    )
     took_s = (pl.col("time_ns").shift(-1) - pl.col("time_ns")) / 1e9
     growth = (pl.col("value").shift(-1) - pl.col("value")).clip(lower_bound=0.0)
     return found.select("time_ns", value=(growth / took_s).fill_null(0.0))
@@ -106,7 +127,13 @@ def _integral(points: pl.DataFrame) -> float:
 def _sum(parts: list[pl.DataFrame]) -> pl.DataFrame:
     """Several series as one: at each time the sum of the values that hold."""
     if len(parts) <= 1:
-        return parts[0] if parts else pl.DataFrame({"time_ns": [], "value": []}, schema={"time_ns": pl.Int64, "value": pl.Float64})
+        return (
+            parts[0]
+            if parts
+            else pl.DataFrame(
+                {"time_ns": [], "value": []}, schema={"time_ns": pl.Int64, "value": pl.Float64}
+            )
+        )
     times = pl.concat([part.select("time_ns") for part in parts]).unique().sort("time_ns")
     held = [times.join_asof(part, on="time_ns")["value"].fill_null(0.0) for part in parts]
     total = held[0]
@@ -115,7 +142,9 @@ def _sum(parts: list[pl.DataFrame]) -> pl.DataFrame:
     return times.with_columns(value=total)
 
 
-def _thinned(points: pl.DataFrame, name: str, unit: str, host: str | None, rank: int | None = None) -> Iterator[Lane]:
+def _thinned(
+    points: pl.DataFrame, name: str, unit: str, host: str | None, rank: int | None = None
+) -> Iterator[Lane]:
     """The lane of these points, if it has any that is not 0."""
     if not len(points) or not points["value"].max():
         return
@@ -123,26 +152,46 @@ def _thinned(points: pl.DataFrame, name: str, unit: str, host: str | None, rank:
         first, last = int(points["time_ns"][0]), int(points["time_ns"][-1])
         stretch = max(1, (last - first) // (MOST_POINTS // 2))
         ordered = points.with_columns(place=(pl.col("time_ns") - first) // stretch)
-        extremes: tuple[Callable[[], pl.Expr], ...] = (pl.col("value").arg_min, pl.col("value").arg_max)
+        extremes: tuple[Callable[[], pl.Expr], ...] = (
+            pl.col("value").arg_min,
+            pl.col("value").arg_max,
+        )
         kept = [
-            ordered.group_by("place", maintain_order=True).agg(pl.col("time_ns", "value").gather(extreme()).first())
+            ordered.group_by("place", maintain_order=True).agg(
+                pl.col("time_ns", "value").gather(extreme()).first()
+            )
             for extreme in extremes
         ]
         points = pl.concat(kept).select("time_ns", "value").unique().sort("time_ns")
-    yield Lane(name, unit, host, rank, points["time_ns"].to_numpy().clip(0), points["value"].to_numpy())
+    yield Lane(
+        name, unit, host, rank, points["time_ns"].to_numpy().clip(0), points["value"].to_numpy()
+    )
 
 
 def ready_batches(trace: Trace, ranks: list[int | None]) -> list[Lane]:
-    """For each rank the batches that were made and that it had not taken yet: 0 while it waits for one."""
+    """For each rank the batches that were made and that it had not taken yet: 0 while it waits for
+    one.
+    """
     lanes: list[Lane] = []
     spans = trace.rows(pl.col("batch").is_not_null(), kinds=("fetch", "wait"))
     for rank in ranks:
         mine = spans.filter(pl.col("rank").eq_missing(rank))
-        made = mine.filter(pl.col("kind") == "fetch").group_by("batch").agg(made_ns=pl.col("end_ns").max())
-        taken = mine.filter(pl.col("kind") == "wait").group_by("batch").agg(taken_ns=pl.col("end_ns").max())
+        made = (
+            mine.filter(pl.col("kind") == "fetch")
+            .group_by("batch")
+            .agg(made_ns=pl.col("end_ns").max())
+        )
+        taken = (
+            mine.filter(pl.col("kind") == "wait")
+            .group_by("batch")
+            .agg(taken_ns=pl.col("end_ns").max())
+        )
         both = made.join(taken, on="batch").filter(pl.col("made_ns") <= pl.col("taken_ns"))
         events = pl.concat(
-            [both.select(time_ns="made_ns", change=pl.lit(1.0)), both.select(time_ns="taken_ns", change=pl.lit(-1.0))]
+            [
+                both.select(time_ns="made_ns", change=pl.lit(1.0)),
+                both.select(time_ns="taken_ns", change=pl.lit(-1.0)),
+            ]
         ).sort("time_ns", "change", descending=[False, True])
         points = events.select("time_ns", value=pl.col("change").cum_sum())
         lanes += _thinned(points, "batches ready", "batches", None, rank)

@@ -1,4 +1,6 @@
-"""The frame of every page of ioprof: one HTML file that opens anywhere, offline, with all data inside and no request ever."""
+"""The frame of every page of ioprof: one HTML file that opens anywhere, offline, with all data
+inside and no request ever.
+"""
 
 import base64
 import hashlib
@@ -9,11 +11,21 @@ from typing import Final
 from ioprof.report.page.markup import Html, element
 from ioprof.report.palette import cause_styles, source_styles
 
-_JSON_ESCAPES: Final = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
+_JSON_ESCAPES: Final = {
+    ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"
+}
 
 
-def whole_page(title: str, parts: Iterable[Html], scripts: Sequence[str], styles: str = "", after: Iterable[Html] = ()) -> str:
-    """The text of a page with these parts, then the scripts, which alone may run, then what stands `after` them."""
+def whole_page(
+    title: str,
+    parts: Iterable[Html],
+    scripts: Sequence[str],
+    styles: str = "",
+    after: Iterable[Html] = (),
+) -> str:
+    """The text of a page with these parts, then the scripts, which alone may run, then what stands
+    `after` them.
+    """
     body = element("body", *parts, *(element("script", Html(script)) for script in scripts), *after)
     return f"<!doctype html>\n{element('html', _head(title, scripts, styles), body, lang='en')}\n"
 
@@ -38,19 +50,31 @@ def page_styles(*names: str) -> str:
 
 def data_block(name: str, text: str) -> Html:
     """Text that the page's scripts read, by the name."""
-    return Html(f'<script type="application/json" id="{name}">{text.translate(_JSON_ESCAPES)}</script>\n')
+    return Html(
+        f'<script type="application/json" id="{name}">{text.translate(_JSON_ESCAPES)}</script>\n'
+    )
 
 
 def _policy(scripts: Iterable[str]) -> str:
     """Nothing may be fetched, and only these scripts may run, whatever else got into the page."""
-    hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in scripts)
+    hashes = " ".join(
+        f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+        for text in scripts
+    )
     rest = "style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
     return f"default-src 'none'; script-src {hashes}; {rest}"
 
 
 def script_text(text: str) -> str:
-    """A script that the HTML parser takes as it is: it must not end early, and changed line ends would change its hash."""
-    return text.replace("\r\n", "\n").replace("\r", "\n").replace("</script", "<\\/script").replace("<!--", "<\\!--")
+    """A script that the HTML parser takes as it is: it must not end early, and changed line ends
+    would change its hash.
+    """
+    return (
+        text.replace("\r\n", "\n")
+        .replace("\r", "\n")
+        .replace("</script", "<\\/script")
+        .replace("<!--", "<\\!--")
+    )
 
 
 def resource(name: str) -> str:

@@ -7,7 +7,15 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from ioprof.report.page.encoding import Integers, block, differences, optional_differences, ticks, varints, zigzag
+from ioprof.report.page.encoding import (
+    Integers,
+    block,
+    differences,
+    optional_differences,
+    ticks,
+    varints,
+    zigzag,
+)
 from ioprof.report.texts.units import NAME_LENGTH, clean
 
 SPANS_PER_BLOCK: Final = 40_000
@@ -34,11 +42,21 @@ class SpanBlocks:
 def span_blocks(spans: pl.DataFrame, files: pl.DataFrame) -> SpanBlocks:
     """Spans with the columns `track` and `class`, in order of lane and start."""
     ordered = spans.sort("track", "start_ns", "end_ns", descending=[False, False, True])
-    used = ordered.select(pl.col("file").drop_nulls().unique(maintain_order=True)).with_row_index("place")
-    paths = used.join(files.select("file", "path", "size_bytes"), on="file", how="left", maintain_order="left")
-    names = ordered.select(pl.col("name").cast(pl.String).drop_nulls().unique(maintain_order=True)).with_row_index("name_place")
-    ordered = ordered.with_columns(pl.col("name").cast(pl.String)).join(names, on="name", how="left", maintain_order="left")
-    ordered = ordered.join(paths.select("file", "place", "size_bytes"), on="file", how="left", maintain_order="left")
+    used = ordered.select(pl.col("file").drop_nulls().unique(maintain_order=True)).with_row_index(
+        "place"
+    )
+    paths = used.join(
+        files.select("file", "path", "size_bytes"), on="file", how="left", maintain_order="left"
+    )
+    names = ordered.select(
+        pl.col("name").cast(pl.String).drop_nulls().unique(maintain_order=True)
+    ).with_row_index("name_place")
+    ordered = ordered.with_columns(pl.col("name").cast(pl.String)).join(
+        names, on="name", how="left", maintain_order="left"
+    )
+    ordered = ordered.join(
+        paths.select("file", "place", "size_bytes"), on="file", how="left", maintain_order="left"
+    )
     parts = list(ordered.iter_slices(SPANS_PER_BLOCK))
     with ThreadPoolExecutor(_THREADS) as threads:
         blocks = list(threads.map(lambda part: block(_columns(part)), parts))
@@ -52,7 +70,9 @@ def span_blocks(spans: pl.DataFrame, files: pl.DataFrame) -> SpanBlocks:
 
 
 def _columns(part: pl.DataFrame) -> list[bytes]:
-    """The columns of one block: class, start after the end before, duration, bytes, file, batch, step, name."""
+    """The columns of one block: class, start after the end before, duration, bytes, file, batch,
+    step, name.
+    """
     start, end = ticks(part["start_ns"].to_numpy()), ticks(part["end_ns"].to_numpy())
     track = part["track"].to_numpy()
     before = np.where(np.diff(track, prepend=-1) == 0, np.concatenate(([0], end[:-1])), 0)
@@ -64,7 +84,10 @@ def _columns(part: pl.DataFrame) -> list[bytes]:
         varints(zigzag(start - before)),
         varints(np.maximum(end - start, 0)),
         varints(coded),
-        *(optional_differences(_or_missing(part[name])) for name in ("place", "batch", "step", "name_place")),
+        *(
+            optional_differences(_or_missing(part[name]))
+            for name in ("place", "batch", "step", "name_place")
+        ),
     ]
 
 
@@ -81,13 +104,17 @@ def _path(path: str | None) -> str:
 def step_columns(steps: pl.DataFrame, causes: tuple[str, ...]) -> tuple[str, list[tuple[Any, int]]]:
     """Steps as a block, and the ranks in it with the number of steps of each.
 
-    Columns: step, start after the end before, duration, then for each cause its share of the step, a byte from 0 to 255.
+    Columns: step, start after the end before, duration, then for each cause its share of the step,
+    a byte from 0 to 255.
     """
     ordered = steps.sort("rank", "start_ns")
     start, end = ticks(ordered["start_ns"].to_numpy()), ticks(ordered["end_ns"].to_numpy())
     wall = np.maximum(ordered["end_ns"].to_numpy() - ordered["start_ns"].to_numpy(), 1)
     shares = [
-        np.rint(ordered[f"{cause}_ns"].fill_null(0).to_numpy() / wall * 255).clip(0, 255).astype(np.uint8).tobytes()
+        np.rint(ordered[f"{cause}_ns"].fill_null(0).to_numpy() / wall * 255)
+        .clip(0, 255)
+        .astype(np.uint8)
+        .tobytes()
         for cause in causes
     ]
     before = np.concatenate(([0], end[:-1])) if len(end) else end

@@ -1,4 +1,6 @@
-"""The section on steps: their times as a histogram and in order, each bar a link into the timeline, and the longest as a table."""
+"""The section on steps: their times as a histogram and in order, each bar a link into the timeline,
+and the longest as a table.
+"""
 
 import math
 from typing import Final
@@ -22,7 +24,9 @@ def step_section(summary: Summary, steps: pl.DataFrame) -> Html:
     """What stands below the heading."""
     if not len(steps):
         return nothing("no step was recorded")
-    emulated = element("p", "Durations are emulated: they include the time of an emulated device.", class_="note")
+    emulated = element(
+        "p", "Durations are emulated: they include the time of an emulated device.", class_="note"
+    )
     return join(
         _series(steps),
         element("h3", "How long steps take"),
@@ -54,12 +58,22 @@ def _series(steps: pl.DataFrame) -> Html:
         for place, row in enumerate(rows.iter_rows(named=True))
     ]
     first, last = int(rows["step"][0]), int(rows["step"][-1])
-    ticks_x = [(0.0, f"step {count(first)}"), (1.0, f"step {count(last)}")] if len(rows) > 1 else [(0.5, f"step {count(first)}")]
+    ticks_x = (
+        [(0.0, f"step {count(first)}"), (1.0, f"step {count(last)}")]
+        if len(rows) > 1
+        else [(0.5, f"step {count(first)}")]
+    )
     ticks_y = [(value / scale, duration(value / 1e9)) for value in even_ticks(scale)]
     label = "Time of each step by cause; each bar leads to the step in the timeline."
-    notes = [note for note in (views.thinning_of_steps(steps, _BARS), _cut_note(rows, scale)) if note]
+    notes = [
+        note for note in (views.thinning_of_steps(steps, _BARS), _cut_note(rows, scale)) if note
+    ]
     if steps["rank"].n_unique() > 1:
-        notes.insert(0, "for each step the rank with most time outside gradient exchange: the one that the others waited for")
+        notes.insert(
+            0,
+            "for each step the rank with most time outside gradient exchange: the one that the"
+            " others waited for",
+        )
     said = " ".join(f"{note[:1].upper()}{note[1:]}." for note in notes)
     keys = [
         element("li", swatch(cause), cause.replace("_", " "), title=CAUSE_MEANINGS[cause])
@@ -83,20 +97,33 @@ def _cut_note(rows: pl.DataFrame, scale: float) -> str | None:
 
 def _histogram(steps: pl.DataFrame) -> Html:
     """Steps by their time; both axes are logarithmic, so that a single long step is visible."""
-    walls = steps.select("step", "rank", wall_ns=views.wall_ns().clip(lower_bound=1)).sort("wall_ns", descending=True)
-    low, high = math.log10(float(walls["wall_ns"].min()) * 0.999), math.log10(float(walls["wall_ns"].max()) * 1.001)  # type: ignore[arg-type]
+    walls = steps.select("step", "rank", wall_ns=views.wall_ns().clip(lower_bound=1)).sort(
+        "wall_ns", descending=True
+    )
+    low, high = (
+        math.log10(float(walls["wall_ns"].min()) * 0.999),  # type: ignore[arg-type]
+        math.log10(float(walls["wall_ns"].max()) * 1.001),  # type: ignore[arg-type]
+    )
     if high - low < 0.3:
         low, high = (low + high) / 2 - 0.15, (low + high) / 2 + 0.15
-    place = ((pl.col("wall_ns").log10() - low) / (high - low) * _BINS).floor().clip(0, _BINS - 1).cast(pl.Int64)
-    binned = walls.group_by(bin=place, maintain_order=True).agg(pl.len().alias("steps"), pl.col("step", "rank", "wall_ns").first())
+    place = (
+        ((pl.col("wall_ns").log10() - low) / (high - low) * _BINS)
+        .floor()
+        .clip(0, _BINS - 1)
+        .cast(pl.Int64)
+    )
+    binned = walls.group_by(bin=place, maintain_order=True).agg(
+        pl.len().alias("steps"), pl.col("step", "rank", "wall_ns").first()
+    )
     most = math.log10(float(binned["steps"].max()) + 1)  # type: ignore[arg-type]
     drawn = [
         Bar(
             row["bin"] / _BINS,
             1 / _BINS,
             (("plain", math.log10(row["steps"] + 1) / most * 0.98),),
-            f"{count(row['steps'])} {'step' if row['steps'] == 1 else 'steps'} of {_edge(low, high, row['bin'])} to "
-            f"{_edge(low, high, row['bin'] + 1)}; leads to the longest, step {row['step']} of rank {row['rank']}",
+            f"{count(row['steps'])} {'step' if row['steps'] == 1 else 'steps'} of"
+            f" {_edge(low, high, row['bin'])} to {_edge(low, high, row['bin'] + 1)}; leads to the"
+            f" longest, step {row['step']} of rank {row['rank']}",
             step_link(row["step"], row["rank"]),
         )
         for row in binned.sort("bin").iter_rows(named=True)
@@ -107,9 +134,17 @@ def _histogram(steps: pl.DataFrame) -> Html:
         for number in (1, 10, 100, 1000, 10_000, 100_000)
         if math.log10(number + 1) <= most
     ]
-    label = "Histogram of the times of all steps of all ranks, both axes logarithmic; each bar leads to its longest step."
+    label = (
+        "Histogram of the times of all steps of all ranks, both axes logarithmic; each bar leads to"
+        " its longest step."
+    )
     chart = bars(drawn, label, ticks_x, ticks_y, 140, ("steps", "time of a step"))
-    return join(chart, element("p", "Both axes are logarithmic; each bar leads to its longest step.", class_="note"))
+    return join(
+        chart,
+        element(
+            "p", "Both axes are logarithmic; each bar leads to its longest step.", class_="note"
+        ),
+    )
 
 
 def _edge(low: float, high: float, place: float) -> str:
@@ -123,7 +158,11 @@ def _longest(steps: pl.DataFrame) -> Html:
             str(row["rank"]),
             f"{row['start_ns'] / 1e9:,.3f}",
             duration(row["wall_ns"] / 1e9),
-            join(swatch(row["cause"]), row["cause"]) if row["cause"] else "not known: its GPU was not recorded",
+            (
+                join(swatch(row["cause"]), row["cause"])
+                if row["cause"]
+                else "not known: its GPU was not recorded"
+            ),
             percent(row["cause_ns"] / row["wall_ns"]) if row["cause"] and row["wall_ns"] else "",
         )
         for row in views.longest_steps(steps).iter_rows(named=True)

@@ -1,4 +1,6 @@
-"""The section on storage: what is needed against what was delivered, bytes by epoch and source, the time of a read, the slowest."""
+"""The section on storage: what is needed against what was delivered, bytes by epoch and source, the
+time of a read, the slowest.
+"""
 
 import math
 from typing import Final
@@ -28,8 +30,15 @@ class ReadsOfRun:
         self.latencies, self.time = views.Latencies(trace), views.ReadingTime()
 
 
-def storage_section(trace: Trace, summary: Summary, probed: ProbedPath | None = None, reads: ReadsOfRun | None = None) -> Html:
-    """What stands below the heading; `probed` is what a path delivers by `ioprof probe`. `reads`, if given, looked at all spans."""
+def storage_section(
+    trace: Trace,
+    summary: Summary,
+    probed: ProbedPath | None = None,
+    reads: ReadsOfRun | None = None,
+) -> Html:
+    """What stands below the heading; `probed` is what a path delivers by `ioprof probe`. `reads`,
+    if given, looked at all spans.
+    """
     if not summary.storage.accesses and not summary.storage.other_accesses:
         return nothing("no read was recorded")
     if reads is None:
@@ -41,22 +50,46 @@ def storage_section(trace: Trace, summary: Summary, probed: ProbedPath | None = 
         _bytes(summary),
         element("h3", "Time of one read, by where its bytes came from"),
         _latency(summary, reads.latencies.bins()),
-        element("div", _slowest_reads(summary.storage.slowest), _slowest_files(summary), class_="columns"),
+        element(
+            "div",
+            _slowest_reads(summary.storage.slowest),
+            _slowest_files(summary),
+            class_="columns",
+        ),
     )
 
 
 def _demand(summary: Summary, probed: ProbedPath | None, wall_s: float | None) -> Html:
     """What the devices need, and what the job got while it read for `wall_s`."""
     found, demand = summary.storage, summary.demand
-    delivered = [entry.delivered_bytes for entry in found.devices if entry.delivered_bytes is not None]
+    delivered = [
+        entry.delivered_bytes for entry in found.devices if entry.delivered_bytes is not None
+    ]
     values = [
         (term("demand", "the devices need"), demand.bytes_per_s, demand.basis, "demand"),
         ("the job read", found.bytes / wall_s if wall_s else None, "measured", "asked"),
-        ("of that from storage", found.bytes_from_storage / wall_s if wall_s else None, "measured", "supply"),
-        ("devices delivered, to all programs", sum(delivered) / wall_s if delivered and wall_s else None, "measured", "device"),
+        (
+            "of that from storage",
+            found.bytes_from_storage / wall_s if wall_s else None,
+            "measured",
+            "supply",
+        ),
+        (
+            "devices delivered, to all programs",
+            sum(delivered) / wall_s if delivered and wall_s else None,
+            "measured",
+            "device",
+        ),
     ]
     if probed is not None:
-        values.append((f"{clean(probed.path, 40)} can deliver, by ioprof probe", probed.bytes_per_s, "measured", "probe"))
+        values.append(
+            (
+                f"{clean(probed.path, 40)} can deliver, by ioprof probe",
+                probed.bytes_per_s,
+                "measured",
+                "probe",
+            )
+        )
     known = [entry for entry in values if entry[1] is not None]
     if not known:
         return Html("")
@@ -77,8 +110,16 @@ def _demand(summary: Summary, probed: ProbedPath | None, wall_s: float | None) -
         )
         for label, value, basis, name in known
     )
-    note = f"Means over the {duration(wall_s)} from the first read of a batch to the last." if wall_s else None
-    reads = f" The devices need {rate(demand.reads_per_s)} reads/s." if demand.reads_per_s is not None else ""
+    note = (
+        f"Means over the {duration(wall_s)} from the first read of a batch to the last."
+        if wall_s
+        else None
+    )
+    reads = (
+        f" The devices need {rate(demand.reads_per_s)} reads/s."
+        if demand.reads_per_s is not None
+        else ""
+    )
     return join(
         element("h3", "Demand and supply"),
         element("dl", *rows, class_="meters"),
@@ -93,14 +134,23 @@ def _bytes(summary: Summary) -> Html:
     epochs = trend.epochs if trend else ()
     most = max((sum(_of_epoch(epoch)) for epoch in epochs), default=0) or 1
     rows = [
-        (f"epoch {epoch.epoch}", count(epoch.accesses), *map(amount, _of_epoch(epoch)), _sources(_of_epoch(epoch), most))
+        (
+            f"epoch {epoch.epoch}",
+            count(epoch.accesses),
+            *map(amount, _of_epoch(epoch)),
+            _sources(_of_epoch(epoch), most),
+        )
         for epoch in epochs[:_MOST_EPOCHS]
     ]
     every = "batches of all epochs" if epochs else "batches"
-    rows.append((every, count(found.accesses), *map(amount, total), _sources(total, max(sum(total), 1))))
+    rows.append(
+        (every, count(found.accesses), *map(amount, total), _sources(total, max(sum(total), 1)))
+    )
     if found.thread_accesses:
         text = f"{amount(found.thread_bytes)}: by threads of the training process"
-        rows.append(("batches or not", count(found.thread_accesses), MISSING, MISSING, MISSING, text))
+        rows.append(
+            ("batches or not", count(found.thread_accesses), MISSING, MISSING, MISSING, text)
+        )
     if found.other_accesses:
         text = f"{amount(found.other_bytes)}: libraries, start-up, checkpoints"
         rows.append(("anything else", count(found.other_accesses), MISSING, MISSING, MISSING, text))
@@ -109,7 +159,11 @@ def _bytes(summary: Summary) -> Html:
         rows.append(("from other programs", MISSING, MISSING, MISSING, MISSING, text))
     headings = ("read for", "reads", "from storage", "from page cache", "unknown", "by source")
     more = len(epochs) - _MOST_EPOCHS
-    note = "The bar of an epoch is as long as its bytes, against the epoch with most." if epochs else ""
+    note = (
+        "The bar of an epoch is as long as its bytes, against the epoch with most."
+        if epochs
+        else ""
+    )
     note += f" {more} more epochs are not shown." if more > 0 else ""
     return join(
         element("div", table(headings, rows, frozenset({1, 2, 3, 4})), class_="workers"),
@@ -126,7 +180,12 @@ def _sources(found: tuple[int, int, int], most: int) -> Html:
     parts = zip(("storage", "page_cache", "unknown"), found, strict=True)
     shares = [(source, number / most) for source, number in parts if number]
     bars_of = (
-        element("i", class_=f"source-{source}", style=f"width:{share * 100:.2f}%", title=f"{_word(source)} {percent(share)}")
+        element(
+            "i",
+            class_=f"source-{source}",
+            style=f"width:{share * 100:.2f}%",
+            title=f"{_word(source)} {percent(share)}",
+        )
         for source, share in shares
     )
     said = ", ".join(f"{_word(source)} {percent(share)}" for source, share in shares) or "nothing"
@@ -134,46 +193,92 @@ def _sources(found: tuple[int, int, int], most: int) -> Html:
 
 
 def _latency(summary: Summary, found: pl.DataFrame) -> Html:
-    """Bytes by the time of their read, of rows of `latency_bins`. What was not timed is a bar of its own, apart from the others."""
+    """Bytes by the time of their read, of rows of `latency_bins`. What was not timed is a bar of
+    its own, apart from the others.
+    """
     binned, mapped = found.drop_nulls("bin"), summary.capture.mapped_bytes_untimed or 0
     untimed = mapped + int(found.filter(pl.col("bin").is_null())["bytes"].sum())
     why = f"{amount(untimed)} were counted and not timed"
-    why += f", of which {amount(mapped)} came by mapped files without a recorded page fault" if mapped else ""
+    why += (
+        f", of which {amount(mapped)} came by mapped files without a recorded page fault"
+        if mapped
+        else ""
+    )
     if not len(binned):
-        return join(nothing("no read was timed"), element("p", f"{why}.", class_="note") if untimed else None)
+        return join(
+            nothing("no read was timed"),
+            element("p", f"{why}.", class_="note") if untimed else None,
+        )
     drawn, ticks_x, ticks_y = _latency_bars(binned, untimed, why)
     sources = set(binned["source"])
-    keys = [element("li", element("i", class_=f"swatch source-{source}"), _word(source)) for source in SOURCES if source in sources]
+    keys = [
+        element("li", element("i", class_=f"swatch source-{source}"), _word(source))
+        for source in SOURCES
+        if source in sources
+    ]
     if untimed:
-        keys.append(element("li", element("i", class_="swatch untimed"), term("not timed"), f" ({amount(untimed)})"))
+        keys.append(
+            element(
+                "li",
+                element("i", class_="swatch untimed"),
+                term("not timed"),
+                f" ({amount(untimed)})",
+            )
+        )
     quantiles = ", ".join(
         f"{name} {duration(value)}"
         for name, value in (
-            ("p50", summary.storage.read_p50_s), ("p95", summary.storage.read_p95_s), ("p99", summary.storage.read_p99_s)
+            ("p50", summary.storage.read_p50_s),
+            ("p95", summary.storage.read_p95_s),
+            ("p99", summary.storage.read_p99_s),
         )
-    )  # fmt: skip
-    note = f"Time of a read for a batch: {quantiles}. Both axes are logarithmic; a bar is divided by the bytes of each source."
+    )
+    note = (
+        f"Time of a read for a batch: {quantiles}. Both axes are logarithmic; a bar is divided by"
+        " the bytes of each source."
+    )
     note += f" {why}." if untimed else ""
     label = "Histogram of bytes by the time of their read and by source, both axes logarithmic."
     chart = bars(drawn, label, ticks_x, ticks_y, 190, ("bytes", "time of one read"))
     return join(element("ul", *keys, class_="keys"), chart, element("p", note, class_="note"))
 
 
-def _latency_bars(binned: pl.DataFrame, untimed: int, why: str) -> tuple[list[Bar], list[Tick], list[Tick]]:
+def _latency_bars(
+    binned: pl.DataFrame, untimed: int, why: str
+) -> tuple[list[Bar], list[Tick], list[Tick]]:
     """The bars, and the ticks of both axes."""
     low, high = int(binned["bin"].min()), int(binned["bin"].max()) + 1  # type: ignore[arg-type]
     low = min(low, high - views.BINS_PER_DECADE)
     width = 1 / (high - low + (5 if untimed else 0))
     by_bin = {place: part for (place,), part in binned.group_by("bin", maintain_order=True)}
     totals = {place: int(part["bytes"].sum()) for place, part in by_bin.items()}
-    edges = _decades(min((total for total in (*totals.values(), untimed) if total), default=1), max(*totals.values(), untimed, 1))
+    edges = _decades(
+        min((total for total in (*totals.values(), untimed) if total), default=1),
+        max(*totals.values(), untimed, 1),
+    )
     drawn = [
-        Bar((place - low) * width, width, _parts_of(by_bin[place], _height(totals[place], edges)), _text_of(place, by_bin[place]))
+        Bar(
+            (place - low) * width,
+            width,
+            _parts_of(by_bin[place], _height(totals[place], edges)),
+            _text_of(place, by_bin[place]),
+        )
         for place in sorted(totals)
     ]
-    ticks_x = [((place - low) * width, _time_at(place)) for place in range(low, high + 1) if place % views.BINS_PER_DECADE == 0]
+    ticks_x = [
+        ((place - low) * width, _time_at(place))
+        for place in range(low, high + 1)
+        if place % views.BINS_PER_DECADE == 0
+    ]
     if untimed:
-        drawn.append(Bar(1 - 3 * width, 3 * width, (("untimed", _height(untimed, edges)),), f"not timed: {why}"))
+        drawn.append(
+            Bar(
+                1 - 3 * width,
+                3 * width,
+                (("untimed", _height(untimed, edges)),),
+                f"not timed: {why}",
+            )
+        )
         ticks_x = [*(tick for tick in ticks_x if tick[0] < 1 - 8 * width), (1.0, "not timed")]
     step = 1 + (edges[1] - edges[0]) // 5
     ticks_y = [
@@ -192,19 +297,26 @@ def _decades(least: int, most: int) -> tuple[int, int]:
 
 def _height(number: float, edges: tuple[int, int]) -> float:
     """Where a number of bytes is on the axis; what is in sight has some height."""
-    return max(0.03, (math.log10(max(number, 1)) - edges[0]) / (edges[1] - edges[0])) if number else 0.0
+    return (
+        max(0.03, (math.log10(max(number, 1)) - edges[0]) / (edges[1] - edges[0]))
+        if number
+        else 0.0
+    )
 
 
 def _parts_of(part: pl.DataFrame, tall: float) -> tuple[tuple[str, float], ...]:
     """The bar of a time, divided by the bytes of each source."""
     here = dict(part.select("source", "bytes").iter_rows())
     total = sum(here.values()) or 1
-    return tuple((f"source-{source}", tall * here[source] / total) for source in SOURCES if here.get(source))
+    return tuple(
+        (f"source-{source}", tall * here[source] / total) for source in SOURCES if here.get(source)
+    )
 
 
 def _text_of(place: int, part: pl.DataFrame) -> str:
     said = ", ".join(
-        f"{count(row['reads'])} reads, {amount(row['bytes'])} from {_word(row['source'])}" for row in part.iter_rows(named=True)
+        f"{count(row['reads'])} reads, {amount(row['bytes'])} from {_word(row['source'])}"
+        for row in part.iter_rows(named=True)
     )
     return f"{_time_at(place)} to {_time_at(place + 1)}: {said}"
 
@@ -218,7 +330,12 @@ def _path(path: str | None) -> Html:
     if path is None:
         return element("span", MISSING, class_="path")
     shown = clean(path, 300)
-    return element("span", shown if len(shown) <= _LONGEST_PATH else f"…{shown[1 - _LONGEST_PATH :]}", class_="path", title=shown)
+    return element(
+        "span",
+        shown if len(shown) <= _LONGEST_PATH else f"…{shown[1 - _LONGEST_PATH :]}",
+        class_="path",
+        title=shown,
+    )
 
 
 def _word(source: str) -> str:
@@ -231,9 +348,15 @@ def _slowest_reads(reads: tuple[SlowRead, ...]) -> Html | None:
         return None
     rows = [
         (
-            duration(read.seconds)
-            if read.start_ns is None
-            else element("a", duration(read.seconds), href=moment_link(read.start_ns, read.start_ns + round(read.seconds * 1e9))),
+            (
+                duration(read.seconds)
+                if read.start_ns is None
+                else element(
+                    "a",
+                    duration(read.seconds),
+                    href=moment_link(read.start_ns, read.start_ns + round(read.seconds * 1e9)),
+                )
+            ),
             _path(read.path),
             amount(read.bytes),
             _word(clean(read.source or "unknown", 20)),
@@ -242,7 +365,9 @@ def _slowest_reads(reads: tuple[SlowRead, ...]) -> Html | None:
         for read in reads
     ]
     headings = ("took", "file", "bytes", "from", "step")
-    return element("div", element("h3", "Slowest reads of batches"), table(headings, rows, frozenset({2, 4})))
+    return element(
+        "div", element("h3", "Slowest reads of batches"), table(headings, rows, frozenset({2, 4}))
+    )
 
 
 def _slowest_files(summary: Summary) -> Html | None:
@@ -250,7 +375,9 @@ def _slowest_files(summary: Summary) -> Html | None:
     files = summary.findings.reads.files
     if not files:
         return None
-    total = sum(group.seconds for group in summary.findings.reads.groups if group.least_bytes is None)
+    total = sum(
+        group.seconds for group in summary.findings.reads.groups if group.least_bytes is None
+    )
     rows = [_file_row(entry, total) for entry in files]
     headings = ("reads took", "of all", "file", "reads", "bytes", "slowest")
     title = element("h3", "Files whose reads took longest")

@@ -1,6 +1,8 @@
-"""Small charts in the page: they follow its width and colour scheme, print, and each bar may be a link into the timeline.
+"""Small charts in the page: they follow its width and colour scheme, print, and each bar may be a
+link into the timeline.
 
-Bars are SVG, stretched to the width; axes are text beside it, which keeps its size on a narrow screen.
+Bars are SVG, stretched to the width; axes are text beside it, which keeps its size on a narrow
+screen.
 """
 
 from collections.abc import Sequence
@@ -40,16 +42,36 @@ def bars(
 ) -> Html:
     """A chart of bars; `titles` are those of the upright and of the level axis."""
     grid = [
-        element("line", x1="0", x2=str(_WIDTH), y1=_n((1 - place) * height), y2=_n((1 - place) * height), class_="grid")
+        element(
+            "line",
+            x1="0",
+            x2=str(_WIDTH),
+            y1=_n((1 - place) * height),
+            y2=_n((1 - place) * height),
+            class_="grid",
+        )
         for place, _ in ticks_y
     ]
     base = element("line", x1="0", x2=str(_WIDTH), y1=str(height), y2=str(height), class_="base")
     drawn = element(
-        "svg", *grid, *(_bar(bar, height) for bar in shown), base,
-        viewBox=f"0 0 {_WIDTH} {height}", preserveAspectRatio="none", class_="svg", role="group", aria_label=label,
-    )  # fmt: skip
-    beside = [element("span", text, class_="tick-y", style=f"bottom:{_n(place * 100)}%") for place, text in ticks_y]
-    below = [element("span", text, class_=f"tick-x {_anchor(place)}", style=f"left:{_n(place * 100)}%") for place, text in ticks_x]
+        "svg",
+        *grid,
+        *(_bar(bar, height) for bar in shown),
+        base,
+        viewBox=f"0 0 {_WIDTH} {height}",
+        preserveAspectRatio="none",
+        class_="svg",
+        role="group",
+        aria_label=label,
+    )
+    beside = [
+        element("span", text, class_="tick-y", style=f"bottom:{_n(place * 100)}%")
+        for place, text in ticks_y
+    ]
+    below = [
+        element("span", text, class_=f"tick-x {_anchor(place)}", style=f"left:{_n(place * 100)}%")
+        for place, text in ticks_x
+    ]
     return element(
         "div",
         element("span", titles[0], class_="axis-y") if titles[0] else None,
@@ -60,14 +82,24 @@ def bars(
 
 
 def _bar(bar: Bar, height: int) -> Html:
-    left, wide = bar.left * _WIDTH, max(bar.width * _WIDTH - (0.8 if bar.width * _WIDTH > 2 else 0), 0.8)
+    left, wide = (
+        bar.left * _WIDTH,
+        max(bar.width * _WIDTH - (0.8 if bar.width * _WIDTH > 2 else 0), 0.8),
+    )
     drawn, top = [], 0.0
     for name, part in bar.parts:
         if part <= 0 or top >= 1:
             continue
         tall = min(part, 1 - top)
         drawn.append(
-            element("rect", x=_n(left), width=_n(wide), y=_n((1 - top - tall) * height), height=_n(tall * height), class_=name)
+            element(
+                "rect",
+                x=_n(left),
+                width=_n(wide),
+                y=_n((1 - top - tall) * height),
+                height=_n(tall * height),
+                class_=name,
+            )
         )
         top += tall
     if bar.is_cut:

@@ -1,4 +1,6 @@
-"""The places in the page where the scripts draw the run: the strip, the timeline, and the panels below."""
+"""The places in the page where the scripts draw the run: the strip, the timeline, and the panels
+below.
+"""
 
 from typing import Final
 
@@ -29,7 +31,10 @@ _KEYS: Final = (
 
 def timeline_section(notes: tuple[str, ...]) -> Html:
     """The strip and the timeline of the whole run."""
-    buttons = (element("button", text, type="button", data_act=act, title=title, aria_label=title) for act, text, title in _BUTTONS)
+    buttons = (
+        element("button", text, type="button", data_act=act, title=title, aria_label=title)
+        for act, text, title in _BUTTONS
+    )
     search = element(
         "div",
         element(
@@ -45,7 +50,10 @@ def timeline_section(notes: tuple[str, ...]) -> Html:
         class_="search",
     )
     keys = (element("dt", key) + element("dd", meaning) for key, meaning in _KEYS)
-    strip_label = "The whole run: device, steps, reads, CPU and I/O pressure; drag to choose what the timeline shows"
+    strip_label = (
+        "The whole run: device, steps, reads, CPU and I/O pressure; drag to choose what the"
+        " timeline shows"
+    )
     glossary = element("dl", *(Html(key) for key in keys), class_="glossary")
     return element(
         "section",
@@ -74,7 +82,14 @@ def timeline_section(notes: tuple[str, ...]) -> Html:
             aria_label="Timeline of the run; keys: w, s zoom, a, d move, n next stall, / search",
         ),
         element("ul", id="legend", class_="inline", aria_label="Colours"),
-        element("noscript", element("p", "The timeline is drawn by a script, which this browser does not run.", class_="nothing")),
+        element(
+            "noscript",
+            element(
+                "p",
+                "The timeline is drawn by a script, which this browser does not run.",
+                class_="nothing",
+            ),
+        ),
         element("div", element("div", id="summary"), element("div", id="details"), class_="panels"),
         element("details", element("summary", "Keys and mouse"), glossary, class_="screen-only"),
         *(element("p", note, class_="note") for note in notes),
@@ -86,7 +101,12 @@ def timeline_section(notes: tuple[str, ...]) -> Html:
 def _lanes() -> Html:
     return element(
         "div",
-        element("div", element("canvas", id="canvas", aria_hidden="true"), element("div", id="labels"), id="stage"),
+        element(
+            "div",
+            element("canvas", id="canvas", aria_hidden="true"),
+            element("div", id="labels"),
+            id="stage",
+        ),
         id="lanes",
         tabindex="0",
         role="group",

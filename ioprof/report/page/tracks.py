@@ -39,15 +39,27 @@ class Tracks:
     ranks: list[int | None]
     """Those that have lanes; null stands for processes that are no rank."""
     tracks: list[Track] = field(default_factory=list)
-    rows: list[tuple[int | None, int | None, bool, str, str | None, int, int]] = field(default_factory=list)
+    rows: list[tuple[int | None, int | None, bool, str, str | None, int, int]] = field(
+        default_factory=list
+    )
     left_out: int = 0
     """Processes without a lane."""
 
     @property
     def table(self) -> pl.DataFrame:
-        """Columns `rank pid by_thread kind source track class`: the lane and class of spans that have one."""
-        keys = {"rank": pl.Int32, "pid": pl.Int32, "by_thread": pl.Boolean, "kind": pl.String, "source": pl.String}
-        return pl.DataFrame(self.rows, schema={**keys, "track": pl.Int64, "class": pl.Int64}, orient="row")
+        """Columns `rank pid by_thread kind source track class`: the lane and class of spans that
+        have one.
+        """
+        keys = {
+            "rank": pl.Int32,
+            "pid": pl.Int32,
+            "by_thread": pl.Boolean,
+            "kind": pl.String,
+            "source": pl.String,
+        }
+        return pl.DataFrame(
+            self.rows, schema={**keys, "track": pl.Int64, "class": pl.Int64}, orient="row"
+        )
 
     def add(self, name: str, rank: int | None, keys: list[_Key], is_maker: bool = False) -> None:
         """One more lane, of the spans with these keys."""
@@ -60,8 +72,12 @@ class Tracks:
 def tracks_of(trace: Trace, steps: pl.DataFrame) -> Tracks:
     """The lanes of a run, rank by rank."""
     kind = pl.col("kind", "source").cast(pl.String)
-    keys = trace.sums.select("rank", "pid", kind, by_thread=by_thread(trace)).unique(maintain_order=True)
-    known: list[int | None] = list(chosen_ranks(steps, MOST_RANKS)) if len(steps) else list(trace.ranks[:MOST_RANKS])
+    keys = trace.sums.select("rank", "pid", kind, by_thread=by_thread(trace)).unique(
+        maintain_order=True
+    )
+    known: list[int | None] = (
+        list(chosen_ranks(steps, MOST_RANKS)) if len(steps) else list(trace.ranks[:MOST_RANKS])
+    )
     found = Tracks(known or [None])
     numbers = worker_numbers(trace)
     for rank in found.ranks:
@@ -85,7 +101,12 @@ def _add_rank(found: Tracks, rank: int | None, keys: list[_Key], numbers: dict[i
     for name in _ORDER:
         found.add(name, rank, lanes[name])
     ordered = sorted(
-        makers, key=lambda maker: (numbers.get(maker[0] or -1, -1 if maker[0] in main else 1 << 30), maker[0] or -1, maker[1])
+        makers,
+        key=lambda maker: (
+            numbers.get(maker[0] or -1, -1 if maker[0] in main else 1 << 30),
+            maker[0] or -1,
+            maker[1],
+        ),
     )
     for pid, is_thread in ordered[:MOST_MAKERS]:
         number = numbers.get(pid) if pid is not None else None
@@ -98,6 +119,7 @@ def _add_rank(found: Tracks, rank: int | None, keys: list[_Key], numbers: dict[i
 def placed(spans: pl.LazyFrame, table: pl.DataFrame) -> pl.LazyFrame:
     """The spans that have a lane, with the columns `track` and `class`."""
     keys = table.lazy().with_columns(
-        pl.col("kind").cast(spans.collect_schema()["kind"]), pl.col("source").cast(spans.collect_schema()["source"])
+        pl.col("kind").cast(spans.collect_schema()["kind"]),
+        pl.col("source").cast(spans.collect_schema()["source"]),
     )
     return spans.join(keys, on=list(_KEYS), how="inner", nulls_equal=True)

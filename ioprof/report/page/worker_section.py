@@ -19,29 +19,52 @@ _READS: Final = ("read", "fault", "open")
 
 
 def worker_section(trace: Trace) -> Html:
-    """Processes that made batches: the share of their time in each stage, and how much of it they were fetching."""
-    sums = trace.sums.with_columns(pl.col("kind", "source").cast(pl.String)).filter(pl.col("kind").is_in([*LEAVES, "fetch"]))
+    """Processes that made batches: the share of their time in each stage, and how much of it they
+    were fetching.
+    """
+    sums = trace.sums.with_columns(pl.col("kind", "source").cast(pl.String)).filter(
+        pl.col("kind").is_in([*LEAVES, "fetch"])
+    )
     in_batch = sums.filter(pl.col("in_batch"))
     if not len(in_batch):
         return nothing("no work for a batch was recorded")
-    cause = pl.when(pl.col("kind").is_in(_READS)).then(
-        pl.when(pl.col("source") == "page_cache").then(pl.lit("page_cache")).otherwise(pl.lit("storage"))
-    ).otherwise(pl.col("kind").replace(KIND_CAUSES))  # fmt: skip
-    by = in_batch.with_columns(cause=cause).group_by("rank", "pid", "cause").agg(pl.col("took_ns").sum(), pl.col("spans").sum())
+    cause = (
+        pl.when(pl.col("kind").is_in(_READS))
+        .then(
+            pl.when(pl.col("source") == "page_cache")
+            .then(pl.lit("page_cache"))
+            .otherwise(pl.lit("storage"))
+        )
+        .otherwise(pl.col("kind").replace(KIND_CAUSES))
+    )
+    by = (
+        in_batch.with_columns(cause=cause)
+        .group_by("rank", "pid", "cause")
+        .agg(pl.col("took_ns").sum(), pl.col("spans").sum())
+    )
     extents = _extents(trace)
     numbers = worker_numbers(trace)
     makers = sorted(
-        by.select("rank", "pid").unique().rows(), key=lambda key: (key[0] or 0, numbers.get(key[1] or -1, -1), key[1] or 0)
+        by.select("rank", "pid").unique().rows(),
+        key=lambda key: (key[0] or 0, numbers.get(key[1] or -1, -1), key[1] or 0),
     )
-    rows = [_row(by.filter(pl.col("rank").eq_missing(rank), pl.col("pid").eq_missing(pid)), rank, pid, numbers, extents)
-            for rank, pid in makers[:MOST_WORKERS]]  # fmt: skip
+    rows = [
+        _row(
+            by.filter(pl.col("rank").eq_missing(rank), pl.col("pid").eq_missing(pid)),
+            rank,
+            pid,
+            numbers,
+            extents,
+        )
+        for rank, pid in makers[:MOST_WORKERS]
+    ]
     headings = ("worker", "rank", "batches", "per batch", term("busy"), "time by stage")
     more = len(makers) - MOST_WORKERS
     stages = [name for name in CAUSES if name in set(by["cause"])]
     keys = (element("li", swatch(name), name.replace("_", " ")) for name in stages)
     note = (
-        "Busy: the share of the time from its first batch to its last in which a worker made batches. "
-        "Near 100%: more workers, or less work for each, would help."
+        "Busy: the share of the time from its first batch to its last in which a worker made"
+        " batches. Near 100%: more workers, or less work for each, would help."
     )
     return join(
         element("ul", *keys, class_="keys"),
@@ -52,12 +75,20 @@ def worker_section(trace: Trace) -> Html:
 
 
 def _extents(trace: Trace) -> dict[tuple[int | None, int | None], tuple[int, int, int, int]]:
-    """For each process its batches, the time that it fetched, the start of the first fetch and the end of the last."""
+    """For each process its batches, the time that it fetched, the start of the first fetch and the
+    end of the last.
+    """
     fetches = trace.rows(kinds=("fetch",))
     found = fetches.group_by("rank", "pid").agg(
-        pl.len(), (pl.col("end_ns") - pl.col("start_ns")).sum().alias("took"), pl.col("start_ns").min(), pl.col("end_ns").max()
+        pl.len(),
+        (pl.col("end_ns") - pl.col("start_ns")).sum().alias("took"),
+        pl.col("start_ns").min(),
+        pl.col("end_ns").max(),
     )
-    return {(rank, pid): (number, took, first, last) for rank, pid, number, took, first, last in found.iter_rows()}
+    return {
+        (rank, pid): (number, took, first, last)
+        for rank, pid, number, took, first, last in found.iter_rows()
+    }
 
 
 def _row(
@@ -84,12 +115,20 @@ def _stack(times: dict[str, float], total: float) -> Html:
     """A bar divided by cause, and its three greatest parts in words."""
     shares = {cause: times[cause] / (total or 1.0) for cause in CAUSES if times.get(cause)}
     parts = (
-        element("i", class_=f"cause-{cause}", style=f"width:{share * 100:.2f}%", title=f"{cause} {percent(share)}")
+        element(
+            "i",
+            class_=f"cause-{cause}",
+            style=f"width:{share * 100:.2f}%",
+            title=f"{cause} {percent(share)}",
+        )
         for cause, share in shares.items()
     )
     greatest = sorted(shares, key=lambda cause: -shares[cause])[:3]
     said = ", ".join(f"{cause.replace('_', ' ')} {percent(shares[cause], 0)}" for cause in greatest)
-    return join(element("div", *parts, class_="stack", role="img", aria_label=said or "no time"), element("small", said))
+    return join(
+        element("div", *parts, class_="stack", role="img", aria_label=said or "no time"),
+        element("small", said),
+    )
 
 
 def rank_section(summary: Summary, steps: pl.DataFrame) -> Html:
@@ -111,7 +150,12 @@ def rank_section(summary: Summary, steps: pl.DataFrame) -> Html:
 
 def _rank_row(entry: RankTime) -> tuple[str, ...]:
     times = {cause: entry.seconds(cause) or 0.0 for cause in CAUSES}
-    return f"rank {entry.rank}", count(entry.steps), duration(entry.wall_s), _stack(times, sum(times.values()))
+    return (
+        f"rank {entry.rank}",
+        count(entry.steps),
+        duration(entry.wall_s),
+        _stack(times, sum(times.values())),
+    )
 
 
 def _waits(summary: Summary) -> Html | None:

@@ -1,4 +1,6 @@
-"""A run on one screen of a terminal: the answer, a bar for each cause, at most three changes, and where to look."""
+"""A run on one screen of a terminal: the answer, a bar for each cause, at most three changes, and
+where to look.
+"""
 
 from collections.abc import Iterator
 from textwrap import wrap
@@ -30,7 +32,8 @@ _HEADINGS: Final = 4
 _TEXT_WIDTH: Final = WIDTH - 5
 _MOST_CHANGES: Final = 3
 _LEAST_SHARE: Final = 0.005
-"""Causes below this share of the steps' time are one row together, as are all but the largest `_MOST_ROWS`."""
+"""Causes below this share of the steps' time are one row together, as are all but the largest
+`_MOST_ROWS`."""
 _MOST_ROWS: Final = 6
 _BAR: Final = 50  # columns that all of the time takes, where notes leave so much room
 _LABELS: Final = 20  # columns of a cause's name and share, with the space between columns
@@ -39,7 +42,9 @@ _LONGEST_CHANGE: Final = 140  # two lines
 
 def brief_text(summary: Summary, steps: pl.DataFrame) -> RenderableType:
     """What fits on one screen; `summary_text` has the rest."""
-    blocks: list[RenderableType] = [Text(f"FAILED: {line}", style="bold red") for line in failures(summary)[:2]]
+    blocks: list[RenderableType] = [
+        Text(f"FAILED: {line}", style="bold red") for line in failures(summary)[:2]
+    ]
     blocks.append(Text(headline(summary), style="bold"))
     if summary.cpu and summary.verdict.cpu_limits:
         blocks.append(Text(short_of_cores(summary.cpu), style="bold"))
@@ -55,14 +60,23 @@ def brief_text(summary: Summary, steps: pl.DataFrame) -> RenderableType:
         if hint := proof_hint(advice):
             blocks.append(Text(f"  {hint}", style="dim"))
     if looks:
-        blocks += [Text(""), Text("Where to look", style="bold"), *(Text(f"  {line}") for line in looks)]
+        blocks += [
+            Text(""),
+            Text("Where to look", style="bold"),
+            *(Text(f"  {line}") for line in looks),
+        ]
     return Report(blocks, WIDTH)
 
 
 def _setting(summary: Summary) -> Text:
     found = summary.throughput.steady_samples_per_s
     speed = f"{rate(found)} samples/s; " if found is not None else ""
-    return Text(f"{clean(title(summary), 30)}: {speed}{setting(summary)}", style="dim", no_wrap=True, overflow="ellipsis")
+    return Text(
+        f"{clean(title(summary), 30)}: {speed}{setting(summary)}",
+        style="dim",
+        no_wrap=True,
+        overflow="ellipsis",
+    )
 
 
 def _bars(summary: Summary) -> Table:
@@ -72,25 +86,54 @@ def _bars(summary: Summary) -> Table:
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
     entries = [
-        (entry, row) for entry, row in zip(summary.steps.causes, cause_rows(summary.steps.causes), strict=True) if entry.share
+        (entry, row)
+        for entry, row in zip(summary.steps.causes, cause_rows(summary.steps.causes), strict=True)
+        if entry.share
     ]
-    bound, waited = summary.verdict.bound_by, sum(entry.share or 0.0 for entry, _ in entries if entry.cause in LEAVES)
+    bound, waited = (
+        summary.verdict.bound_by,
+        sum(entry.share or 0.0 for entry, _ in entries if entry.cause in LEAVES),
+    )
     most = max((entry.share or 0.0 for entry, _ in entries if entry.cause in LEAVES), default=0.0)
-    least = max((entry.share or 0.0 for entry, _ in entries if entry.cause not in ("compute", "straggler")), default=0.0)
+    least = max(
+        (entry.share or 0.0 for entry, _ in entries if entry.cause not in ("compute", "straggler")),
+        default=0.0,
+    )
     entries.sort(key=lambda each: _place(each[0], max(waited, least), bound, least))
-    largest = sorted(entries, key=lambda each: (each[1].cause != bound, -(each[0].share or 0.0)))[:_MOST_ROWS]
-    shown = [each for each in entries if each in largest and ((each[0].share or 0.0) >= _LEAST_SHARE or each[1].cause == bound)]
+    largest = sorted(entries, key=lambda each: (each[1].cause != bound, -(each[0].share or 0.0)))[
+        :_MOST_ROWS
+    ]
+    shown = [
+        each
+        for each in entries
+        if each in largest and ((each[0].share or 0.0) >= _LEAST_SHARE or each[1].cause == bound)
+    ]
     noted = [_notes(entry, row, summary, most) for entry, row in shown]
     room = WIDTH - _LABELS - max(map(len, noted), default=0)
-    scale = min(_BAR, room / max((entry.share or 0.0 for entry, _ in shown), default=1.0)) if shown else _BAR
+    scale = (
+        min(_BAR, room / max((entry.share or 0.0 for entry, _ in shown), default=1.0))
+        if shown
+        else _BAR
+    )
     for (entry, row), notes in zip(shown, noted, strict=True):
-        bar = Text(_bar((entry.share or 0) * scale), style=DARK.get(CAUSE_COLOURS[row.cause], CAUSE_COLOURS[row.cause]))
+        bar = Text(
+            _bar((entry.share or 0) * scale),
+            style=DARK.get(CAUSE_COLOURS[row.cause], CAUSE_COLOURS[row.cause]),
+        )
         bold = "bold" if row.cause == bound else ""
-        table.add_row(Text(row.cause, style=bold), Text(f"{row.share}%", style=bold), bar, Text(notes, style="dim"))
+        table.add_row(
+            Text(row.cause, style=bold),
+            Text(f"{row.share}%", style=bold),
+            bar,
+            Text(notes, style="dim"),
+        )
     folded = [each[1] for each in entries if each not in shown]
     if folded:
         share = sum(round(10 * float(row.share)) for row in folded) / 10
-        table.add_row(Text(f"{len(folded)} other{'s' if len(folded) > 1 else ''}", style="dim"), Text(f"{share:.1f}%", style="dim"))
+        table.add_row(
+            Text(f"{len(folded)} other{'s' if len(folded) > 1 else ''}", style="dim"),
+            Text(f"{share:.1f}%", style="dim"),
+        )
     return table
 
 
@@ -108,10 +151,14 @@ def _notes(entry: CauseShare, row: CauseRow, summary: Summary, most: float) -> s
     return "; ".join(notes)
 
 
-def _place(entry: CauseShare, waited: float, bound: str | None, least: float) -> tuple[float, bool, float]:
-    """By what the bars are sorted: the largest first. Waits for batches are one, as in the verdict, and begin with its cause.
+def _place(
+    entry: CauseShare, waited: float, bound: str | None, least: float
+) -> tuple[float, bool, float]:
+    """By what the bars are sorted: the largest first. Waits for batches are one, as in the verdict,
+    and begin with its cause.
 
-    The bound has the place of the largest cause after compute and straggler, at `least`: a part of straggler may count as it.
+    The bound has the place of the largest cause after compute and straggler, at `least`: a part of
+    straggler may count as it.
     """
     share = entry.share or 0.0
     if bound in LEAVES and entry.cause in LEAVES:
@@ -132,12 +179,20 @@ def _bar(columns: float) -> str:
 
 
 def _that_fit(advice: tuple[Advice, ...], lines: int) -> tuple[Advice, ...]:
-    """The first of them, at most `_MOST_CHANGES`, as many as so many lines have room for; one always."""
+    """The first of them, at most `_MOST_CHANGES`, as many as so many lines have room for; one
+    always.
+    """
     for number in range(min(_MOST_CHANGES, len(advice)), 1, -1):
         texts = [
-            _cut(text, _LONGEST_CHANGE) for each in advice[:number] for text in (clean(each.action, ADVICE_LENGTH), gain_text(each))
+            _cut(text, _LONGEST_CHANGE)
+            for each in advice[:number]
+            for text in (clean(each.action, ADVICE_LENGTH), gain_text(each))
         ]
-        if sum(len(wrap(text, _TEXT_WIDTH)) for text in texts) + (proof_hint(advice[:number]) is not None) <= lines:
+        if (
+            sum(len(wrap(text, _TEXT_WIDTH)) for text in texts)
+            + (proof_hint(advice[:number]) is not None)
+            <= lines
+        ):
             return advice[:number]
     return advice[:1]
 
@@ -147,7 +202,9 @@ def _changes(advice: tuple[Advice, ...]) -> Table:
     table.add_column(no_wrap=True)
     table.add_column()
     for number, entry in enumerate(advice, 1):
-        table.add_row(Text(f"  {number}."), Text(_cut(clean(entry.action, ADVICE_LENGTH), _LONGEST_CHANGE)))
+        table.add_row(
+            Text(f"  {number}."), Text(_cut(clean(entry.action, ADVICE_LENGTH), _LONGEST_CHANGE))
+        )
         if text := gain_text(entry):
             table.add_row("", Text(_cut(text, _LONGEST_CHANGE), style="dim"))
     return table
@@ -157,12 +214,20 @@ def _looks(summary: Summary, steps: pl.DataFrame) -> Iterator[str]:
     """The longest step, the slowest read, and what limits the answer."""
     if len(steps):
         row = views.longest_steps(steps, 1).row(0, named=True)
-        median = f", median {duration(summary.steps.p50_s)}" if summary.steps.p50_s is not None else ""
-        where = f"step {row['step']} of rank {row['rank']} at {row['start_ns'] / 1e9:,.1f} s took {duration(row['wall_ns'] / 1e9)}"
+        median = (
+            f", median {duration(summary.steps.p50_s)}" if summary.steps.p50_s is not None else ""
+        )
+        where = (
+            f"step {row['step']} of rank {row['rank']} at {row['start_ns'] / 1e9:,.1f} s took"
+            f" {duration(row['wall_ns'] / 1e9)}"
+        )
         yield f"{where}{median} ({views.cause_text(row)})"
     if summary.storage.slowest and summary.storage.slowest[0].path:
         read = summary.storage.slowest[0]
         yield f"slowest read {duration(read.seconds)}: {clean(read.path, 48)}"
-    names = [*(["unsure"] if summary.verdict.doubts else []), *(entry.name for entry in caveats(summary))]
+    names = [
+        *(["unsure"] if summary.verdict.doubts else []),
+        *(entry.name for entry in caveats(summary)),
+    ]
     if names:
         yield clean(f"limits: {', '.join(names)} (see --full)", WIDTH - 4)

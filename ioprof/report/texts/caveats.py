@@ -1,4 +1,6 @@
-"""What limits a report: a closed list, each entry with a number, the likely cause, and what to do."""
+"""What limits a report: a closed list, each entry with a number, the likely cause, and what to
+do.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,16 +18,18 @@ FEWEST_STEADY_STEPS: Final = 20
 MOST_OVERHEAD: Final = 0.01
 """Share of the job's time that recording may cost before the report says so."""
 LEAST_COVERAGE: Final = 0.995
-"""Share of the bytes in proc io counters that the recording must have seen. The dynamic linker's reads of libraries, some 100 kB in
-a process that loads torch, are never seen."""
+"""Share of the bytes in proc io counters that the recording must have seen. The dynamic linker's
+reads of libraries, some 100 kB in a process that loads torch, are never seen."""
 MOST_UNKNOWN: Final = 0.05
 """Share of the bytes whose source may stay unknown."""
 MOST_CACHED: Final = 0.99
 """Share of the bytes above which the page cache, not storage, was tested."""
 MOST_CLOCK_ERROR: Final = 0.01
-"""Clock uncertainty over the median step above which ranks on different hosts cannot be compared step by step."""
+"""Clock uncertainty over the median step above which ranks on different hosts cannot be compared
+step by step."""
 MOST_OTHERS: Final = 0.10
-"""Share of a host's CPU time that other programs may take before rates of runs cannot be compared."""
+"""Share of a host's CPU time that other programs may take before rates of runs cannot be
+compared."""
 MOST_UNEXPLAINED: Final = 0.10
 """Share of the time charged to `host`, which is what remains, above which the report says so."""
 
@@ -65,14 +69,23 @@ def _part_of_job(summary: Summary) -> Caveat | None:
     found = summary.whole_job
     if found is None or not window_text(summary):
         return None
-    left_out = f"; {count(found.steps_left_out)} steps of it whose batches were begun before are left out"
+    left_out = (
+        f"; {count(found.steps_left_out)} steps of it whose batches were begun before are left out"
+    )
     return Caveat(
         "part of the job" if found.is_part else "snapshot",
         f"the figures are of {part_text(found)}" + (left_out if found.steps_left_out else ""),
-        f"only the last {length(found.keep_s)} were to be kept" if found.is_part else "it was written while the job went on",
-        "give a longer --keep, or none, to see more; whole_job in run.json has the sums by minute"
-        if found.is_part
-        else "see the run folder of the recording when the job has ended",
+        (
+            f"only the last {length(found.keep_s)} were to be kept"
+            if found.is_part
+            else "it was written while the job went on"
+        ),
+        (
+            "give a longer --keep, or none, to see more; whole_job in run.json has the sums by"
+            " minute"
+            if found.is_part
+            else "see the run folder of the recording when the job has ended"
+        ),
     )
 
 
@@ -95,14 +108,19 @@ def _process_killed(summary: Summary) -> Caveat | None:
     who = "" if first.rank is None else f"rank {first.rank}: "
     return Caveat(
         "process killed",
-        f"{len(killed)} process{'' if len(killed) == 1 else 'es'} killed: {who}{clean(first.what, 300)}",
-        "often memory: each loader worker holds its prefetched batches" + ("" if workers is None else f"; {workers} per rank here"),
-        f"reduce {options.workers}, {options.prefetch} or {options.batch_size}, or give the job more memory",
+        f"{len(killed)} process{'' if len(killed) == 1 else 'es'} killed:"
+        f" {who}{clean(first.what, 300)}",
+        "often memory: each loader worker holds its prefetched batches"
+        + ("" if workers is None else f"; {workers} per rank here"),
+        f"reduce {options.workers}, {options.prefetch} or {options.batch_size}, or give the job"
+        " more memory",
     )
 
 
 def others_on_the_machine(summary: Summary) -> float | None:
-    """The share of the host's CPU time that other programs used during the run, if it is above `MOST_OTHERS`."""
+    """The share of the host's CPU time that other programs used during the run, if it is above
+    `MOST_OTHERS`.
+    """
     ratio = summary.run.others_cpu_ratio
     return ratio if ratio is not None and ratio > MOST_OTHERS else None
 
@@ -115,7 +133,8 @@ def _busy_machine(summary: Summary) -> Caveat | None:
         "busy machine",
         f"other programs took {percent(ratio)} of the host's CPU time while the job ran",
         "other users, other jobs, or a virtual machine whose host is shared",
-        "do not compare its rates with those of other runs; record again when nothing else runs on the machine",
+        "do not compare its rates with those of other runs; record again when nothing else runs on"
+        " the machine",
     )
 
 
@@ -124,7 +143,8 @@ def _few_steps(summary: Summary) -> Caveat | None:
         return Caveat(
             "no steps",
             "no training step was recognised",
-            "it steps no optimizer of torch and iterates no loader that is known, or does so in a process that was not recorded",
+            "it steps no optimizer of torch and iterates no loader that is known, or does so in a"
+            " process that was not recorded",
             "if it trains, wrap what gives it batches: for batch in ioprof.batches(loader)",
         )
     steady = max(0, summary.steps.count - summary.steps.warmup)
@@ -132,9 +152,16 @@ def _few_steps(summary: Summary) -> Caveat | None:
         return None
     return Caveat(
         "few steps",
-        f"{count(steady)} steps after {count(summary.steps.warmup)} of warm-up; a p95 needs {FEWEST_STEADY_STEPS} or more",
-        "the run was short" + ("" if not summary.run.workers else ", or most of it was the first fill of the workers' queues"),
-        f"record a run of {_options(summary).with_steps.format(summary.steps.warmup + 5 * FEWEST_STEADY_STEPS)}",
+        f"{count(steady)} steps after {count(summary.steps.warmup)} of warm-up; a p95 needs"
+        f" {FEWEST_STEADY_STEPS} or more",
+        "the run was short"
+        + (
+            ""
+            if not summary.run.workers
+            else ", or most of it was the first fill of the workers' queues"
+        ),
+        "record a run of"
+        f" {_options(summary).with_steps.format(summary.steps.warmup + 5 * FEWEST_STEADY_STEPS)}",
     )
 
 
@@ -146,7 +173,8 @@ def _lost_spans(summary: Summary) -> Caveat | None:
         "spans lost",
         f"{count(lost)} spans found no room ({percent(lost / (lost + events), 2)} of all)",
         "the file system for capture files (TMPDIR) was full",
-        "set TMPDIR to a node-local disk with more room, or record fewer steps; time of lost spans is charged to loader or host",
+        "set TMPDIR to a node-local disk with more room, or record fewer steps; time of lost spans"
+        " is charged to loader or host",
     )
 
 
@@ -169,8 +197,10 @@ def _untimed_mappings(summary: Summary) -> Caveat | None:
     return Caveat(
         "mapped data not timed",
         f"{untimed_text(capture)}, of {amount(capture.storage_bytes_kernel)} fetched from storage",
-        "page faults were not recorded, or so many other page faults occurred that those waiting for readahead were only sampled",
-        "see the list of what was not seen; compare with a run on warm files: the difference is storage",
+        "page faults were not recorded, or so many other page faults occurred that those waiting"
+        " for readahead were only sampled",
+        "see the list of what was not seen; compare with a run on warm files: the difference is"
+        " storage",
     )
 
 
@@ -180,37 +210,48 @@ def _unknown_sources(summary: Summary) -> Caveat | None:
         return None
     return Caveat(
         "sources unknown",
-        f"{percent(storage.bytes_unknown / storage.bytes)} of the bytes, {amount(storage.bytes_unknown)}, have no known source",
+        f"{percent(storage.bytes_unknown / storage.bytes)} of the bytes,"
+        f" {amount(storage.bytes_unknown)}, have no known source",
         "the file system does not say whether a read was served from memory",
-        f"compare a run on files that are not in memory{_cache_option(summary, 'cold')} with one on files just read"
-        f"{_cache_option(summary, 'warm')}: the difference is storage",
+        f"compare a run on files that are not in memory{_cache_option(summary, 'cold')} with one on"
+        f" files just read{_cache_option(summary, 'warm')}: the difference is storage",
     )
 
 
 def _only_cache(summary: Summary) -> Caveat | None:
     storage = summary.storage
     received = storage.bytes_socket + storage.bytes_pipe
-    if not storage.bytes or received > storage.bytes or storage.bytes_from_cache / storage.bytes < MOST_CACHED:
+    if (
+        not storage.bytes
+        or received > storage.bytes
+        or storage.bytes_from_cache / storage.bytes < MOST_CACHED
+    ):
         return None
     return Caveat(
         "storage not tested",
-        f"{percent(storage.bytes_from_cache / storage.bytes)} of the bytes read came from the page cache",
+        f"{percent(storage.bytes_from_cache / storage.bytes)} of the bytes read came from the page"
+        " cache",
         "the dataset fits into memory and had been read or written before",
-        f"to test storage, evict the dataset's files from memory before the run{_cache_option(summary, 'cold')}, "
-        "or use a dataset larger than memory",
+        "to test storage, evict the dataset's files from memory before the"
+        f" run{_cache_option(summary, 'cold')}, or use a dataset larger than memory",
     )
 
 
 def _storage_in_memory(summary: Summary) -> Caveat | None:
-    found = [place for place in summary.storage.devices if place.kind == "memory" and place.asked_bytes]
+    found = [
+        place for place in summary.storage.devices if place.kind == "memory" and place.asked_bytes
+    ]
     if not found or not summary.storage.bytes_from_storage:
         return None
     place, rest = found[0], summary.storage.bytes or 0
     return Caveat(
         "storage in memory",
-        f"{clean(place.mount_point, 60)} ({clean(place.file_system, 20)} on {clean(place.device, 30)}) lies in memory, and "
-        f"{percent(min(1.0, place.asked_bytes / rest) if rest else None)} of the bytes were read from it",
-        "a disk in memory, or a loop device whose backing file is in memory: what is called storage above was copied from memory",
+        f"{clean(place.mount_point, 60)} ({clean(place.file_system, 20)} on"
+        f" {clean(place.device, 30)}) lies in memory, and"
+        f" {percent(min(1.0, place.asked_bytes / rest) if rest else None)} of the bytes were read"
+        " from it",
+        "a disk in memory, or a loop device whose backing file is in memory: what is called storage"
+        " above was copied from memory",
         "to test storage, put the dataset on a disk or on the file system that is to be tested",
     )
 
@@ -222,10 +263,12 @@ def _downloaded(summary: Summary) -> Caveat | None:
     files, most = sum(entry.files for entry in received), received[0]
     return Caveat(
         "files from the network",
-        f"{count(files)} file{'' if files == 1 else 's'} that the job read had been received during the job: "
-        f"{amount(sum(entry.bytes for entry in received))}, most from {clean(most.peer, 100)} by process {most.pid}",
+        f"{count(files)} file{'' if files == 1 else 's'} that the job read had been received during"
+        f" the job: {amount(sum(entry.bytes for entry in received))}, most from"
+        f" {clean(most.peer, 100)} by process {most.pid}",
         "a part of the job downloads data into a local folder; reading it then looks fast",
-        "compare the rate of the peer with that of the job; to test local storage, download everything before the job",
+        "compare the rate of the peer with that of the job; to test local storage, download"
+        " everything before the job",
     )
 
 
@@ -236,12 +279,19 @@ def _costly_recording(summary: Summary) -> Caveat | None:
     each = summary.capture.ns_per_event
     return Caveat(
         "recording cost",
-        f"recording took at least {percent(ratio)} of the job's time: {count(summary.capture.events)} events"
+        f"recording took at least {percent(ratio)} of the job's time:"
+        f" {count(summary.capture.events)} events"
         + ("" if each is None else f" at {duration(each / 1e9)}"),
         *(
-            ("spans were recorded without the native library, which was not built", "install a C compiler and reinstall")
+            (
+                "spans were recorded without the native library, which was not built",
+                "install a C compiler and reinstall",
+            )
             if summary.capture.native is False
-            else ("many very small reads or spans relative to the work of the job", "subtract that share from the causes")
+            else (
+                "many very small reads or spans relative to the work of the job",
+                "subtract that share from the causes",
+            )
         ),
     )
 
@@ -252,7 +302,8 @@ def _emulated_device(summary: Summary) -> Caveat | None:
     return Caveat(
         "emulated device",
         f"the accelerator was a clock: {device(summary)}",
-        "the run asked for it; loader, reads and decode were real; compute, copies and exchange took the device's known times",
+        "the run asked for it; loader, reads and decode were real; compute, copies and exchange"
+        " took the device's known times",
         "rely on the times of the input pipeline; confirm step times on the real device",
     )
 
@@ -263,9 +314,11 @@ def _uncertain_clocks(summary: Summary) -> Caveat | None:
         return None
     return Caveat(
         "clocks uncertain",
-        f"clocks of the hosts agree to {duration(uncertainty / 1e9)}, {percent(uncertainty / 1e9 / step)} of a median step",
+        f"clocks of the hosts agree to {duration(uncertainty / 1e9)},"
+        f" {percent(uncertainty / 1e9 / step)} of a median step",
         "hosts were aligned over a slow or busy network, or only by wall clock",
-        "compare ranks of different hosts by sums, not instant by instant; shares within a rank are not affected",
+        "compare ranks of different hosts by sums, not instant by instant; shares within a rank are"
+        " not affected",
     )
 
 
@@ -276,7 +329,8 @@ def _pageable_copies(summary: Summary) -> Caveat | None:
     return Caveat(
         "copies from pageable memory",
         str(copies.reason),
-        "the batch lies in ordinary memory, which the driver first copies into a page-locked buffer of its own",
+        "the batch lies in ordinary memory, which the driver first copies into a page-locked buffer"
+        " of its own",
         _options(summary).pinned_copies[:1].lower() + _options(summary).pinned_copies[1:],
     )
 
@@ -289,7 +343,8 @@ def _unexplained(summary: Summary) -> Caveat | None:
         return None
     return Caveat(
         "time not explained",
-        f"{percent(ratio)} of the steps' time is charged to host or loader, and nothing says what it was",
+        f"{percent(ratio)} of the steps' time is charged to host or loader, and nothing says what"
+        " it was",
         "Python between the spans: logging, metrics, the optimizer on the CPU, garbage collection",
         "put ioprof.span around the likely parts of the script",
     )

@@ -19,10 +19,14 @@ _LEAST_START_S: Final = 0.5
 
 
 def code_lines(summary: Summary) -> list[str]:
-    """One sentence per line of code, up to five of each cause; empty where no stacks were sampled."""
+    """One sentence per line of code, up to five of each cause; empty where no stacks were
+    sampled.
+    """
     found: list[str] = []
     for cause in dict.fromkeys(entry.cause for entry in summary.unexplained):
-        shown = [entry for entry in summary.unexplained if entry.cause == cause and _is_shown(entry)]
+        shown = [
+            entry for entry in summary.unexplained if entry.cause == cause and _is_shown(entry)
+        ]
         found += map(_sentence, shown[:LINES_PER_CAUSE])
     return found
 
@@ -31,8 +35,16 @@ def code_table(summary: Summary) -> Html | None:
     """All lines of code, those of little time behind a fold; None where no stacks were sampled."""
     large = [entry for entry in summary.unexplained if _is_large(entry)]
     small = [entry for entry in summary.unexplained if not _is_large(entry)]
-    fold = element("details", element("summary", f"{count(len(small))} further lines"), _table(small)) if small and large else None
-    return join(_table(large or small, "Lines of code, by samples of Python's stacks (derived)"), fold) if large or small else None
+    fold = (
+        element("details", element("summary", f"{count(len(small))} further lines"), _table(small))
+        if small and large
+        else None
+    )
+    return (
+        join(_table(large or small, "Lines of code, by samples of Python's stacks (derived)"), fold)
+        if large or small
+        else None
+    )
 
 
 def _table(entries: Sequence[CodeShare], caption: str | None = None) -> Html:
@@ -49,14 +61,32 @@ def _table(entries: Sequence[CodeShare], caption: str | None = None) -> Html:
         )
         for entry in entries
     ]
-    headings = ("cause", "line of code", "function", "innermost library function", "time", "share of the steps", "±", "samples")
+    headings = (
+        "cause",
+        "line of code",
+        "function",
+        "innermost library function",
+        "time",
+        "share of the steps",
+        "±",
+        "samples",
+    )
     if any(entry.library for entry in entries):
         return table(headings, rows, frozenset({4, 5, 6, 7}), caption)
-    return table((*headings[:3], *headings[4:]), [(*row[:3], *row[4:]) for row in rows], frozenset({3, 4, 5, 6}), caption)
+    return table(
+        (*headings[:3], *headings[4:]),
+        [(*row[:3], *row[4:]) for row in rows],
+        frozenset({3, 4, 5, 6}),
+        caption,
+    )
 
 
 def _is_large(entry: CodeShare) -> bool:
-    return entry.seconds >= _LEAST_START_S if entry.share is None else entry.share >= _LEAST_SHARE_OF_PAGE
+    return (
+        entry.seconds >= _LEAST_START_S
+        if entry.share is None
+        else entry.share >= _LEAST_SHARE_OF_PAGE
+    )
 
 
 def _is_shown(entry: CodeShare) -> bool:

@@ -1,4 +1,6 @@
-"""Several runs compared: their summaries, and what differs from the first, as a table or as JSON."""
+"""Several runs compared: their summaries, and what differs from the first, as a table or as
+JSON.
+"""
 
 import json
 from collections.abc import Iterator
@@ -18,7 +20,9 @@ from ioprof.report.texts.units import clean, percent
 
 @dataclass(frozen=True)
 class Comparison:
-    """Summaries of runs; the first run is the baseline. `print(comparison)` prints the table; a notebook shows the bars too."""
+    """Summaries of runs; the first run is the baseline. `print(comparison)` prints the table; a
+    notebook shows the bars too.
+    """
 
     summaries: tuple[Summary, ...]
     differences: tuple[RunDifference, ...] = ()
@@ -40,14 +44,18 @@ class Comparison:
 
     @property
     def speedups(self) -> tuple[float | None, ...]:
-        """Steady samples per second of each run, divided by that of the first; None where a run has no such rate."""
+        """Steady samples per second of each run, divided by that of the first; None where a run has
+        no such rate.
+        """
         rates = [summary.throughput.steady_samples_per_s for summary in self.summaries]
         return tuple(rate / rates[0] if rate is not None and rates[0] else None for rate in rates)
 
     def slower_than(self, ratio: float) -> tuple[str, ...]:
-        """A sentence for each run that is slower than the first by more than this ratio (0.05: 5 %), or cannot be compared.
+        """A sentence for each run that is slower than the first by more than this ratio (0.05: 5
+        %), or cannot be compared.
 
-        A run is slower if its steps, or samples, take more time by more than the ratio, and that is certain: see `CauseDifference`.
+        A run is slower if its steps, or samples, take more time by more than the ratio, and that is
+        certain: see `CauseDifference`.
         """
         found = []
         for summary, entry in zip(self.summaries[1:], self.differences, strict=True):
@@ -56,15 +64,22 @@ class Comparison:
                 found.append(f"{name}: cannot be compared ({entry.reason})")
             elif entry.ratio > 1 + ratio and entry.step.differs:
                 found.append(
-                    f"{name}: a {entry.per} takes {percent(entry.ratio - 1)} longer than in the first run, {_cause(entry)}"
+                    f"{name}: a {entry.per} takes {percent(entry.ratio - 1)} longer than in the"
+                    f" first run, {_cause(entry)}"
                 )
         return tuple(found)
 
     def to_json(self) -> str:
-        """A JSON array of the summaries, each as in its summary.json; those after the first have the key `difference` as well."""
+        """A JSON array of the summaries, each as in its summary.json; those after the first have
+        the key `difference` as well.
+        """
         parts = [self.summaries[0].to_json()]
         for summary, entry in zip(self.summaries[1:], self.differences, strict=True):
-            parts.append(json.dumps({**summary.to_dict(), "difference": entry.to_dict()}, indent=1, allow_nan=False))
+            parts.append(
+                json.dumps(
+                    {**summary.to_dict(), "difference": entry.to_dict()}, indent=1, allow_nan=False
+                )
+            )
         return "[" + ",\n".join(parts) + "]"
 
     def __rich__(self) -> RenderableType:
@@ -81,7 +96,10 @@ class Comparison:
         for summary, entry in zip(self.summaries[1:], self.differences, strict=True):
             yield f"{clean(summary.run.name)}: {difference_text(entry)}"
         if any(entry.step for entry in self.differences):
-            yield "Intervals of 95 % from the steps of these runs; runs with the same settings may differ by more."
+            yield (
+                "Intervals of 95 % from the steps of these runs; runs with the same settings may"
+                " differ by more."
+            )
 
 
 def _cause(entry: RunDifference) -> str:

@@ -10,13 +10,19 @@ def difference_text(entry: RunDifference) -> str:
     if step is None or entry.ratio is None:
         return f"cannot be compared with the first: {clean(entry.reason or '', 200)}"
     took = f"{duration(step.other_s)} per {entry.per} against {duration(step.first_s)}"
-    differing = sorted((each for each in entry.causes if each.differs), key=lambda each: -abs(each.other_s - each.first_s))
+    differing = sorted(
+        (each for each in entry.causes if each.differs),
+        key=lambda each: -abs(each.other_s - each.first_s),
+    )
     causes = "; ".join(_text(each) for each in differing)
     if not step.differs:
         same = f"no difference: {took} ({_interval(step)})"
         return f"{same}, but the time went elsewhere: {causes}" if causes else same
     way = "slower" if entry.ratio > 1 else "faster"
-    return f"{percent(abs(entry.ratio - 1))} {way}: {took} ({_interval(step)}). {causes or 'No single cause differs'}"
+    return (
+        f"{percent(abs(entry.ratio - 1))} {way}: {took} ({_interval(step)})."
+        f" {causes or 'No single cause differs'}"
+    )
 
 
 def _text(entry: CauseDifference) -> str:

@@ -1,6 +1,8 @@
-"""The report of a run in Markdown, for issues, pull requests and assistants: answer, evidence, advice, caveats in 60 lines at most.
+"""The report of a run in Markdown, for issues, pull requests and assistants: answer, evidence,
+advice, caveats in 60 lines at most.
 
-Names come from the job and may hold anything: what Markdown or HTML would interpret in them is escaped, and a name mentions nobody.
+Names come from the job and may hold anything: what Markdown or HTML would interpret in them is
+escaped, and a name mentions nobody.
 """
 
 import re
@@ -14,7 +16,15 @@ from ioprof.report import views
 from ioprof.report.page.answer import headline
 from ioprof.report.texts.caveats import caveats
 from ioprof.report.texts.prediction import gain_text, proof_hint, replay_note
-from ioprof.report.texts.statements import cause_rows, failures, setting, statements, title, unseen, with_basis
+from ioprof.report.texts.statements import (
+    cause_rows,
+    failures,
+    setting,
+    statements,
+    title,
+    unseen,
+    with_basis,
+)
 from ioprof.report.texts.units import MISSING, clean, duration, percent
 from ioprof.report.texts.whole_job import window_text
 
@@ -49,21 +59,37 @@ def markdown(summary: Summary, steps: pl.DataFrame) -> str:
 def escape(text: str) -> str:
     """A text on one line whose characters mean only themselves, in CommonMark and on GitHub."""
     plain = _SPECIAL.sub(r"\\\1", clean(text, _MOST_CHARS).strip() or MISSING)
-    plain = re.sub(r"^([-=]|\d+(?=[.)](?:\s|$)))", lambda found: f"\\{found[1]}" if found[1] in "-=" else f"{found[1]}\\", plain)
-    # A zero-width space keeps a name from notifying a user, and from becoming a link to an issue or a page.
-    return re.sub(r"@(?=\w)", "@\u200b", plain).replace("://", ":\u200b//").replace("www.", "www\u200b.")
+    plain = re.sub(
+        r"^([-=]|\d+(?=[.)](?:\s|$)))",
+        lambda found: f"\\{found[1]}" if found[1] in "-=" else f"{found[1]}\\",
+        plain,
+    )
+    # A zero-width space keeps a name from notifying a user, and from becoming a link to an issue or
+    # a page.
+    return (
+        re.sub(r"@(?=\w)", "@\u200b", plain)
+        .replace("://", ":\u200b//")
+        .replace("www.", "www\u200b.")
+    )
 
 
 def _causes(summary: Summary) -> Iterator[str]:
     rows = list(zip(summary.steps.causes, cause_rows(summary.steps.causes), strict=True))
-    known = sorted(((entry, row) for entry, row in rows if entry.share), key=lambda each: -(each[0].share or 0))
+    known = sorted(
+        ((entry, row) for entry, row in rows if entry.share), key=lambda each: -(each[0].share or 0)
+    )
     if not known:
         return
-    shown = [(entry, row) for entry, row in known if (entry.share or 0) >= _LEAST_SHARE][:_MOST_CAUSES]
+    shown = [(entry, row) for entry, row in known if (entry.share or 0) >= _LEAST_SHARE][
+        :_MOST_CAUSES
+    ]
     yield "| cause | share of the steps' time | basis | largest part |"
     yield "|---|---:|---|---|"
     for _, row in shown:
-        yield f"| {escape(row.cause)} | {row.share}% | {escape(row.basis)} | {escape(row.detail or '')} |"
+        yield (
+            f"| {escape(row.cause)} | {row.share}% | {escape(row.basis)} |"
+            f" {escape(row.detail or '')} |"
+        )
     if rest := known[len(shown) :]:
         yield f"| {len(rest)} others | {percent(sum(entry.share or 0 for entry, _ in rest))} | | |"
 
@@ -73,9 +99,15 @@ def _facts(summary: Summary, steps: pl.DataFrame) -> Iterator[str]:
         yield f"{statement.label}: {with_basis(statement)}"
     if len(steps):
         row = views.longest_steps(steps, 1).row(0, named=True)
-        yield f"longest step: {row['step']} of rank {row['rank']}, {duration(row['wall_ns'] / 1e9)}, {views.cause_text(row)}"
+        yield (
+            f"longest step: {row['step']} of rank {row['rank']}, {duration(row['wall_ns'] / 1e9)},"
+            f" {views.cause_text(row)}"
+        )
     if summary.storage.slowest and (read := summary.storage.slowest[0]).path:
-        yield f"slowest read: {duration(read.seconds)} from {read.source or 'an unknown source'}, {clean(read.path, 200)}"
+        yield (
+            f"slowest read: {duration(read.seconds)} from {read.source or 'an unknown source'},"
+            f" {clean(read.path, 200)}"
+        )
 
 
 def _advice(summary: Summary) -> Iterator[str]:

@@ -1,4 +1,6 @@
-"""A prediction in words: the replay's own error first, then what the change would bring, and what that rests on."""
+"""A prediction in words: the replay's own error first, then what the change would bring, and what
+that rests on.
+"""
 
 import shlex
 from collections.abc import Iterator, Sequence
@@ -17,41 +19,72 @@ def prediction_lines(found: Prediction) -> Iterator[str]:
     """One sentence per line, the most important first."""
     if found.recordings:
         steps = ", ".join(duration(each.step_s) for each in found.recordings)
-        yield f"{len(found.recordings)} recordings: {steps} per batch. Predicted from the middle one:"
+        yield (
+            f"{len(found.recordings)} recordings: {steps} per batch. Predicted from the middle one:"
+        )
     yield (
-        f"Baseline: replayed {duration(found.baseline.step_s)} per batch, measured {duration(found.measured.step_s)} "
-        f"(error {found.baseline_error:+.1%}); the whole loop {duration(found.baseline.total_s)}, "
-        f"measured {duration(found.measured.total_s)}."
+        f"Baseline: replayed {duration(found.baseline.step_s)} per batch, measured"
+        f" {duration(found.measured.step_s)} (error {found.baseline_error:+.1%}); the whole loop"
+        f" {duration(found.baseline.total_s)}, measured {duration(found.measured.total_s)}."
     )
     rates = ""
     if found.samples_per_s is not None and found.measured_samples_per_s is not None:
-        rates = f", {rate(found.samples_per_s)} samples/s instead of {rate(found.measured_samples_per_s)}"
+        rates = (
+            f", {rate(found.samples_per_s)} samples/s instead of"
+            f" {rate(found.measured_samples_per_s)}"
+        )
     yield (
-        f"Predicted with {found.change.text}: {duration(found.predicted.step_s)} per batch{rates}: {found.speedup:.2f} × as fast "
-        f"(95 %: {found.speedup_range.low:.2f} to {found.speedup_range.high:.2f})."
+        f"Predicted with {found.change.text}: {duration(found.predicted.step_s)} per batch{rates}:"
+        f" {found.speedup:.2f} × as fast (95 %: {found.speedup_range.low:.2f} to"
+        f" {found.speedup_range.high:.2f})."
     )
-    yield f"The whole loop would take {duration(found.predicted.total_s)}, start-up and epoch boundaries included."
-    between = f", how much the {len(found.recordings)} recordings differ" if found.recordings else ""
-    yield f"The range covers how steps vary within this run{between}, the error of the replay{_of_kind(found)}"
+    yield (
+        f"The whole loop would take {duration(found.predicted.total_s)}, start-up and epoch"
+        " boundaries included."
+    )
+    between = (
+        f", how much the {len(found.recordings)} recordings differ" if found.recordings else ""
+    )
+    yield (
+        f"The range covers how steps vary within this run{between}, the error of the"
+        f" replay{_of_kind(found)}"
+    )
     if abs(found.baseline_error) >= LARGE_ERROR:
-        yield f"Unsure: the replay does not reproduce the run itself within {percent(LARGE_ERROR, 0)}."
+        yield (
+            "Unsure: the replay does not reproduce the run itself within"
+            f" {percent(LARGE_ERROR, 0)}."
+        )
     for each in found.assumptions:
         yield f"Assumes: {each.text}."
 
 
 def _of_kind(found: Prediction) -> str:
-    """How far predictions like this one were from runs, as the end of a sentence about its range."""
+    """How far predictions like this one were from runs, as the end of a sentence about its
+    range.
+    """
     if found.kind_error is None:
-        return "; how far predictions of such changes are from runs is not known, and it does not cover that."
-    return f", and how far predictions of such changes were from runs made with them ({percent(found.kind_error, 0)})."
+        return (
+            "; how far predictions of such changes are from runs is not known, and it does not"
+            " cover that."
+        )
+    return (
+        ", and how far predictions of such changes were from runs made with them"
+        f" ({percent(found.kind_error, 0)})."
+    )
 
 
 def gain_text(advice: Advice) -> str:
-    """What an advice would bring, and what it costs, or why that is not predicted. Empty: the run was not replayed."""
+    """What an advice would bring, and what it costs, or why that is not predicted. Empty: the run
+    was not replayed.
+    """
     if advice.predicted_speedup is None:
         return f"gain not predicted: {clean(advice.reason, 200)}" if advice.reason else ""
     condition = " if that cost nothing" if advice.is_bound else ""
-    between = "" if advice.low is None or advice.high is None else f" (95 %: {advice.low:.2f} to {advice.high:.2f})"
+    between = (
+        ""
+        if advice.low is None or advice.high is None
+        else f" (95 %: {advice.low:.2f} to {advice.high:.2f})"
+    )
     if between == "" and advice.error is not None:
         between = f", ± {percent(advice.error)}"
     costs = f"; costs: {advice.costs}" if advice.costs else ""
@@ -82,25 +115,38 @@ def proof_lines(found: Proof) -> Iterator[str]:
         yield f"Predicted: {most}{found.predicted:.2f} × as fast (95 %: {low:.2f} to {high:.2f})."
     between = "one pair of runs, so it is not known how much runs vary"
     if found.measured_range is not None:
-        between = f"95 %: {found.measured_range.low:.2f} to {found.measured_range.high:.2f}; {len(found.pairs)} pairs of runs"
+        between = (
+            f"95 %: {found.measured_range.low:.2f} to {found.measured_range.high:.2f};"
+            f" {len(found.pairs)} pairs of runs"
+        )
     yield f"Measured: {found.measured:.2f} × as fast ({between})."
     if found.error is not None:
         verdict = "They agree" if found.agrees else "They do not agree"
-        yield f"{verdict}: the prediction is {abs(found.error):.1%} too {'high' if found.error >= 0 else 'low'}."
+        yield (
+            f"{verdict}: the prediction is {abs(found.error):.1%} too"
+            f" {'high' if found.error >= 0 else 'low'}."
+        )
     elif found.agrees is not None:
-        yield "They agree: it is no more than predicted." if found.agrees else "They do not agree: it is more than predicted."
+        yield (
+            "They agree: it is no more than predicted."
+            if found.agrees
+            else "They do not agree: it is more than predicted."
+        )
     for note in found.notes:
         yield f"Note: {clean(note, 300)}."
 
 
 def replay_note(summary: Summary) -> str | None:
-    """What the columns of the replay mean, or why there are no gains. None: the run was not replayed."""
+    """What the columns of the replay mean, or why there are no gains. None: the run was not
+    replayed.
+    """
     if summary.replay is None or not summary.steps.count:
         return None
     if summary.replay.reason:
         return f"no gains: {clean(summary.replay.reason, 300)}"
     error = f"{summary.replay.baseline_error or 0.0:+.1%}"
     return (
-        f"gain: of a step's time, if that cause cost nothing, and in brackets where it lies with 95 % probability (predicted by "
-        f"replay, whose own error is {error}; the range has the errors of earlier predictions)"
+        "gain: of a step's time, if that cause cost nothing, and in brackets where it lies with 95"
+        f" % probability (predicted by replay, whose own error is {error}; the range has the errors"
+        " of earlier predictions)"
     )

@@ -12,7 +12,8 @@ from ioprof.report.texts.probing import HEADINGS, NUMERIC, rows
 from ioprof.report.texts.units import amount, clean, duration
 
 TABLE_WIDTH: Final = 160
-"""Characters that a line of the table may have: a narrow terminal breaks it, which reads better than cells broken one by one."""
+"""Characters that a line of the table may have: a narrow terminal breaks it, which reads better
+than cells broken one by one."""
 _PATH_LENGTH: Final = 200
 
 
@@ -34,15 +35,25 @@ def probe_table(found: dict[str, Any]) -> Table:
 
 def network_line(network: NetworkRecord) -> str:
     """How many ranks, over what, and the latency of a message."""
-    return f"{network.ranks} ranks over {network.backend}; a message takes {duration(network.latency_s)} at least"
+    return (
+        f"{network.ranks} ranks over {network.backend}; a message takes"
+        f" {duration(network.latency_s)} at least"
+    )
 
 
 def network_table(network: NetworkRecord) -> Table:
-    """A row for each size: the time and rate of a message, and of an all-reduce between all ranks."""
+    """A row for each size: the time and rate of a message, and of an all-reduce between all
+    ranks.
+    """
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for heading in ("bytes", "message", "bytes/s", "all-reduce", "2L(p-1)/p / t"):
         table.add_column(heading, justify="right")
     for sent, reduced in zip(network.messages, network.all_reduces, strict=True):
-        cells = (amount(sent.bytes), duration(sent.seconds), amount(sent.bytes_per_s), duration(reduced.seconds))
+        cells = (
+            amount(sent.bytes),
+            duration(sent.seconds),
+            amount(sent.bytes_per_s),
+            duration(reduced.seconds),
+        )
         table.add_row(*cells, amount(reduced.bytes_per_s))
     return table

@@ -1,4 +1,6 @@
-"""What the reports say below the table of causes: one list of statements, worded once, for the terminal and for the page."""
+"""What the reports say below the table of causes: one list of statements, worded once, for the
+terminal and for the page.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +23,9 @@ _MOST_DEVICES: Final = 4  # in a report; summary.json has all
 _MOST_LIBRARIES: Final = 4
 _LEAST_UNTIMED: Final = 0.05  # of the accesses, from which on it is said that they have no time
 _LEAST_RESIDUAL: Final = 0.02  # of a step, for a part of the residual that is named
-_LEAST_TIMES_READ: Final = 1.5  # that bytes of files were read on average, from which on that is told
+_LEAST_TIMES_READ: Final = (
+    1.5  # that bytes of files were read on average, from which on that is told
+)
 _MOST_STAGES: Final = 8
 _OVERLAP_NAMES: Final = {
     "h2d": "copies to the device",
@@ -39,7 +43,8 @@ class Statement:
     label: str
     text: str
     basis: str | None = None
-    """How the numbers came to be, where one word holds for all of them; one of `ioprof.format.schema.BASES`."""
+    """How the numbers came to be, where one word holds for all of them; one of
+    `ioprof.format.schema.BASES`."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +67,21 @@ class CauseRow:
 def statements(summary: Summary) -> tuple[Statement, ...]:
     """The lines below the table of causes, in the order in which every report shows them."""
     return (
-        *([Statement("these figures", window_text(summary), "measured")] if window_text(summary) else []),
+        *(
+            [Statement("these figures", window_text(summary), "measured")]
+            if window_text(summary)
+            else []
+        ),
         _throughput(summary),
         _steps(summary),
         *_stages(summary),
         *_ceilings(summary),
         *_job(summary),
-        *([Statement("prediction", epochs_text(summary.prediction), "predicted")] if summary.prediction else []),
+        *(
+            [Statement("prediction", epochs_text(summary.prediction), "predicted")]
+            if summary.prediction
+            else []
+        ),
         _overlap(summary),
         *_collectives(summary),
         *_storage(summary),
@@ -86,7 +99,9 @@ _LEAST_GAIN: Final = 0.5  # percent, up to which a gain has no range
 
 
 def cause_rows(causes: Sequence[CauseShare]) -> tuple[CauseRow, ...]:
-    """The table of causes with decimals that add up: the shares to 100.0, if any cause took time."""
+    """The table of causes with decimals that add up: the shares to 100.0, if any cause took
+    time.
+    """
     percentages = shares([entry.share for entry in causes])
     return tuple(
         CauseRow(
@@ -107,7 +122,9 @@ def _replayed(entry: CauseShare) -> tuple[str, str]:
     workers = "" if entry.workers_share is None else f"{100 * entry.workers_share:.1f}"
     if entry.gain is None:
         return workers, ""
-    share, low, high = (100 * max(0.0, value) for value in (entry.gain.share, entry.gain.low, entry.gain.high))
+    share, low, high = (
+        100 * max(0.0, value) for value in (entry.gain.share, entry.gain.low, entry.gain.high)
+    )
     return workers, f"{share:.1f} ({low:.0f}-{high:.0f})" if high >= _LEAST_GAIN else f"{share:.1f}"
 
 
@@ -122,11 +139,19 @@ def _detail(entry: CauseShare) -> str | None:
 def total_row(causes: Sequence[CauseShare]) -> CauseRow:
     """The last row of that table."""
     known = [entry.seconds for entry in causes if entry.seconds is not None]
-    return CauseRow("total", seconds(sum(known) if known else None), "100.0" if sum(known) > 0 else MISSING, "", None)
+    return CauseRow(
+        "total",
+        seconds(sum(known) if known else None),
+        "100.0" if sum(known) > 0 else MISSING,
+        "",
+        None,
+    )
 
 
 def seconds(value: float | None) -> str:
-    """A column of seconds: three decimals, because the sum of many steps is compared with single reads."""
+    """A column of seconds: three decimals, because the sum of many steps is compared with single
+    reads.
+    """
     return MISSING if value is None else f"{value:,.3f}"
 
 
@@ -140,7 +165,10 @@ def failures(summary: Summary) -> tuple[str, ...]:
     ]
     if (status == COMPLETE or is_snapshot) and not sentences:
         return ()
-    return (f"the run did not complete (status: {clean(status)}); the numbers cover what was recorded", *first_of(sentences))
+    return (
+        f"the run did not complete (status: {clean(status)}); the numbers cover what was recorded",
+        *first_of(sentences),
+    )
 
 
 def unseen(summary: Summary) -> tuple[str, ...]:
@@ -160,7 +188,9 @@ def title(summary: Summary) -> str:
 
 
 def setting(summary: Summary) -> str:
-    """One line: dataset, loader, libraries, device, ranks, workers, batch size, and the rank that loads for all."""
+    """One line: dataset, loader, libraries, device, ranks, workers, batch size, and the rank that
+    loads for all.
+    """
     run = summary.run
     parts = (
         dataset(run.dataset),
@@ -168,9 +198,14 @@ def setting(summary: Summary) -> str:
         " and ".join(clean(name, 40) for name in run.libraries[:_MOST_LIBRARIES]),
         device(summary),
         None if run.ranks is None else f"{run.ranks} rank{'' if run.ranks == 1 else 's'}",
-        None
-        if run.workers is None
-        else f"{run.workers} worker{'' if run.workers == 1 else 's'}{' per rank' if run.workers else ''}",
+        (
+            None
+            if run.workers is None
+            else (
+                f"{run.workers}"
+                f" worker{'' if run.workers == 1 else 's'}{' per rank' if run.workers else ''}"
+            )
+        ),
         None if run.batch_size is None else f"batch {run.batch_size}",
         None if run.loading_rank is None else f"rank {run.loading_rank} loads for all ranks",
     )
@@ -188,7 +223,11 @@ def dataset(record: DatasetRecord | None) -> str:
 def device(summary: Summary) -> str:
     """The device; an emulated one is called so."""
     name = clean(summary.run.device or "")
-    return f"emulated device {name.removeprefix('emulated:')}" if is_emulated(summary) and name else name
+    return (
+        f"emulated device {name.removeprefix('emulated:')}"
+        if is_emulated(summary) and name
+        else name
+    )
 
 
 def is_emulated(summary: Summary) -> bool:
@@ -210,7 +249,11 @@ def with_basis(statement: Statement) -> str:
 def clocks_text(summary: Summary) -> str:
     """How the clocks were brought together, and how far that can be trusted."""
     nanoseconds = summary.clocks.uncertainty_ns
-    known = "no uncertainty" if nanoseconds == 0 else f"uncertainty {duration((nanoseconds or 0) / 1e9)}"
+    known = (
+        "no uncertainty"
+        if nanoseconds == 0
+        else f"uncertainty {duration((nanoseconds or 0) / 1e9)}"
+    )
     bound = "uncertainty not known" if nanoseconds is None else known
     return f"{clean(summary.clocks.method, 120)}; {bound}"
 
@@ -220,30 +263,53 @@ def _throughput(summary: Summary) -> Statement:
     if found.samples_per_s is None and found.steady_samples_per_s is None:
         if summary.steps.mean_s:
             steps = f"{rate(1 / summary.steps.mean_s)} steps/s per rank"
-            return Statement("throughput", f"{steps}; samples not known: no batch size was recorded", found.basis)
+            return Statement(
+                "throughput", f"{steps}; samples not known: no batch size was recorded", found.basis
+            )
         return Statement("throughput", "not known: no step was recorded")
-    text = f"{rate(found.steady_samples_per_s)} samples/s steady, {rate(found.samples_per_s)} with warm-up"
+    text = (
+        f"{rate(found.steady_samples_per_s)} samples/s steady, {rate(found.samples_per_s)} with"
+        " warm-up"
+    )
     if found.device_samples_per_s:
         own = found.device_samples_per_s
-        reached = f" ({percent(found.steady_samples_per_s / own)} reached)" if found.steady_samples_per_s is not None else ""
+        reached = (
+            f" ({percent(found.steady_samples_per_s / own)} reached)"
+            if found.steady_samples_per_s is not None
+            else ""
+        )
         emulated = ", emulated" if is_emulated(summary) and found.basis != "emulated" else ""
         text += f"; the devices alone: {rate(own)}{emulated}{reached}"
     return Statement("throughput", text, found.basis)
 
 
 def _stages(summary: Summary) -> Iterator[Statement]:
-    """How much of their time the stages of a pipeline had nothing to compute, beside what the schedule alone makes of it."""
+    """How much of their time the stages of a pipeline had nothing to compute, beside what the
+    schedule alone makes of it.
+    """
     stages, parts, ranks = summary.run.stages, summary.run.microbatches, summary.steps.per_rank
     waits = [rank.straggler_s for rank in ranks if rank.straggler_s is not None]
     wall_s = sum(rank.wall_s for rank in ranks)
     if not stages or stages < 2 or not parts or not waits or not wall_s:
         return
-    least = f" ({percent((stages - 1) / (parts + stages - 1))} with stages of the same time: (p-1)/(m+p-1))"
-    compute = ", ".join(duration(rank.compute_s / rank.steps) for rank in ranks[:_MOST_STAGES] if rank.compute_s and rank.steps)
+    least = (
+        f" ({percent((stages - 1) / (parts + stages - 1))} with stages of the same time:"
+        " (p-1)/(m+p-1))"
+    )
+    compute = ", ".join(
+        duration(rank.compute_s / rank.steps)
+        for rank in ranks[:_MOST_STAGES]
+        if rank.compute_s and rank.steps
+    )
     more = " and others" if len(ranks) > _MOST_STAGES else ""
-    text = f"{count(stages)} stages, {count(parts)} microbatches: bubbles take {percent(sum(waits) / wall_s)} of the ranks' time"
+    text = (
+        f"{count(stages)} stages, {count(parts)} microbatches: bubbles take"
+        f" {percent(sum(waits) / wall_s)} of the ranks' time"
+    )
     yield Statement(
-        "pipeline", f"{text}{least if stages <= len(ranks) else ''}; a step computes {compute}{more}, by rank", "measured"
+        "pipeline",
+        f"{text}{least if stages <= len(ranks) else ''}; a step computes {compute}{more}, by rank",
+        "measured",
     )
 
 
@@ -268,11 +334,18 @@ def _ceilings(summary: Summary) -> Iterator[Statement]:
     )
     joined = "one after the other" if found.is_serial else "at the same time"
     text = (
-        f"{supply} and the loop {duration(found.consumer_s)} per step, {joined}: {duration(found.predicted_s)} of the "
-        f"{duration(found.step_s)} that a step takes"
+        f"{supply} and the loop {duration(found.consumer_s)} per step, {joined}:"
+        f" {duration(found.predicted_s)} of the {duration(found.step_s)} that a step takes"
     )
-    named = [f"{part.name} {duration(part.seconds)}" for part in found.residuals if part.seconds >= _LEAST_RESIDUAL * found.step_s]
-    beyond = f"; beyond {'their sum' if found.is_serial else 'the longer of the two'}: {', '.join(named)}"
+    named = [
+        f"{part.name} {duration(part.seconds)}"
+        for part in found.residuals
+        if part.seconds >= _LEAST_RESIDUAL * found.step_s
+    ]
+    beyond = (
+        f"; beyond {'their sum' if found.is_serial else 'the longer of the two'}:"
+        f" {', '.join(named)}"
+    )
     yield Statement("ceilings", f"{text}{beyond}" if named else text, "derived")
 
 
@@ -286,8 +359,12 @@ def _job(summary: Summary) -> Iterator[Statement]:
         parts.append(f"other {duration(rest)}")
     longest = ledger.imports[0] if ledger.imports else None
     if longest is not None and longest.seconds >= _LEAST_PHASE_SHARE * ledger.wall_s:
-        parts = [f"{part} ({clean(longest.name, 40)} {duration(longest.seconds)})" if part.startswith("imports") else part
-                 for part in parts]  # fmt: skip
+        parts = [
+            f"{part} ({clean(longest.name, 40)} {duration(longest.seconds)})"
+            if part.startswith("imports")
+            else part
+            for part in parts
+        ]
     of_all = "" if ledger.is_whole else " of its ranks"
     yield Statement("job", f"{duration(ledger.wall_s)}{of_all}: {', '.join(parts)}", "measured")
 
@@ -296,13 +373,32 @@ def _collectives(summary: Summary) -> Iterator[Statement]:
     found = summary.collectives
     if found is None:
         return
-    means = {"the GPU's timer": found.by_gpu_timer, "what the host saw": found.by_host, "network transfers": found.by_network}
+    means = {
+        "the GPU's timer": found.by_gpu_timer,
+        "what the host saw": found.by_host,
+        "network transfers": found.by_network,
+    }
     timed = [f"{count(number)} timed by {name}" for name, number in means.items() if number]
     versions = " and ".join(map(str, found.apis))
-    seen = f"{count(found.operations)} by NCCL's profiler interface{f' {versions}' if versions else ''}"
-    others = [f"{count(found.other_spans)} on a device by Kineto or the job"] if found.other_spans else []
-    twice = [f"of these, {count(found.seen_by_others)} are the same ones and count once"] if found.seen_by_others else []
-    yield Statement("collectives", "; ".join([f"{seen}: {', '.join(timed) or 'none with times'}", *others, *twice]), "measured")
+    seen = (
+        f"{count(found.operations)} by NCCL's profiler"
+        f" interface{f' {versions}' if versions else ''}"
+    )
+    others = (
+        [f"{count(found.other_spans)} on a device by Kineto or the job"]
+        if found.other_spans
+        else []
+    )
+    twice = (
+        [f"of these, {count(found.seen_by_others)} are the same ones and count once"]
+        if found.seen_by_others
+        else []
+    )
+    yield Statement(
+        "collectives",
+        "; ".join([f"{seen}: {', '.join(timed) or 'none with times'}", *others, *twice]),
+        "measured",
+    )
 
 
 def _overlap(summary: Summary) -> Statement:
@@ -310,15 +406,25 @@ def _overlap(summary: Summary) -> Statement:
     known = {name: entry for name, entry in entries.items() if entry.hidden_ratio is not None}
     if not known:
         return Statement("overlap", "not known: no activity was recorded while the device computed")
-    parts = [f"{_OVERLAP_NAMES[name]} {percent(entry.hidden_ratio)} of {duration(entry.total_s)}" for name, entry in known.items()]
+    parts = [
+        f"{_OVERLAP_NAMES[name]} {percent(entry.hidden_ratio)} of {duration(entry.total_s)}"
+        for name, entry in known.items()
+    ]
     bases = {entry.basis for entry in known.values()}
-    return Statement("overlap", f"hidden behind compute: {', '.join(parts)}", "emulated" if "emulated" in bases else min(bases))
+    return Statement(
+        "overlap",
+        f"hidden behind compute: {', '.join(parts)}",
+        "emulated" if "emulated" in bases else min(bases),
+    )
 
 
 def _storage(summary: Summary) -> Iterator[Statement]:
     storage = summary.storage
     if storage.bytes_socket or storage.bytes_pipe:
-        text = f"{amount(storage.bytes_socket)} from sockets, {amount(storage.bytes_pipe)} from pipes, sent by other programs"
+        text = (
+            f"{amount(storage.bytes_socket)} from sockets, {amount(storage.bytes_pipe)} from pipes,"
+            " sent by other programs"
+        )
         yield Statement("received", text, "measured")
     if not storage.accesses:
         yield Statement("storage", "no read was recorded")
@@ -326,17 +432,41 @@ def _storage(summary: Summary) -> Iterator[Statement]:
         return
     sources = (storage.bytes_from_storage, storage.bytes_from_cache, storage.bytes_unknown)
     names = ("storage", "page cache", "unknown")
-    split = ", ".join(f"{share}% {name}" for share, name in zip(shares(sources), names, strict=True)) if sum(sources) else "no byte"
+    split = (
+        ", ".join(f"{share}% {name}" for share, name in zip(shares(sources), names, strict=True))
+        if sum(sources)
+        else "no byte"
+    )
     unsure = "by threads of the training process, and whether for batches is not known"
-    others = f"; {amount(storage.thread_bytes)} more were read {unsure}" if storage.thread_bytes else ""
-    others += f"; {amount(storage.other_bytes)} more were read for other purposes" if storage.other_bytes else ""
-    yield Statement("storage", f"{count(storage.accesses)} accesses, {amount(storage.bytes)}: {split}{others}", "measured")
+    others = (
+        f"; {amount(storage.thread_bytes)} more were read {unsure}" if storage.thread_bytes else ""
+    )
+    others += (
+        f"; {amount(storage.other_bytes)} more were read for other purposes"
+        if storage.other_bytes
+        else ""
+    )
+    yield Statement(
+        "storage",
+        f"{count(storage.accesses)} accesses, {amount(storage.bytes)}: {split}{others}",
+        "measured",
+    )
     if storage.read_p50_s is None:
         yield Statement("one read", "not known: of no access the time is known")
         return
-    text = f"p50 {duration(storage.read_p50_s)}, p95 {duration(storage.read_p95_s)}, p99 {duration(storage.read_p99_s)}"
-    rest = f" of the {percent(1 - storage.untimed / storage.accesses)} of the accesses that have a time of their own"
-    yield Statement("one read", f"{text}{rest if storage.untimed >= _LEAST_UNTIMED * storage.accesses else ''}", "measured")
+    text = (
+        f"p50 {duration(storage.read_p50_s)}, p95 {duration(storage.read_p95_s)}, p99"
+        f" {duration(storage.read_p99_s)}"
+    )
+    rest = (
+        f" of the {percent(1 - storage.untimed / storage.accesses)} of the accesses that have a"
+        " time of their own"
+    )
+    yield Statement(
+        "one read",
+        f"{text}{rest if storage.untimed >= _LEAST_UNTIMED * storage.accesses else ''}",
+        "measured",
+    )
 
 
 def _devices(summary: Summary) -> Iterator[Statement]:
@@ -345,27 +475,55 @@ def _devices(summary: Summary) -> Iterator[Statement]:
         if found.delivered_bytes is None:
             text += f"; bytes delivered not known: {clean(found.reason or MISSING, 200)}"
         else:
-            text += f", {'at most ' if found.is_at_most else ''}{amount(found.delivered_bytes)} delivered to all programs"
-        where = f"{clean(found.file_system, 20)} at {clean(found.mount_point, 40)}, {clean(found.kind, 10)}"
+            text += (
+                f", {'at most ' if found.is_at_most else ''}{amount(found.delivered_bytes)}"
+                " delivered to all programs"
+            )
+        where = (
+            f"{clean(found.file_system, 20)} at {clean(found.mount_point, 40)},"
+            f" {clean(found.kind, 10)}"
+        )
         yield Statement("device", f"{clean(found.device, 40)} ({where}): {text}", "measured")
 
 
 def _io_pressure(summary: Summary) -> Iterator[Statement]:
     for found in summary.storage.stalls[:_MOST_DEVICES]:
         if found.some_s is not None and found.full_s is not None:
-            stalled = f"some tasks stalled {duration(found.some_s)}, all tasks {duration(found.full_s)} of {duration(found.wall_s)}"
-            yield Statement("I/O pressure", f"{stalled} (PSI, all programs of {clean(found.host, 40)})", "measured")
+            stalled = (
+                f"some tasks stalled {duration(found.some_s)}, all tasks {duration(found.full_s)}"
+                f" of {duration(found.wall_s)}"
+            )
+            yield Statement(
+                "I/O pressure",
+                f"{stalled} (PSI, all programs of {clean(found.host, 40)})",
+                "measured",
+            )
 
 
 def _demand(summary: Summary) -> Statement:
     demand = summary.demand
     if demand.bytes_per_s is None:
-        why = demand.reason.text if demand.reason else "no read was recorded, or the devices' rate is not known"
-        few = f" ({demand.num_reads:,} reads)" if demand.reason is Reason.TOO_FEW_READS and demand.num_reads else ""
+        why = (
+            demand.reason.text
+            if demand.reason
+            else "no read was recorded, or the devices' rate is not known"
+        )
+        few = (
+            f" ({demand.num_reads:,} reads)"
+            if demand.reason is Reason.TOO_FEW_READS and demand.num_reads
+            else ""
+        )
         return Statement("demand", f"not known: {why}{few}{_cores(demand)}")
-    needed = f"{'at least ' if demand.is_least else ''}{amount(demand.bytes_per_s)}/s{' of storage' if demand.is_delivered else ''}"
+    needed = f"{'at least ' if demand.is_least else ''}{amount(demand.bytes_per_s)}/s{' of storage' if demand.is_delivered else ''}"  # noqa: E501
     mean = demand.mean_bytes_per_s
-    uneven = "" if mean is None else f" (in the tenth of the batches that need most; {amount(mean)}/s on average{_later(demand)})"
+    uneven = (
+        ""
+        if mean is None
+        else (
+            f" (in the tenth of the batches that need most; {amount(mean)}/s on"
+            f" average{_later(demand)})"
+        )
+    )
     busy = "training loops, which take longer than their devices," if demand.by_loop else "devices"
     at = f"keep the {busy} busy at {rate(demand.at_samples_per_s)} samples/s"
     reads = "" if demand.reads_per_s is None else f" in {rate(demand.reads_per_s)} reads/s"
@@ -374,19 +532,32 @@ def _demand(summary: Summary) -> Statement:
         fed = f"{demand.devices_fed:.2g} of such {'loops' if demand.by_loop else 'devices'}"
         text += f"; this run got {amount(demand.got_bytes_per_s)}/s, which feeds {fed}"
     found = summary.findings.reads
-    if not demand.is_delivered and found.file_bytes and found.times_read and found.times_read >= _LEAST_TIMES_READ:
-        times = f"each of the {amount(found.file_bytes)} in the files was read at least {found.times_read:,.1f} times on average"
+    if (
+        not demand.is_delivered
+        and found.file_bytes
+        and found.times_read
+        and found.times_read >= _LEAST_TIMES_READ
+    ):
+        times = (
+            f"each of the {amount(found.file_bytes)} in the files was read at least"
+            f" {found.times_read:,.1f} times on average"
+        )
         text += f"; {times}, and what the page cache keeps is read from storage once"
     return Statement("demand", f"{text}{_cores(demand)}", demand.basis)
 
 
 def _later(demand: Demand) -> str:
-    """What batches need after those that need most, as the end of a clause: less storage holds up the first ones alone."""
+    """What batches need after those that need most, as the end of a clause: less storage holds up
+    the first ones alone.
+    """
     tenths = demand.tenths_bytes_per_s
     if tenths is None or max(tenths) != tenths[0]:
         return ""
     second, last = tenths[1], tenths[-1]
-    return f"; {amount(second)}/s in the second tenth and {amount(last)}/s in the last, so less holds up the first batches alone"
+    return (
+        f"; {amount(second)}/s in the second tenth and {amount(last)}/s in the last, so less holds"
+        " up the first batches alone"
+    )
 
 
 def _cores(demand: Demand) -> str:
@@ -396,16 +567,41 @@ def _cores(demand: Demand) -> str:
 
 def _capture(summary: Summary) -> Statement:
     capture, coverage = summary.capture, summary.capture.coverage_ratio
-    seen = "coverage not known" if coverage is None else f"{percent(coverage, 2)} of the bytes in proc io counters"
+    seen = (
+        "coverage not known"
+        if coverage is None
+        else f"{percent(coverage, 2)} of the bytes in proc io counters"
+    )
     if capture.storage_coverage_ratio is not None:
-        seen = f"{percent(capture.storage_coverage_ratio, 2)} of {amount(capture.storage_bytes_kernel)} fetched from storage"
+        seen = (
+            f"{percent(capture.storage_coverage_ratio, 2)} of"
+            f" {amount(capture.storage_bytes_kernel)} fetched from storage"
+        )
         missing = [imports_text(capture), untimed_text(capture) if are_untimed(capture) else ""]
         if any(missing):
             seen += f" ({', '.join(filter(None, missing))})"
     ratio = capture.overhead_ratio
     why = f" ({capture.overhead_reason.text})" if capture.overhead_reason else ""
-    cost = f"cost not known{why}" if ratio is None else f"cost at least {percent(ratio, 2)} of the job's time"
-    if ratio is not None and capture.overhead_ratio_most is not None and capture.overhead_ratio_most > ratio:
-        cost = f"cost {percent(ratio, 2)} to {percent(capture.overhead_ratio_most, 2)} of the job's time"
-    each = "" if capture.ns_per_event is None else f" ({duration(capture.ns_per_event / 1e9)} per event)"
-    return Statement("capture", f"{count(capture.events)} events, {count(capture.lost)} lost; {seen}; {cost}{each}")
+    cost = (
+        f"cost not known{why}"
+        if ratio is None
+        else f"cost at least {percent(ratio, 2)} of the job's time"
+    )
+    if (
+        ratio is not None
+        and capture.overhead_ratio_most is not None
+        and capture.overhead_ratio_most > ratio
+    ):
+        cost = (
+            f"cost {percent(ratio, 2)} to {percent(capture.overhead_ratio_most, 2)} of the job's"
+            " time"
+        )
+    each = (
+        ""
+        if capture.ns_per_event is None
+        else f" ({duration(capture.ns_per_event / 1e9)} per event)"
+    )
+    return Statement(
+        "capture",
+        f"{count(capture.events)} events, {count(capture.lost)} lost; {seen}; {cost}{each}",
+    )

@@ -22,13 +22,23 @@ from ioprof.report.texts.units import MISSING, amount, clean, duration, percent
 _WHEN: Final = {"before": "resident before", "start": "at the start", "end": "at the end"}
 _MOST_HOLDERS: Final = 3
 _MOST_LEFT_OUT: Final = 3
-_DECODES: Final = {"roi": "the crop of each JPEG", "full": "each JPEG as a whole", "pillow": "each image as a whole"}
+_DECODES: Final = {
+    "roi": "the crop of each JPEG",
+    "full": "each JPEG as a whole",
+    "pillow": "each image as a whole",
+}
 _READAHEAD_REASONS: Final = {
     "asked": "asked for by --lmdb-readahead",
     "shared": "without it a file system of another host fetches page by page",
-    "small window": "the kernel would read ahead less than a record; the pages of each are announced to it instead",
+    "small window": (
+        "the kernel would read ahead less than a record; the pages of each are announced to it"
+        " instead"
+    ),
     "fits in memory": "the data fits in memory, where what is read ahead stays until it is used",
-    "larger than memory": "the data does not fit in memory; the pages of each record are announced to the kernel instead",
+    "larger than memory": (
+        "the data does not fit in memory; the pages of each record are announced to the kernel"
+        " instead"
+    ),
 }
 """The reasons of `LoadingRecord`."""
 
@@ -45,34 +55,53 @@ def run_statements(trace: Trace) -> tuple[Statement, ...]:
 
 
 def preparation_statements(run: RunRecord) -> tuple[Statement, ...]:
-    """The lines on the dataset's scale, the page cache and the memory limit, where the run recorded them."""
+    """The lines on the dataset's scale, the page cache and the memory limit, where the run recorded
+    them.
+    """
     return (*_scale(run.dataset, run.own_place), *_cache(run.cache), *_limit(run.limit))
 
 
 def loading_statements(run: RunRecord) -> Iterator[Statement]:
-    """The lines on what the loader of the built-in job decoded, left out, and let the kernel read ahead."""
+    """The lines on what the loader of the built-in job decoded, left out, and let the kernel read
+    ahead.
+    """
     loading, config = run.loading, run.config
     if loading is None:
         return
     if config.decode in _DECODES and (loading.decoder or config.decode == "pillow"):
         by = clean(loading.decoder or "Pillow", 80)
         is_whole = config.decode == "full" or (config.decode == "roi" and by == "simplejpeg")
-        yield Statement("decoding", f"{_DECODES['full' if is_whole else config.decode]}, by {by}", "measured")
+        yield Statement(
+            "decoding", f"{_DECODES['full' if is_whole else config.decode]}, by {by}", "measured"
+        )
     if loading.num_left_out:
         shown = "; ".join(clean(name, 160) for name in loading.left_out[:_MOST_LEFT_OUT])
-        more = f"; and {loading.num_left_out - _MOST_LEFT_OUT:,} more" if loading.num_left_out > _MOST_LEFT_OUT else ""
-        yield Statement("left out", f"{loading.num_left_out:,} images as corrupt: {shown}{more}", "measured")
+        more = (
+            f"; and {loading.num_left_out - _MOST_LEFT_OUT:,} more"
+            if loading.num_left_out > _MOST_LEFT_OUT
+            else ""
+        )
+        yield Statement(
+            "left out", f"{loading.num_left_out:,} images as corrupt: {shown}{more}", "measured"
+        )
     if loading.lmdb_readahead is not None:
         why = _READAHEAD_REASONS.get(loading.lmdb_readahead_reason or "", MISSING)
-        yield Statement("LMDB readahead", f"{'on' if loading.lmdb_readahead else 'off'}: {why}", "measured")
+        yield Statement(
+            "LMDB readahead", f"{'on' if loading.lmdb_readahead else 'off'}: {why}", "measured"
+        )
 
 
 def _scale(dataset: DatasetRecord | None, place: DistinctBytes | None) -> Iterator[Statement]:
     if dataset is None or dataset.scale is None or dataset.scale == 1:
         return
-    text = clean((dataset.source or f"{dataset.scale:g}x of another dataset").partition(" (")[0], 120)
+    text = clean(
+        (dataset.source or f"{dataset.scale:g}x of another dataset").partition(" (")[0], 120
+    )
     if place and place.shared_bytes is not None and place.bytes:
-        text += f"; {percent(1 - place.shared_bytes / place.bytes)} of a sample has disk blocks of its own"
+        text += (
+            f"; {percent(1 - place.shared_bytes / place.bytes)} of a sample has disk blocks of"
+            " its own"
+        )
     elif place and place.reason:
         text += f"; {clean(place.reason, 120)}"
     yield Statement("scale", text, "measured")
@@ -81,21 +110,33 @@ def _scale(dataset: DatasetRecord | None, place: DistinctBytes | None) -> Iterat
 def _cache(cache: PageCacheRecord | None) -> Iterator[Statement]:
     if cache is None:
         return
-    found: dict[str, ResidencyRecord | None] = {"before": cache.before, "start": cache.start, "end": cache.end}
+    found: dict[str, ResidencyRecord | None] = {
+        "before": cache.before,
+        "start": cache.start,
+        "end": cache.end,
+    }
     parts = [f"asked: {clean(cache.asked, 12)}"]
-    if states := [f"{percent(state.ratio)} {_WHEN[when]}" for when, state in found.items() if state]:
+    if states := [
+        f"{percent(state.ratio)} {_WHEN[when]}" for when, state in found.items() if state
+    ]:
         parts.append(", ".join(states))
     start = cache.start or ResidencyRecord()
     if start.methods:
         parts.append(f"by {', '.join(clean(name, 40) for name in start.methods)}")
     if start.reason:
-        parts.append(f"not known of {clean(start.unknown_files, 12)} files: {clean(start.reason, 150)}")
+        parts.append(
+            f"not known of {clean(start.unknown_files, 12)} files: {clean(start.reason, 150)}"
+        )
     if cache.lower is not None and cache.lower.ratio is not None:
         parts.append(f"{percent(cache.lower.ratio)} at the start of what the file system lies on")
     if cache.hidden_lower:
-        parts.append(f"not known of what the file system lies on: {clean(cache.hidden_lower[0], 120)}")
+        parts.append(
+            f"not known of what the file system lies on: {clean(cache.hidden_lower[0], 120)}"
+        )
     if cache.held_by:
-        parts.append(f"mapped by {', '.join(clean(name, 60) for name in cache.held_by[:_MOST_HOLDERS])}")
+        parts.append(
+            f"mapped by {', '.join(clean(name, 60) for name in cache.held_by[:_MOST_HOLDERS])}"
+        )
     if cache.reclaim:
         parts.append(clean(cache.reclaim, 80))
     if cache.kind == "shared":
@@ -108,16 +149,22 @@ def _limit(limit: MemoryLimitRecord | None) -> Iterator[Statement]:
         return
     text = f"{amount(limit.asked_bytes)} by {clean(limit.by, 20)}; peak {amount(limit.peak_bytes)}"
     text += f", {amount(limit.page_cache_bytes)} of it page cache at the end"
-    text += "" if limit.times_at_limit is None else f"; limit reached {limit.times_at_limit:,} times"
+    text += (
+        "" if limit.times_at_limit is None else f"; limit reached {limit.times_at_limit:,} times"
+    )
     yield Statement("memory limit", text, "measured")
 
 
-def staging_statements(stage: StageRecord | None, cost: StagingCost | None) -> tuple[Statement, ...]:
+def staging_statements(
+    stage: StageRecord | None, cost: StagingCost | None
+) -> tuple[Statement, ...]:
     """The lines on what staging cost, and after how many epochs it has saved as much."""
     if cost is None or stage is None:
         return ()
     basis = cost.basis if cost.epochs else None
-    return Statement("staging", _staged(stage, cost), "measured"), Statement("break-even", _break_even(cost), basis)
+    return Statement("staging", _staged(stage, cost), "measured"), Statement(
+        "break-even", _break_even(cost), basis
+    )
 
 
 def _staged(stage: StageRecord, cost: StagingCost) -> str:
@@ -127,7 +174,9 @@ def _staged(stage: StageRecord, cost: StagingCost) -> str:
         return f"{ratio} of {size} written to {to} while training, {spent} of each worker's time"
     if stage.reused:
         return f"{size} were in {to} already"
-    rate = amount(stage.copied_bytes / cost.cost_s) if stage.copied_bytes and cost.cost_s else MISSING
+    rate = (
+        amount(stage.copied_bytes / cost.cost_s) if stage.copied_bytes and cost.cost_s else MISSING
+    )
     checked = f", {duration(stage.check_s)} of it comparing the digest" if stage.check_s else ""
     return f"{size} copied to {to} before training in {duration(cost.cost_s)} ({rate}/s{checked})"
 
@@ -135,5 +184,8 @@ def _staged(stage: StageRecord, cost: StagingCost) -> str:
 def _break_even(cost: StagingCost) -> str:
     if cost.epochs is None:
         return cost.reason.text if cost.reason else "not known"
-    each = f"an epoch takes {duration(cost.local_epoch_s)} on the copy, {duration(cost.shared_epoch_s)} from the shared path"
+    each = (
+        f"an epoch takes {duration(cost.local_epoch_s)} on the copy,"
+        f" {duration(cost.shared_epoch_s)} from the shared path"
+    )
     return f"after {cost.epochs:,.1f} epochs: {each} with none of it in memory"

@@ -34,11 +34,14 @@ from ioprof.report.texts.units import ADVICE_LENGTH, MISSING, clean, duration, p
 WIDTH: Final = 100
 """Columns that a report may use."""
 RUNS_PER_TABLE: Final = 4
-"""Runs in one table of a comparison; more runs go into further tables, each with the first run again."""
+"""Runs in one table of a comparison; more runs go into further tables, each with the first run
+again."""
 
 
 def summary_text(summary: Summary, more: Sequence[Statement] = ()) -> RenderableType:
-    """The whole report of one run: failures, verdict, table of causes, statements and `more`, what was not seen, caveats."""
+    """The whole report of one run: failures, verdict, table of causes, statements and `more`, what
+    was not seen, caveats.
+    """
     blocks: list[RenderableType] = [*_failures(summary), _heading(summary)]
     if summary.steps.count:
         blocks += [Text(""), _causes_table(summary), *_reasons(summary)]
@@ -52,35 +55,54 @@ def summary_text(summary: Summary, more: Sequence[Statement] = ()) -> Renderable
 
 
 def comparison_text(summaries: Sequence[Summary]) -> RenderableType:
-    """The runs as columns, in the order given: setting, rates against the first run, and the share of each cause."""
+    """The runs as columns, in the order given: setting, rates against the first run, and the share
+    of each cause.
+    """
     first, others = summaries[0], summaries[1:]
-    groups = [others[start : start + RUNS_PER_TABLE - 1] for start in range(0, len(others), RUNS_PER_TABLE - 1)] or [others]
+    groups = [
+        others[start : start + RUNS_PER_TABLE - 1]
+        for start in range(0, len(others), RUNS_PER_TABLE - 1)
+    ] or [others]
     blocks: list[RenderableType] = []
     for group in groups:
         blocks += [_comparison_table([first, *group]), Text("")]
-    blocks.append(Text("Shares are of the time of all steps, in %; – was not measured.", style="dim"))
+    blocks.append(
+        Text("Shares are of the time of all steps, in %; – was not measured.", style="dim")
+    )
     for summary in summaries:
         if ratio := others_on_the_machine(summary):
-            used = f"{clean(summary.run.name)}: other programs took {percent(ratio)} of the host's CPU time"
+            used = (
+                f"{clean(summary.run.name)}: other programs took {percent(ratio)} of the host's CPU"
+                " time"
+            )
             blocks.append(Text(f"{used}; do not compare its rates.", style="bold"))
     if any(is_emulated(summary) for summary in summaries):
-        known = "emulated: the accelerator of that run was a clock; its rates and shares rest on known times."
+        known = (
+            "emulated: the accelerator of that run was a clock; its rates and shares rest on known"
+            " times."
+        )
         blocks.append(Text(known, style="dim"))
     return Report(blocks)
 
 
 class Report:
-    """Blocks one below the other, at most `width` columns wide and without blanks at the ends of lines.
+    """Blocks one below the other, at most `width` columns wide and without blanks at the ends of
+    lines.
 
-    Where lines may be longer than the console is wide (`soft_wrap`, as in the command line's console) and there is no terminal,
-    the width is `width` whatever the console thinks it is, so that a report in a file does not depend on who wrote it.
+    Where lines may be longer than the console is wide (`soft_wrap`, as in the command line's
+    console) and there is no terminal, the width is `width` whatever the console thinks it is, so
+    that a report in a file does not depend on who wrote it.
     """
 
     def __init__(self, blocks: Sequence[RenderableType], width: int = WIDTH) -> None:
         self._blocks, self._width = Group(*blocks), width
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        width = self._width if options.no_wrap and not console.is_terminal else min(options.max_width, self._width)
+        width = (
+            self._width
+            if options.no_wrap and not console.is_terminal
+            else min(options.max_width, self._width)
+        )
         inner = options.update(width=width, no_wrap=None, overflow=None)
         for line in console.render_lines(self._blocks, inner, pad=False):
             yield from _without_end(line)
@@ -95,7 +117,9 @@ def _without_end(line: list[Segment]) -> list[Segment]:
 
 def _failures(summary: Summary) -> list[Text]:
     lines = failures(summary)
-    return [Text(f"FAILED: {line}", style="bold red") for line in lines] + ([Text("")] if lines else [])
+    return [Text(f"FAILED: {line}", style="bold red") for line in lines] + (
+        [Text("")] if lines else []
+    )
 
 
 def _heading(summary: Summary) -> RenderableType:
@@ -123,7 +147,14 @@ def _causes_table(summary: Summary) -> Table:
         table.add_row(*(Text(cell) for cell in shown), style="bold" if bound else None)
     total = total_row(summary.steps.causes)
     table.add_section()
-    cells = (total.cause, total.seconds, total.share, *("",) * (has_work + has_gains), "", "all steps of all ranks")
+    cells = (
+        total.cause,
+        total.seconds,
+        total.share,
+        *("",) * (has_work + has_gains),
+        "",
+        "all steps of all ranks",
+    )
     table.add_row(*(Text(cell) for cell in cells))
     return table
 
@@ -137,7 +168,11 @@ def _replay_note(summary: Summary) -> list[RenderableType]:
 def _reasons(summary: Summary) -> list[RenderableType]:
     rows = [row for row in cause_rows(summary.steps.causes) if row.reason]
     return [
-        _hanging(f"{row.cause}: {clean(row.reason, 300)}", bullet=f"{MISSING} " if row.seconds == MISSING else "· ") for row in rows
+        _hanging(
+            f"{row.cause}: {clean(row.reason, 300)}",
+            bullet=f"{MISSING} " if row.seconds == MISSING else "· ",
+        )
+        for row in rows
     ]
 
 
@@ -158,7 +193,10 @@ def _list(heading: str, lines: Iterable[str]) -> list[RenderableType]:
 def _caveats(found: Sequence[Caveat]) -> list[RenderableType]:
     return _list(
         "Before you rely on this:",
-        (f"{entry.name}: {entry.seen}. {_sentence(entry.cause)}. {_sentence(entry.remedy)}." for entry in found),
+        (
+            f"{entry.name}: {entry.seen}. {_sentence(entry.cause)}. {_sentence(entry.remedy)}."
+            for entry in found
+        ),
     )
 
 
@@ -175,13 +213,20 @@ def _hanging(text: str, bullet: str = "- ") -> RenderableType:
 
 
 def _advice(advice: Sequence[Advice]) -> list[RenderableType]:
-    """Numbered, as `ioprof prove RUN --advice 1` names them; below each line what it would bring."""
+    """Numbered, as `ioprof prove RUN --advice 1` names them; below each line what it would
+    bring.
+    """
     if not advice:
         return []
     found: list[RenderableType] = [Text(""), Text("What to change:", style="bold")]
     for number, each in enumerate(advice, 1):
         gain = gain_text(each)
-        found.append(_hanging(clean(each.action, ADVICE_LENGTH) + (f"\n{gain}" if gain else ""), bullet=f"{number}. "))
+        found.append(
+            _hanging(
+                clean(each.action, ADVICE_LENGTH) + (f"\n{gain}" if gain else ""),
+                bullet=f"{number}. ",
+            )
+        )
     hint = proof_hint(advice)
     return [*found, Text(hint)] if hint else found
 
@@ -190,20 +235,34 @@ def _comparison_table(summaries: Sequence[Summary]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("", no_wrap=True)
     for summary in summaries:
-        table.add_column(Text(clean(title(summary), 36)), justify="right", max_width=19, overflow="fold")
+        table.add_column(
+            Text(clean(title(summary), 36)), justify="right", max_width=19, overflow="fold"
+        )
     for label, cells in _comparison_rows(summaries):
         table.add_row(Text(label), *(Text(cell) for cell in cells))
     table.add_section()
     columns = [{entry.cause: entry for entry in summary.steps.causes} for summary in summaries]
-    printed = [dict(zip(found, shares([entry.share for entry in found.values()]), strict=True)) for found in columns]
+    printed = [
+        dict(zip(found, shares([entry.share for entry in found.values()]), strict=True))
+        for found in columns
+    ]
     for cause in CAUSES:
         table.add_row(
             Text(cause),
-            *(_share_cell(column.get(cause), entries.get(cause)) for column, entries in zip(printed, columns, strict=True)),
+            *(
+                _share_cell(column.get(cause), entries.get(cause))
+                for column, entries in zip(printed, columns, strict=True)
+            ),
         )
     table.add_section()
-    table.add_row(Text("total"), *(Text(total_row(summary.steps.causes).share) for summary in summaries))
-    table.add_row(Text("bound by"), *(Text(summary.verdict.bound_by or MISSING) for summary in summaries), style="bold")
+    table.add_row(
+        Text("total"), *(Text(total_row(summary.steps.causes).share) for summary in summaries)
+    )
+    table.add_row(
+        Text("bound by"),
+        *(Text(summary.verdict.bound_by or MISSING) for summary in summaries),
+        style="bold",
+    )
     return table
 
 
@@ -212,16 +271,28 @@ def _comparison_rows(summaries: Sequence[Summary]) -> Iterable[tuple[str, list[s
     yield "dataset", [clean(dataset(summary.run.dataset) or MISSING, 38) for summary in summaries]
     yield "loader", [clean(summary.run.loader or MISSING, 19) for summary in summaries]
     yield "device", [clean(device(summary) or MISSING, 38) for summary in summaries]
-    yield "ranks × workers", [f"{_number(summary.run.ranks)} × {_number(summary.run.workers)}" for summary in summaries]
+    yield (
+        "ranks × workers",
+        [f"{_number(summary.run.ranks)} × {_number(summary.run.workers)}" for summary in summaries],
+    )
     yield "status", [clean(summary.run.status or "unknown", 19) for summary in summaries]
     yield (
         "samples/s",
-        [_marked(rate(found.steady_samples_per_s), found.basis) for found in (summary.throughput for summary in summaries)],
+        [
+            _marked(rate(found.steady_samples_per_s), found.basis)
+            for found in (summary.throughput for summary in summaries)
+        ],
     )
-    yield "against the first", [_against(summary.throughput.steady_samples_per_s, base) for summary in summaries]
+    yield (
+        "against the first",
+        [_against(summary.throughput.steady_samples_per_s, base) for summary in summaries],
+    )
     yield (
         "step p50",
-        [_marked(duration(summary.steps.p50_s), "emulated" if is_emulated(summary) else None) for summary in summaries],
+        [
+            _marked(duration(summary.steps.p50_s), "emulated" if is_emulated(summary) else None)
+            for summary in summaries
+        ],
     )
 
 

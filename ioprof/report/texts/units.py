@@ -1,4 +1,6 @@
-"""How numbers and names are written in every report: the same function for the terminal, the page and the figures."""
+"""How numbers and names are written in every report: the same function for the terminal, the page
+and the figures.
+"""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +12,8 @@ MISSING: Final = "–"
 """Stands where a number could not be measured; never 0."""
 
 ADVICE_LENGTH: Final = 400
-"""Characters of an advice; longer text is cut in the middle, so what is put into one must be short."""
+"""Characters of an advice; longer text is cut in the middle, so what is put into one must be
+short."""
 NAME_LENGTH: Final = 60
 
 _TIME_UNITS: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
@@ -21,7 +24,10 @@ def duration(seconds: float | None) -> str:
     """Three significant digits with the unit that fits: `1.23 ms`, `87.4 s`, `12,345 s`."""
     if seconds is None:
         return MISSING
-    scale, unit = next(((scale, unit) for scale, unit in _TIME_UNITS if abs(seconds) >= scale * 0.9995), _TIME_UNITS[-1])
+    scale, unit = next(
+        ((scale, unit) for scale, unit in _TIME_UNITS if abs(seconds) >= scale * 0.9995),
+        _TIME_UNITS[-1],
+    )
     return f"{_three_digits(seconds / scale)} {unit}" if seconds else "0 s"
 
 
@@ -29,7 +35,10 @@ def amount(num_bytes: float | None) -> str:
     """Bytes in decimal units, three significant digits: `1.23 GB`."""
     if num_bytes is None:
         return MISSING
-    scale, unit = next(((scale, unit) for scale, unit in _BYTE_UNITS if abs(num_bytes) >= scale * 0.9995), (1.0, "B"))
+    scale, unit = next(
+        ((scale, unit) for scale, unit in _BYTE_UNITS if abs(num_bytes) >= scale * 0.9995),
+        (1.0, "B"),
+    )
     return f"{_three_digits(num_bytes / scale)} {unit}" if unit != "B" else f"{num_bytes:.0f} B"
 
 
@@ -46,7 +55,9 @@ def rate(per_second: float | None) -> str:
 
 
 def percent(ratio: float | None, digits: int = 1) -> str:
-    """A ratio in percent: `51.2%`. What is not quite 0 or not quite 1 never reads as 0 or 100: `< 0.1%`, `> 99.9%`."""
+    """A ratio in percent: `51.2%`. What is not quite 0 or not quite 1 never reads as 0 or 100:
+    `< 0.1%`, `> 99.9%`.
+    """
     if ratio is None:
         return MISSING
     least = 10.0**-digits
@@ -69,7 +80,9 @@ def parse_percentage(option: str, text: str) -> float:
 
 
 def parts(values: Sequence[float | None], total: float, digits: int) -> list[str]:
-    """The values rounded so that their decimals add up to `total` exactly (largest remainder); a null is `MISSING`."""
+    """The values rounded so that their decimals add up to `total` exactly (largest remainder); a
+    null is `MISSING`.
+    """
     known = [value for value in values if value is not None]
     scale = 10**digits
     units = round(total * scale)
@@ -89,7 +102,8 @@ def shares(values: Sequence[float | None]) -> list[str]:
 
 
 def clean(text: object, length: int = NAME_LENGTH) -> str:
-    """A string from data made safe to show: control, bidirectional and unpaired characters escaped, cut in the middle.
+    """A string from data made safe to show: control, bidirectional and unpaired characters escaped,
+    cut in the middle.
 
     The result may still contain markup, which the caller escapes.
     """
@@ -97,12 +111,16 @@ def clean(text: object, length: int = NAME_LENGTH) -> str:
 
 
 def visible(text: str) -> str:
-    """The text with every control, bidirectional, unpaired and odd space character written as its escape."""
+    """The text with every control, bidirectional, unpaired and odd space character written as its
+    escape.
+    """
     return text if text.isprintable() else "".join(_visible(character) for character in text)
 
 
 def _visible(character: str) -> str:
-    return character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
+    return (
+        character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
+    )
 
 
 def _cut(text: str, length: int) -> str:

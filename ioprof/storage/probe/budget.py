@@ -18,7 +18,9 @@ class Allowance:
 
 
 class Budget:
-    """Gives each level an equal part of what remains, so that later levels get what earlier ones did not use."""
+    """Gives each level an equal part of what remains, so that later levels get what earlier ones
+    did not use.
+    """
 
     def __init__(self, allowance: Allowance, levels: int) -> None:
         self._begun_ns = monotonic_ns()
@@ -32,7 +34,9 @@ class Budget:
         return (monotonic_ns() - self._begun_ns) / 1e9
 
     def next_level(self) -> tuple[Limits, int] | None:
-        """Limits of the next level, with half of its time for eviction, and its end; None if no time is left."""
+        """Limits of the next level, with half of its time for eviction, and its end; None if no
+        time is left.
+        """
         now, levels = monotonic_ns(), max(self._levels, 1)
         self._levels -= 1
         share = (self._end_ns - now) // levels

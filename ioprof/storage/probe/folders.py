@@ -21,7 +21,8 @@ USUAL_RECORD_BYTES: Final = 112 << 10
 LARGE_BYTES: Final = 4 << 20
 """Files with a larger median size are read in ranges, as containers of records."""
 LISTING_S: Final = 5.0
-"""After this time no further folder is listed, once there are files: a thousand class folders over a network take longer."""
+"""After this time no further folder is listed, once there are files: a thousand class folders over
+a network take longer."""
 _MAX_FILES: Final = 50_000
 _SAMPLE: Final = 64
 _LISTING_CHUNK: Final = 1_000
@@ -35,8 +36,12 @@ class FileList(NamedTuple):
     """Whether these are all files; otherwise those of randomly chosen folders."""
 
 
-def regular_files(folder: str, random: np.random.Generator, most: int = _MAX_FILES, seconds: float = LISTING_S) -> FileList:
-    """Up to `most` files in and below the folder, without links. Does not stat them, which would cache their metadata."""
+def regular_files(
+    folder: str, random: np.random.Generator, most: int = _MAX_FILES, seconds: float = LISTING_S
+) -> FileList:
+    """Up to `most` files in and below the folder, without links. Does not stat them, which would
+    cache their metadata.
+    """
     paths: list[str] = []
     end_ns = monotonic_ns() + round(seconds * 1e9)
     for files in _walk(folder, random):
@@ -51,15 +56,20 @@ def regular_files(folder: str, random: np.random.Generator, most: int = _MAX_FIL
 def find_read_targets(
     path: str, sizes: RecordSizes | None, random: np.random.Generator, readahead: bool = False
 ) -> tuple[ReadTargets, bool]:
-    """The file, or the files of the folder: whole, or in ranges of `sizes` where these are given or the files are large.
+    """The file, or the files of the folder: whole, or in ranges of `sizes` where these are given or
+    the files are large.
 
     Also returns whether these are all files. Raises `CommandError` where there is no file to read.
     """
     if not Path(path).is_dir():
-        return Ranges([path], sizes or RecordSizes.fixed(USUAL_RECORD_BYTES), random, readahead), True
+        return Ranges(
+            [path], sizes or RecordSizes.fixed(USUAL_RECORD_BYTES), random, readahead
+        ), True
     found, is_all = regular_files(path, random)
     if not found:
-        raise CommandError(f"{path}: holds no file to read; let ioprof write temporary files with --scratch 1G")
+        raise CommandError(
+            f"{path}: holds no file to read; let ioprof write temporary files with --scratch 1G"
+        )
     known = {} if sizes else _sample_lengths(found, -(-len(found) // 4), random)
     if not known or np.median(list(known.values())) > LARGE_BYTES:
         sizes = sizes or RecordSizes.fixed(USUAL_RECORD_BYTES)
@@ -76,12 +86,17 @@ def _sample_lengths(paths: list[str], most: int, random: np.random.Generator) ->
 
 
 def _walk(folder: str, random: np.random.Generator) -> Iterator[list[str]]:
-    """The files in chunks, folder by folder; the next folder is chosen randomly among those found so far."""
+    """The files in chunks, folder by folder; the next folder is chosen randomly among those found
+    so far.
+    """
     folders = [folder]
     while folders:
         place = int(random.integers(len(folders)))
         folders[place], folders[-1] = folders[-1], folders[place]
-        with suppress(OSError), os.scandir(folders.pop()) as entries:  # not readable, or removed meanwhile
+        with (
+            suppress(OSError),
+            os.scandir(folders.pop()) as entries,
+        ):  # not readable, or removed meanwhile
             while some := list(islice(entries, _LISTING_CHUNK)):
                 folders += [entry.path for entry in some if entry.is_dir(follow_symlinks=False)]
                 yield [entry.path for entry in some if entry.is_file(follow_symlinks=False)]

@@ -15,10 +15,15 @@ _EMPTY_FILE: Final = "/dev/null"
 
 
 def measure_harness(reads: int = _READS) -> Harness:
-    """Measured with one client. The system call is part of every reader; the clock readings around it are the overhead."""
+    """Measured with one client. The system call is part of every reader; the clock readings around
+    it are the overhead.
+    """
     descriptor = os.open(_EMPTY_FILE, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        found = run_clients(Pieces(Kind.RANGES, (descriptor,), places_of(np.zeros(reads, np.int64), 0, 1)), clients=1)
+        found = run_clients(
+            Pieces(Kind.RANGES, (descriptor,), places_of(np.zeros(reads, np.int64), 0, 1)),
+            clients=1,
+        )
     finally:
         os.close(descriptor)
     outcomes = found.read

@@ -1,4 +1,6 @@
-"""Input and output of the clients: the places to read, and the rows that both the C and the Python reader fill in."""
+"""Input and output of the clients: the places to read, and the rows that both the C and the Python
+reader fill in.
+"""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -18,7 +20,10 @@ OUTCOME: Final = np.dtype(
         ("end_ns", "<i8"),
         ("bytes", "<i8"),  # bytes read, or -errno
         ("device_bytes", "<i8"),  # bytes that the kernel charged to this thread meanwhile
-        ("cached_bytes", "<i8"),  # bytes of the place's pages in the page cache before; -1: cachestat not permitted
+        (
+            "cached_bytes",
+            "<i8",
+        ),  # bytes of the place's pages in the page cache before; -1: cachestat not permitted
         ("waits", "<i4"),  # voluntary context switches during the read
         ("client", "<i4"),
     ]

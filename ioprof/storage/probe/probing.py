@@ -29,7 +29,9 @@ class Plan:
     modes: tuple[str, ...] = MODES
 
     def steps(self) -> Iterator[tuple[str, str, int]]:
-        """Test, mode and clients of each level. The open test comes first: its names must not have been looked up before."""
+        """Test, mode and clients of each level. The open test comes first: its names must not have
+        been looked up before.
+        """
         ends = tuple(dict.fromkeys((self.clients[0], self.clients[-1])))
         for test in (test for test in TESTS if test in self.tests):
             modes = MODES[:1] if test == "open" else self.modes
@@ -52,9 +54,11 @@ def probe(
     plan: Plan = _WHOLE,
     report: Callable[[Level | Missing], object] = lambda _: None,
 ) -> Probe:
-    """Measure the throughput and latency of reads from `targets`. `report` is called with each level when it has ended.
+    """Measure the throughput and latency of reads from `targets`. `report` is called with each
+    level when it has ended.
 
-    Evicts the files that it reads from the page cache. Raises `CommandError` for a file that cannot be opened.
+    Evicts the files that it reads from the page cache. Raises `CommandError` for a file that cannot
+    be opened.
     """
     steps = list(plan.steps())
     cost = harness.measure_harness()
@@ -72,12 +76,21 @@ def probe(
         record_bytes_mean=probing.record_bytes_mean,
         seconds=probing.budget.seconds,
         bytes=probing.budget.spent_bytes,
-        exhausted=next((word for word in ("time", "bytes") if any(level.ended_by == word for level in levels)), None),
+        exhausted=next(
+            (word for word in ("time", "bytes") if any(level.ended_by == word for level in levels)),
+            None,
+        ),
     )
 
 
 class _Probing:
-    def __init__(self, targets: ReadTargets, budget: Budget, harness_ns: float, steps: Sequence[tuple[str, str, int]]) -> None:
+    def __init__(
+        self,
+        targets: ReadTargets,
+        budget: Budget,
+        harness_ns: float,
+        steps: Sequence[tuple[str, str, int]],
+    ) -> None:
         self.targets, self.budget, self.harness_ns = targets, budget, harness_ns
         self.opens = sum(test == "open" for test, _, _ in steps)
         self.record_bytes: list[Numbers] = []
@@ -85,12 +98,16 @@ class _Probing:
     @property
     def record_bytes_mean(self) -> float | None:
         number = sum(map(len, self.record_bytes))
-        return float(sum(lengths.sum() for lengths in self.record_bytes)) / number if number else None
+        return (
+            float(sum(lengths.sum() for lengths in self.record_bytes)) / number if number else None
+        )
 
     def level(self, test: str, mode: str, clients: int) -> Level | Missing:
         share = self.budget.next_level()
         if share is None:
-            return Missing(test, mode, clients, "the time of the budget was over; give more with --seconds")
+            return Missing(
+                test, mode, clients, "the time of the budget was over; give more with --seconds"
+            )
         limits, end_ns = share
         try:
             if test == "open":
@@ -102,7 +119,9 @@ class _Probing:
         except OSError as error:
             return Missing(test, mode, clients, f"the file system refuses it ({error.strerror})")
         if cold is None:
-            return Missing(test, mode, clients, "needs many small files that no process here has opened yet")
+            return Missing(
+                test, mode, clients, "needs many small files that no process here has opened yet"
+            )
         if test == "random" and mode == "buffered":
             self.record_bytes.append(cold.pieces.places["length"])
         found = run_clients(cold.pieces, clients, max(end_ns - monotonic_ns(), 1), limits.bytes)
@@ -112,11 +131,17 @@ class _Probing:
 
 
 def _kept_ratio(targets: ReadTargets, cold: ColdPieces) -> float | None:
-    """Bytes of the level's files in the page cache after it / bytes to read; None where the residency is unknown."""
+    """Bytes of the level's files in the page cache after it / bytes to read; None where the
+    residency is unknown.
+    """
     pieces = cold.pieces
     if pieces.kind == Kind.RANGES:
         kept, read = residency(targets.paths), int(pieces.places["length"].sum())
     else:
-        names = [os.fsdecode(target) for target in pieces.targets[:_KEPT_FILES] if isinstance(target, bytes)]
+        names = [
+            os.fsdecode(target)
+            for target in pieces.targets[:_KEPT_FILES]
+            if isinstance(target, bytes)
+        ]
         kept, read = residency(names), int(pieces.places["length"][:_KEPT_FILES].sum())
     return min(1.0, kept.resident_bytes / read) if read and not kept.unknown_files else None

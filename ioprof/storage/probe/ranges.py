@@ -1,4 +1,6 @@
-"""Ranges of large files: for the storage the same access pattern as records of an LMDB environment or a tar."""
+"""Ranges of large files: for the storage the same access pattern as records of an LMDB environment
+or a tar.
+"""
 
 import os
 from collections.abc import Sequence
@@ -20,19 +22,39 @@ _MAX_RANGES: Final = 500_000
 
 
 class Ranges:
-    """Ranges with the lengths of records, one after the other at page boundaries, with gaps in files larger than needed."""
+    """Ranges with the lengths of records, one after the other at page boundaries, with gaps in
+    files larger than needed.
+    """
 
-    def __init__(self, paths: Sequence[str], sizes: RecordSizes, random: np.random.Generator, readahead: bool = False) -> None:
-        """With `readahead` no hint is given to the kernel, as by most loaders; otherwise POSIX_FADV_RANDOM, as by fio."""
+    def __init__(
+        self,
+        paths: Sequence[str],
+        sizes: RecordSizes,
+        random: np.random.Generator,
+        readahead: bool = False,
+    ) -> None:
+        """With `readahead` no hint is given to the kernel, as by most loaders; otherwise
+        POSIX_FADV_RANDOM, as by fio.
+        """
         chosen = np.sort(random.choice(len(paths), min(len(paths), MOST_FILES), replace=False))
         self.paths = [paths[place] for place in chosen]
         lengths = [regular_size(path) for path in self.paths]
         self.places = random.permutation(_lay_out(lengths, sizes, random))
         if not len(self.places):
-            held = f"{len(lengths)} files of {sum(lengths)} bytes hold" if len(lengths) > 1 else f"its {lengths[0]} bytes hold"
-            raise CommandError(f"{self.paths[0]}: {held} no record of {sizes.mean:.0f} bytes; give --record-bytes or --scratch")
+            held = (
+                f"{len(lengths)} files of {sum(lengths)} bytes hold"
+                if len(lengths) > 1
+                else f"its {lengths[0]} bytes hold"
+            )
+            raise CommandError(
+                f"{self.paths[0]}: {held} no record of {sizes.mean:.0f} bytes; give --record-bytes"
+                " or --scratch"
+            )
         self._blocks = _blocks(lengths)
-        self._random, self._hint = random, os.POSIX_FADV_NORMAL if readahead else os.POSIX_FADV_RANDOM
+        self._random, self._hint = (
+            random,
+            os.POSIX_FADV_NORMAL if readahead else os.POSIX_FADV_RANDOM,
+        )
         self._circle = Cycle(len(self.places))
         self._descriptors: dict[tuple[bool, int], tuple[int, ...]] = {}
 
@@ -42,9 +64,13 @@ class Ranges:
 
     def random(self, direct: bool, limits: Limits) -> ColdPieces:
         """See `ReadTargets`."""
-        ahead = np.roll(round_up_to_pages(self.places["length"]), -self._circle.at % self._circle.size)
+        ahead = np.roll(
+            round_up_to_pages(self.places["length"]), -self._circle.at % self._circle.size
+        )
         fits = int(np.searchsorted(np.cumsum(ahead), limits.bytes, "right"))
-        return self._cold(self.places[self._circle.next(fits)], direct, self._hint, cut=fits < len(ahead))
+        return self._cold(
+            self.places[self._circle.next(fits)], direct, self._hint, cut=fits < len(ahead)
+        )
 
     def sequential(self, direct: bool, clients: int, limits: Limits) -> ColdPieces:
         """See `ReadTargets`: blocks of 1 MiB; the clients' parts start at equal distances."""
@@ -64,10 +90,14 @@ class Ranges:
         while self._descriptors:
             _close(self._descriptors.popitem()[1])
 
-    def _cold(self, places: Places, direct: bool, hint: int, in_order: bool = False, cut: bool = False) -> ColdPieces:
+    def _cold(
+        self, places: Places, direct: bool, hint: int, in_order: bool = False, cut: bool = False
+    ) -> ColdPieces:
         descriptors = self._open_files(direct, hint)
         if direct:
-            places = places_of(places["target"], places["offset"], round_up_to_pages(places["length"]))
+            places = places_of(
+                places["target"], places["offset"], round_up_to_pages(places["length"])
+            )
         pieces = Pieces(Kind.RANGES, descriptors, places, in_order, direct)
         return ColdPieces(pieces, evict(self.paths), "bytes" if cut else None)
 
@@ -77,10 +107,14 @@ class Ranges:
             opened: list[int] = []
             try:
                 for path in self.paths:
-                    opened.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC | (os.O_DIRECT if direct else 0)))
+                    opened.append(
+                        os.open(path, os.O_RDONLY | os.O_CLOEXEC | (os.O_DIRECT if direct else 0))
+                    )
                     os.posix_fadvise(opened[-1], 0, 0, hint)
                     if not direct:
-                        os.pread(opened[-1], 1, 0)  # the first read of a file also requests its layout and locks
+                        os.pread(
+                            opened[-1], 1, 0
+                        )  # the first read of a file also requests its layout and locks
             except OSError:
                 _close(opened)
                 raise
@@ -98,7 +132,9 @@ def _lay_out(lengths: Sequence[int], sizes: RecordSizes, random: np.random.Gener
     parts = []
     for target, length in enumerate(lengths):
         drawn = sizes.draw(int(length / (sizes.mean + gap) * 1.1) + 16, random)
-        taken = round_up_to_pages(drawn) + round_up_to_pages(random.uniform(0, 2 * gap, len(drawn)).astype(np.int64))
+        taken = round_up_to_pages(drawn) + round_up_to_pages(
+            random.uniform(0, 2 * gap, len(drawn)).astype(np.int64)
+        )
         offsets = np.cumsum(taken) - taken
         fits = offsets + drawn <= length
         parts.append(places_of(np.full(int(fits.sum()), target), offsets[fits], drawn[fits]))

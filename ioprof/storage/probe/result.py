@@ -5,15 +5,17 @@ from typing import Any, Final
 
 SCHEMA: Final = "ioprof.probe/1"
 TESTS: Final = ("open", "sequential", "random")
-"""`open`: open, fstat and close of files that no process here has opened before. `sequential`: each client reads its own part of
-the data in order. `random`: random record reads."""
+"""`open`: open, fstat and close of files that no process here has opened before. `sequential`: each
+client reads its own part of the data in order. `random`: random record reads."""
 MODES: Final = ("buffered", "direct")
 """Through the page cache, as a training job reads, or bypassing it (O_DIRECT)."""
 
 
 @dataclass(frozen=True)
 class Latency:
-    """Latency of single operations in seconds, without the harness's part; percentiles by nearest rank."""
+    """Latency of single operations in seconds, without the harness's part; percentiles by nearest
+    rank.
+    """
 
     mean_s: float
     p50_s: float
@@ -26,7 +28,9 @@ class Latency:
 
 @dataclass(frozen=True)
 class Level:
-    """One test with `clients` clients, each of which starts the next operation when the last has ended (a closed loop)."""
+    """One test with `clients` clients, each of which starts the next operation when the last has
+    ended (a closed loop).
+    """
 
     test: str
     mode: str
@@ -35,29 +39,36 @@ class Level:
     """Number of reads, or opens."""
     bytes: int
     device_bytes: int | None
-    """Bytes that the kernel fetched for them, including readahead and metadata; None where it does not count them (FUSE). More than
-    `bytes`: the kernel read ahead. Fewer: some were in memory."""
+    """Bytes that the kernel fetched for them, including readahead and metadata; None where it does
+    not count them (FUSE). More than `bytes`: the kernel read ahead. Fewer: some were in memory."""
     seconds: float
     """Time in which all clients were active, on which the rates are based."""
     operations_per_s: float
     bytes_per_s: float
     latency: Latency
-    """Latency of the reads that needed the storage; of all reads, where none is known to have needed it."""
+    """Latency of the reads that needed the storage; of all reads, where none is known to have
+    needed it."""
     open_latency: Latency | None
-    """The part of `latency` spent in open and fstat, for files that are read whole; their names were in the dentry cache."""
+    """The part of `latency` spent in open and fstat, for files that are read whole; their names
+    were in the dentry cache."""
     in_flight: float
-    """Mean number of operations in progress (rate × latency, Little's law): near `clients`, unless the harness was the limit."""
+    """Mean number of operations in progress (rate × latency, Little's law): near `clients`, unless
+    the harness was the limit."""
     cached_operations: int | None
-    """Reads served from memory although the files had been evicted; excluded from the rates. None for opens, and for the sequential
-    test, in which reads are expected to hit pages fetched by readahead."""
+    """Reads served from memory although the files had been evicted; excluded from the rates. None
+    for opens, and for the sequential test, in which reads are expected to hit pages fetched by
+    readahead."""
     cached_by: str | None
-    """How that was determined: `cachestat` (before each read) or `counters` (the read did not wait)."""
+    """How that was determined: `cachestat` (before each read) or `counters` (the read did not
+    wait)."""
     stayed_bytes: int | None
-    """Bytes in the page cache after the eviction, just before the level; None where that is unknown, and for opens."""
+    """Bytes in the page cache after the eviction, just before the level; None where that is
+    unknown, and for opens."""
     stayed_by: str | None
     """The method by which that is known, or the reason why not."""
     kept_ratio: float | None
-    """For direct reads: the part of their files in the page cache afterwards. Near 1: O_DIRECT did not bypass the page cache."""
+    """For direct reads: the part of their files in the page cache afterwards. Near 1: O_DIRECT did
+    not bypass the page cache."""
     failed: dict[str, int]
     """Number of failed operations by error."""
     ended_by: str
@@ -98,11 +109,16 @@ class Probe:
     bytes: int
     """Bytes read by all levels."""
     exhausted: str | None
-    """`time` or `bytes`: the limit that ended a level before everything was read; None: none did."""
+    """`time` or `bytes`: the limit that ended a level before everything was read; None: none
+    did."""
 
     def best(self, test: str) -> Level | None:
         """The level of this test with the most operations per second."""
-        return max((level for level in self.levels if level.test == test), key=lambda level: level.operations_per_s, default=None)
+        return max(
+            (level for level in self.levels if level.test == test),
+            key=lambda level: level.operations_per_s,
+            default=None,
+        )
 
     def facts(self) -> dict[str, Any]:
         """For JSON."""

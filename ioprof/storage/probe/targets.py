@@ -1,4 +1,6 @@
-"""The interface of what a probe reads: whole files, or ranges of large ones. Each piece is read cold, once per level."""
+"""The interface of what a probe reads: whole files, or ranges of large ones. Each piece is read
+cold, once per level.
+"""
 
 import mmap
 import os
@@ -15,7 +17,8 @@ from ioprof.storage.probe.outcomes import Numbers, Pieces
 from ioprof.storage.residency import Residency
 
 PIECE_BYTES: Final = max(4096, mmap.PAGESIZE)
-"""Places start at multiples of it, so that no two share a page; for O_DIRECT their lengths are multiples too."""
+"""Places start at multiples of it, so that no two share a page; for O_DIRECT their lengths are
+multiples too."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +36,16 @@ class ColdPieces:
 
     pieces: Pieces
     before: Residency | None
-    """Residency after the eviction; None for opens: the state of the dentry cache cannot be queried."""
+    """Residency after the eviction; None for opens: the state of the dentry cache cannot be
+    queried."""
     cut_by: str | None = None
     """The limit, `time` or `bytes`, because of which pieces were left out; None: these are all."""
 
 
 class ReadTargets(Protocol):
-    """What a probe reads. There may be no pieces where the limits are too small for one record per client."""
+    """What a probe reads. There may be no pieces where the limits are too small for one record per
+    client.
+    """
 
     paths: list[str]
 
@@ -53,7 +59,9 @@ class ReadTargets(Protocol):
         """For each client its own part, in order."""
 
     def opens(self, shares: int) -> ColdPieces | None:
-        """One of `shares` equal shares of files that have not been opened before; None where there are too few."""
+        """One of `shares` equal shares of files that have not been opened before; None where there
+        are too few.
+        """
 
     def close(self) -> None:
         """Close all open files."""
@@ -94,5 +102,12 @@ def merge_residency(parts: Iterable[Residency]) -> Residency:
     methods: Counter[str] = Counter()
     for part in found:
         methods.update(part.methods)
-    sums = {name: sum(getattr(part, name) for part in found) for name in ("files", "bytes", "resident_bytes", "unknown_files")}
-    return Residency(**sums, methods=dict(methods), reason=next((part.reason for part in found if part.reason), None))
+    sums = {
+        name: sum(getattr(part, name) for part in found)
+        for name in ("files", "bytes", "resident_bytes", "unknown_files")
+    }
+    return Residency(
+        **sums,
+        methods=dict(methods),
+        reason=next((part.reason for part in found if part.reason), None),
+    )

@@ -1,4 +1,6 @@
-"""The devices of the built-in job: `launch` a step on a batch, `synchronize` with it. `interface.py` has what they share."""
+"""The devices of the built-in job: `launch` a step on a batch, `synchronize` with it.
+`interface.py` has what they share.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -11,7 +13,9 @@ if TYPE_CHECKING:
 
 
 def check_device(device: str, ranks: int) -> None:
-    """CommandError unless this host has what `--device` names, once for each rank; imports torch for `cuda` only."""
+    """CommandError unless this host has what `--device` names, once for each rank; imports torch
+    for `cuda` only.
+    """
     check_device_name(device)
     if device != "cuda":
         return
@@ -20,13 +24,22 @@ def check_device(device: str, ranks: int) -> None:
     found = torch.cuda.device_count()
     if not found:
         why = "" if torch.version.cuda else f" (torch {torch.__version__} is built without CUDA)"
-        raise CommandError(f"--device cuda: torch finds no GPU here{why}; choose --device cpu or --device emulated:a100")
+        raise CommandError(
+            f"--device cuda: torch finds no GPU here{why}; choose --device cpu or --device"
+            " emulated:a100"
+        )
     if ranks > found:
-        raise CommandError(f"--ranks {ranks}: each rank needs a GPU of its own, and torch finds {found} here; use --ranks {found}")
+        raise CommandError(
+            f"--ranks {ranks}: each rank needs a GPU of its own, and torch finds {found} here; use"
+            f" --ranks {found}"
+        )
 
 
-def make_accelerator(config: "JobConfig", num_classes: int, rank: int, local_rank: int, clock_offset_ns: int = 0) -> "Accelerator":
-    """The accelerator that `config.device` names, for the rank with that place on its host; needs the process group.
+def make_accelerator(
+    config: "JobConfig", num_classes: int, rank: int, local_rank: int, clock_offset_ns: int = 0
+) -> "Accelerator":
+    """The accelerator that `config.device` names, for the rank with that place on its host; needs
+    the process group.
 
     `clock_offset_ns` is what a time of rank 0's clock has more than one of this rank's.
     """
@@ -38,7 +51,9 @@ def make_accelerator(config: "JobConfig", num_classes: int, rank: int, local_ran
 
         return EmulatedAccelerator(
             device,
-            Exchange(config.exchange, config.ranks, config.ranks_per_node or config.ranks, device.links),
+            Exchange(
+                config.exchange, config.ranks, config.ranks_per_node or config.ranks, device.links
+            ),
             batch_shape,
             parameters=config.model_facts.parameters,
             copy=config.copy,

@@ -1,4 +1,6 @@
-"""The real model on the CPU: nothing is copied to a device, and the gradients are exchanged over Gloo."""
+"""The real model on the CPU: nothing is copied to a device, and the gradients are exchanged over
+Gloo.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,12 +17,16 @@ from ioprof.train.learner import Learner
 
 
 class CpuAccelerator:
-    """Trains where it is launched: `launch` returns when the step is done. The hooks record what it computes and exchanges."""
+    """Trains where it is launched: `launch` returns when the step is done. The hooks record what it
+    computes and exchanges.
+    """
 
     def __init__(self, config: JobConfig, num_classes: int, rank: int) -> None:
         parallel: Callable[[nn.Module], nn.Module] = DistributedDataParallel
         if config.is_sharded:
-            from ioprof.train.accelerators.sharded import sharded  # jobs with sharded parameters load it
+            from ioprof.train.accelerators.sharded import (
+                sharded,
+            )  # jobs with sharded parameters load it
 
             parallel = sharded
         self._learner = Learner(config, num_classes, torch.device("cpu"), parallel, rank)
@@ -48,5 +54,7 @@ class CpuAccelerator:
         self._learner.restore(state, self._rank)
 
     def close(self) -> None:
-        """Nothing to stop; but the hooks need the model to know when the last gradients were exchanged."""
+        """Nothing to stop; but the hooks need the model to know when the last gradients were
+        exchanged.
+        """
         manual.flush()

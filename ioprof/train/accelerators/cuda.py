@@ -1,4 +1,6 @@
-"""A CUDA device: the real model, batches copied in one of three ways (`ioprof.train.copies`), every span timed by CUDA events."""
+"""A CUDA device: the real model, batches copied in one of three ways (`ioprof.train.copies`), every
+span timed by CUDA events.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,14 +18,18 @@ from ioprof.train.accelerators.interface import COMM_STREAM, COMPUTE_STREAM, COP
 from ioprof.train.config import JobConfig
 from ioprof.train.learner import Learner
 
-_ANCHOR_EVERY_NS: Final = 10_000_000_000  # elapsed_time is a 32-bit float of milliseconds: after 10 s its step is 1 µs
+_ANCHOR_EVERY_NS: Final = (
+    10_000_000_000  # elapsed_time is a 32-bit float of milliseconds: after 10 s its step is 1 µs
+)
 
 
 @dataclass
 class _Timed:
     """Events around pieces of device work of one step, and what to record of each."""
 
-    pieces: list[tuple[torch.cuda.Event, torch.cuda.Event, Callable[[int, int], None]]] = field(default_factory=list)
+    pieces: list[tuple[torch.cuda.Event, torch.cuda.Event, Callable[[int, int], None]]] = field(
+        default_factory=list
+    )
     copied: torch.cuda.Event | None = None
     done: torch.cuda.Event | None = None
     loss: torch.Tensor | None = None
@@ -31,7 +37,9 @@ class _Timed:
 
 
 class EventClock:
-    """Turns CUDA events into monotonic time: an event between two readings of the clock is the anchor for those after it."""
+    """Turns CUDA events into monotonic time: an event between two readings of the clock is the
+    anchor for those after it.
+    """
 
     def __init__(self) -> None:
         self._event, self._anchor_ns = self._anchor()
@@ -42,7 +50,9 @@ class EventClock:
         return self._anchor_ns + round(elapsed_ms * 1e6)
 
     def refresh(self) -> None:
-        """Take a new anchor if the old one is too long ago for a 32-bit float; waits for the device."""
+        """Take a new anchor if the old one is too long ago for a 32-bit float; waits for the
+        device.
+        """
         if monotonic_ns() - self._anchor_ns > _ANCHOR_EVERY_NS:
             self._event, self._anchor_ns = self._anchor()
 
@@ -64,20 +74,35 @@ class EventClock:
 class CudaAccelerator:
     """One rank's CUDA device: the one of its place among the host's ranks."""
 
-    def __init__(self, config: JobConfig, num_classes: int, rank: int, local_rank: int, batch_shape: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        config: JobConfig,
+        num_classes: int,
+        rank: int,
+        local_rank: int,
+        batch_shape: tuple[int, ...],
+    ) -> None:
         torch.cuda.set_device(local_rank)
         parallel = partial(exchanging, ready=self._bucket_ready, done=self._bucket_done)
-        self._learner = Learner(config, num_classes, torch.device("cuda", local_rank), parallel, rank)
+        self._learner = Learner(
+            config, num_classes, torch.device("cuda", local_rank), parallel, rank
+        )
         self._rank = rank
-        self._staging = None if config.copy == "pageable" else StagingBuffers(batch_shape, pinned=True)
-        self._copy_stream = torch.cuda.Stream() if config.copy == "overlapped" else torch.cuda.current_stream()
+        self._staging = (
+            None if config.copy == "pageable" else StagingBuffers(batch_shape, pinned=True)
+        )
+        self._copy_stream = (
+            torch.cuda.Stream() if config.copy == "overlapped" else torch.cuda.current_stream()
+        )
         self._clock = EventClock()
         self._steps: dict[int, _Timed] = {}
         self._step = -1
         self._ready: dict[int, torch.cuda.Event] = {}
 
     def launch(self, batch: Batch, step: int) -> None:
-        """Start the copy of `batch` and the training step on it; returns once `batch` may be overwritten."""
+        """Start the copy of `batch` and the training step on it; returns once `batch` may be
+        overwritten.
+        """
         timed = self._steps[step] = _Timed()
         self._step = step
         images, labels = self._copy(batch, step, timed)
@@ -88,7 +113,13 @@ class CudaAccelerator:
         timed.loss.copy_(loss, non_blocking=True)
         timed.done = _recorded()
         number = batch.number
-        timed.pieces.append((begin, computed, lambda b, e: emit("compute", b, e, batch=number, step=step, stream=COMPUTE_STREAM)))
+        timed.pieces.append(
+            (
+                begin,
+                computed,
+                lambda b, e: emit("compute", b, e, batch=number, step=step, stream=COMPUTE_STREAM),
+            )
+        )
 
     def synchronize(self, step: int) -> float | None:
         """Wait until `step` is done, and record what the device did in it; its loss."""
@@ -124,20 +155,35 @@ class CudaAccelerator:
     def _copy(self, batch: Batch, step: int, timed: _Timed) -> tuple[torch.Tensor, torch.Tensor]:
         # What was decoded on this GPU is there already; only its labels are copied.
         is_staged = self._staging is not None and not batch.images.is_cuda
-        staged = self._staging.stage(batch.images, step, self._wait_for_copy) if self._staging and is_staged else batch.images
+        staged = (
+            self._staging.stage(batch.images, step, self._wait_for_copy)
+            if self._staging and is_staged
+            else batch.images
+        )
         begin = _event()
         timed.copied = _event()
         with torch.cuda.stream(self._copy_stream):
             begin.record()
             images = staged.cuda(non_blocking=True)
-            labels = (batch.labels.pin_memory() if self._staging is not None else batch.labels).cuda(non_blocking=True)
+            labels = (
+                batch.labels.pin_memory() if self._staging is not None else batch.labels
+            ).cuda(non_blocking=True)
             timed.copied.record()
         torch.cuda.current_stream().wait_event(timed.copied)
         for tensor in (images, labels):
             tensor.record_stream(torch.cuda.current_stream())
-        size, number = batch.labels.nbytes + (0 if batch.images.is_cuda else staged.nbytes), batch.number
+        size, number = (
+            batch.labels.nbytes + (0 if batch.images.is_cuda else staged.nbytes),
+            batch.number,
+        )
         timed.pieces.append(
-            (begin, timed.copied, lambda b, e: emit("h2d", b, e, bytes=size, batch=number, step=step, stream=COPY_STREAM))
+            (
+                begin,
+                timed.copied,
+                lambda b, e: emit(
+                    "h2d", b, e, bytes=size, batch=number, step=step, stream=COPY_STREAM
+                ),
+            )
         )
         return images, labels
 
@@ -154,7 +200,9 @@ class CudaAccelerator:
         if step < 0:  # before the first step, see `Learner`
             return
         name = f"gradients {index}"
-        record: Callable[[int, int], None] = lambda b, e: emit("comm", b, e, name, bytes=num_bytes, step=step, stream=COMM_STREAM)  # noqa: E731
+        record: Callable[[int, int], None] = lambda b, e: emit(  # noqa: E731
+            "comm", b, e, name, bytes=num_bytes, step=step, stream=COMM_STREAM
+        )
         self._steps[step].pieces.append((begin, end, record))
 
 

@@ -1,4 +1,6 @@
-"""DistributedDataParallel with callbacks for when a bucket of gradients is ready and when its exchange is done."""
+"""DistributedDataParallel with callbacks for when a bucket of gradients is ready and when its
+exchange is done.
+"""
 
 from collections.abc import Callable
 
@@ -12,7 +14,9 @@ BucketDone = Callable[[int, int], None]
 
 
 def exchanging(model: nn.Module, ready: BucketDone, done: BucketDone) -> DistributedDataParallel:
-    """`model` in DistributedDataParallel, averaging as it does by default, with `ready` and `done` called around each exchange."""
+    """`model` in DistributedDataParallel, averaging as it does by default, with `ready` and `done`
+    called around each exchange.
+    """
     parallel = DistributedDataParallel(model)
 
     def exchange(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]

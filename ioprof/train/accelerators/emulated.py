@@ -1,12 +1,15 @@
-"""A device that is a clock: copy engine, compute engine and gradient exchange as real threads that take the time a device would.
+"""A device that is a clock: copy engine, compute engine and gradient exchange as real threads that
+take the time a device would.
 
-Loading, reading, decoding, ranks and waiting are real. An operation begins when it was launched, its engine is free and all that
-it depends on has ended, and ends that much later on the device's own clock; a late wake-up of the engine's thread does not slow
-the device. Each bucket of gradients becomes ready during the backward pass, as in DistributedDataParallel;
-its exchange begins when the slowest rank has it ready, and takes the time of its scheme (`exchange.py`).
+Loading, reading, decoding, ranks and waiting are real. An operation begins when it was launched,
+its engine is free and all that it depends on has ended, and ends that much later on the device's
+own clock; a late wake-up of the engine's thread does not slow the device. Each bucket of gradients
+becomes ready during the backward pass, as in DistributedDataParallel; its exchange begins when the
+slowest rank has it ready, and takes the time of its scheme (`exchange.py`).
 
-Batches are copied in one of three ways (`ioprof.train.copies`): on an engine of their own while the device computes, on that of
-the computation between two steps, or the same from pageable memory while the host waits.
+Batches are copied in one of three ways (`ioprof.train.copies`): on an engine of their own while the
+device computes, on that of the computation between two steps, or the same from pageable memory
+while the host waits.
 """
 
 import queue
@@ -33,7 +36,9 @@ from ioprof.train.models import MODELS
 _FIRST_BUCKET_BYTES: Final = 1 << 20  # DistributedDataParallel's defaults
 _BUCKET_BYTES: Final = 25 << 20
 _BYTES_PER_PARAMETER: Final = 4
-_FORWARD: Final = 1 / 3  # of a step's compute: the backward pass does twice the forward's arithmetic
+_FORWARD: Final = (
+    1 / 3
+)  # of a step's compute: the backward pass does twice the forward's arithmetic
 
 
 class Completion:
@@ -89,7 +94,9 @@ class Engine:
     def __init__(self, name: str, now_ns: Callable[[], int] = monotonic_ns) -> None:
         """`now_ns` reads the clock by which operations are launched."""
         self._now_ns = now_ns
-        self._work: queue.SimpleQueue[tuple[Callable[[int], None], Completion] | None] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[tuple[Callable[[int], None], Completion] | None] = (
+            queue.SimpleQueue()
+        )
         self._free_ns = 0
         self._thread = threading.Thread(target=self._run, name=f"emulated {name}", daemon=True)
         self._thread.start()
@@ -129,7 +136,9 @@ class Bucket:
 
 
 def gradient_buckets(total_bytes: int) -> list[Bucket]:
-    """A model's gradients in buckets as DistributedDataParallel makes them, in the order in which the backward pass fills them."""
+    """A model's gradients in buckets as DistributedDataParallel makes them, in the order in which
+    the backward pass fills them.
+    """
     sizes = [min(_FIRST_BUCKET_BYTES, total_bytes)]
     while sum(sizes) < total_bytes:
         sizes.append(min(_BUCKET_BYTES, total_bytes - sum(sizes)))
@@ -141,19 +150,24 @@ def gradient_buckets(total_bytes: int) -> list[Bucket]:
 
 
 def latest_over_ranks(times_ns: list[int], clock_offset_ns: int = 0) -> list[int]:
-    """The latest of each time over all ranks; rank 0's clock shows that much more than this rank's."""
+    """The latest of each time over all ranks; rank 0's clock shows that much more than this
+    rank's.
+    """
     times = torch.tensor(times_ns) + clock_offset_ns
-    with unrecorded_collectives():  # the device's clock, and not this rendezvous, says how long the exchange takes
+    with (
+        unrecorded_collectives()
+    ):  # the device's clock, and not this rendezvous, says how long the exchange takes
         dist.all_reduce(times, dist.ReduceOp.MAX)
     return [int(time_ns) - clock_offset_ns for time_ns in times.tolist()]
 
 
 class EmulatedAccelerator:
-    """One rank's emulated device. More than one rank needs torch's process group, unless another `latest` is given.
+    """One rank's emulated device. More than one rank needs torch's process group, unless another
+    `latest` is given.
 
-    `is_constant` says that all batches are one, which is never overwritten. `emit` records a span, `now_ns` reads the clock by
-    which operations are launched, and `latest` is called with the times at which this rank has its buckets of gradients ready,
-    and returns when the slowest rank has.
+    `is_constant` says that all batches are one, which is never overwritten. `emit` records a span,
+    `now_ns` reads the clock by which operations are launched, and `latest` is called with the times
+    at which this rank has its buckets of gradients ready, and returns when the slowest rank has.
     """
 
     def __init__(
@@ -172,31 +186,44 @@ class EmulatedAccelerator:
         self._device, self._exchange_plan, self._parameters = device, exchange, parameters
         self._emit, self._latest = emit, latest
         self._is_overlapped, self._is_pageable = copy == "overlapped", copy == "pageable"
-        self._staging = None if is_constant or self._is_pageable else StagingBuffers(batch_shape, pinned=False)
+        self._staging = (
+            None if is_constant or self._is_pageable else StagingBuffers(batch_shape, pinned=False)
+        )
         self._buckets = gradient_buckets(parameters * _BYTES_PER_PARAMETER)
-        self._copy_engine, self._compute_engine = Engine("copy engine", now_ns), Engine("compute engine", now_ns)
+        self._copy_engine, self._compute_engine = (
+            Engine("copy engine", now_ns),
+            Engine("compute engine", now_ns),
+        )
         self._comm_engine = Engine("gradient exchange", now_ns) if exchange.num_ranks > 1 else None
         self._copies: dict[int, Completion] = {}
         self._steps: dict[int, Completion] = {}
         self._state: dict[str, Any] = {}
 
     def launch(self, batch: Batch, step: int) -> None:
-        """Start the copy of `batch` and the training step on it; returns once `batch` may be overwritten."""
+        """Start the copy of `batch` and the training step on it; returns once `batch` may be
+        overwritten.
+        """
         if self._staging is not None:
             self._staging.stage(batch.images, step, self._wait_for_copy)
         previous = self._steps.get(step - 1) or Completion.at(0)
         copied, computed = self._launch_copy(batch, step, previous), Completion()
         samples, number = len(batch.images), batch.number
         self._compute_engine.launch(
-            lambda earliest: self._compute(max(earliest, copied.end_ns(), previous.end_ns()), samples, number, step, computed),
+            lambda earliest: self._compute(
+                max(earliest, copied.end_ns(), previous.end_ns()), samples, number, step, computed
+            ),
             computed,
         )
-        self._steps[step] = self._launch_exchange(computed, samples, step) if self._comm_engine else computed
+        self._steps[step] = (
+            self._launch_exchange(computed, samples, step) if self._comm_engine else computed
+        )
         if self._is_pageable:
             copied.end_ns()
 
     def synchronize(self, step: int) -> float | None:
-        """Wait until `step` has been computed and its gradients exchanged; raises what went wrong in an engine."""
+        """Wait until `step` has been computed and its gradients exchanged; raises what went wrong
+        in an engine.
+        """
         self._steps[step].end_ns()
         self._steps.pop(step - 2, None)
         return None
@@ -206,7 +233,9 @@ class EmulatedAccelerator:
         previous, computed, samples = self._steps[step], Completion(), len(batch.images)
         copied = self._launch_copy(batch, step, previous)
         self._compute_engine.launch(
-            lambda earliest: self._compute(max(earliest, copied.end_ns()), samples, batch.number, step, computed, _FORWARD),
+            lambda earliest: self._compute(
+                max(earliest, copied.end_ns()), samples, batch.number, step, computed, _FORWARD
+            ),
             computed,
         )
         computed.end_ns()
@@ -232,24 +261,45 @@ class EmulatedAccelerator:
             copied.end_ns()
 
     def _launch_copy(self, batch: Batch, step: int, previous: Completion) -> Completion:
-        copied, num_bytes, number = Completion(), batch.images.nbytes + batch.labels.nbytes, batch.number
+        copied, num_bytes, number = (
+            Completion(),
+            batch.images.nbytes + batch.labels.nbytes,
+            batch.number,
+        )
         self._copies[step] = copied
         self._copies.pop(step - 3, None)
         if self._is_overlapped:
-            self._copy_engine.launch(lambda earliest: self._copy(earliest, num_bytes, number, step), copied)
+            self._copy_engine.launch(
+                lambda earliest: self._copy(earliest, num_bytes, number, step), copied
+            )
         else:
             self._compute_engine.launch(
-                lambda earliest: self._copy(max(earliest, previous.end_ns()), num_bytes, number, step), copied
+                lambda earliest: self._copy(
+                    max(earliest, previous.end_ns()), num_bytes, number, step
+                ),
+                copied,
             )
         return copied
 
     def _copy(self, begin_ns: int, num_bytes: int, batch: int, step: int) -> int:
-        bytes_per_s = self._device.pageable_bytes_per_s if self._is_pageable else self._device.h2d_bytes_per_s
+        bytes_per_s = (
+            self._device.pageable_bytes_per_s if self._is_pageable else self._device.h2d_bytes_per_s
+        )
         end_ns = _spend(begin_ns, num_bytes / bytes_per_s)
-        self._emit("h2d", begin_ns, end_ns, bytes=num_bytes, batch=batch, step=step, stream=COPY_STREAM)
+        self._emit(
+            "h2d", begin_ns, end_ns, bytes=num_bytes, batch=batch, step=step, stream=COPY_STREAM
+        )
         return end_ns
 
-    def _compute(self, begin_ns: int, samples: int, batch: int, step: int, computed: Completion, share: float = 1.0) -> int:
+    def _compute(
+        self,
+        begin_ns: int,
+        samples: int,
+        batch: int,
+        step: int,
+        computed: Completion,
+        share: float = 1.0,
+    ) -> int:
         computed.begin(begin_ns)
         end_ns = _spend(begin_ns, share * samples / self._device.samples_per_s)
         self._emit("compute", begin_ns, end_ns, batch=batch, step=step, stream=COMPUTE_STREAM)
@@ -258,11 +308,15 @@ class EmulatedAccelerator:
     def _launch_exchange(self, computed: Completion, samples: int, step: int) -> Completion:
         assert self._comm_engine is not None
         exchanged = Completion()
-        self._comm_engine.launch(lambda earliest: self._exchange(earliest, computed, samples, step), exchanged)
+        self._comm_engine.launch(
+            lambda earliest: self._exchange(earliest, computed, samples, step), exchanged
+        )
         return exchanged
 
     def _exchange(self, earliest_ns: int, computed: Completion, samples: int, step: int) -> int:
-        """Exchange all buckets in turn. One rendezvous a step is enough: when a bucket is ready follows from when compute began."""
+        """Exchange all buckets in turn. One rendezvous a step is enough: when a bucket is ready
+        follows from when compute began.
+        """
         compute_ns = round(samples / self._device.samples_per_s * 1e9)
         begin_ns = computed.begin_ns()
         own = [begin_ns + round(bucket.ready_ratio * compute_ns) for bucket in self._buckets]
@@ -271,13 +325,23 @@ class EmulatedAccelerator:
         for bucket, own_ns, ready_ns in zip(self._buckets, own, slowest, strict=True):
             own_ns, ready_ns = max(own_ns, free_ns), max(ready_ns, free_ns)
             free_ns = _spend(ready_ns, self._exchange_plan.seconds(bucket.num_bytes))
-            self._emit("comm", own_ns, free_ns, bucket.name, bytes=bucket.num_bytes, step=step, stream=COMM_STREAM)
+            self._emit(
+                "comm",
+                own_ns,
+                free_ns,
+                bucket.name,
+                bytes=bucket.num_bytes,
+                step=step,
+                stream=COMM_STREAM,
+            )
         computed.end_ns()
         return free_ns
 
 
 def _spend(begin_ns: int, seconds: float) -> int:
-    """Wait until `seconds` after `begin_ns`, and return that moment, whenever this thread is woken."""
+    """Wait until `seconds` after `begin_ns`, and return that moment, whenever this thread is
+    woken.
+    """
     end_ns = begin_ns + round(seconds * 1e9)
     while (left_ns := end_ns - monotonic_ns()) > 0:
         time.sleep(left_ns / 1e9)

@@ -1,17 +1,20 @@
-"""How an emulated job exchanges gradients: each scheme as the messages of its algorithm, and the time of these over the links.
+"""How an emulated job exchanges gradients: each scheme as the messages of its algorithm, and the
+time of these over the links.
 
-    ring               reduce-scatter and all-gather around one ring; 2(p-1) rounds, each rank sends 2L(p-1)/p
-                       (Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009)
-    halving-doubling   recursive halving, then doubling, of the vector; 2 log2(p) rounds, 2L(p-1)/p; two more rounds where p is no
-                       power of two (Rabenseifner; Thakur, Rabenseifner and Gropp, Int. J. High Perf. Comput. Appl. 19(1), 2005)
-    hierarchical       a ring reduce-scatter within each node, rings across nodes on each part, a ring all-gather within each node;
-                       2(k-1) + 2(n-1) rounds for n nodes of k ranks (Sergeev and Del Balso, arXiv 1802.05799)
-    parameter-server   all ranks send to one server, which sends the sum back; 2 rounds, 2pL through the server's link
-                       (Li et al., OSDI 2014)
+    ring               reduce-scatter and all-gather around one ring; 2(p-1) rounds, each rank sends
+                       2L(p-1)/p (Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009)
+    halving-doubling   recursive halving, then doubling, of the vector; 2 log2(p) rounds, 2L(p-1)/p;
+                       two more rounds where p is no power of two (Rabenseifner; Thakur,
+                       Rabenseifner and Gropp, Int. J. High Perf. Comput. Appl. 19(1), 2005)
+    hierarchical       a ring reduce-scatter within each node, rings across nodes on each part, a
+                       ring all-gather within each node; 2(k-1) + 2(n-1) rounds for n nodes of k
+                       ranks (Sergeev and Del Balso, arXiv 1802.05799)
+    parameter-server   all ranks send to one server, which sends the sum back; 2 rounds, 2pL through
+                       the server's link (Li et al., OSDI 2014)
 
-L is the length of the gradients, p the number of ranks. A round ends when its last message has arrived. A message takes the
-link's latency, and its bytes over the bandwidth that it has: a device's own link within a node, and between nodes the node's,
-which all its messages share.
+L is the length of the gradients, p the number of ranks. A round ends when its last message has
+arrived. A message takes the link's latency, and its bytes over the bandwidth that it has: a
+device's own link within a node, and between nodes the node's, which all its messages share.
 """
 
 from collections import defaultdict
@@ -50,7 +53,9 @@ def ring(num_ranks: int, _ranks_per_node: int) -> Iterator[Round]:
 
 
 def halving_doubling(num_ranks: int, _ranks_per_node: int) -> Iterator[Round]:
-    """The messages of recursive halving and doubling. Neighbours exchange the largest parts, so that these stay within a node."""
+    """The messages of recursive halving and doubling. Neighbours exchange the largest parts, so
+    that these stay within a node.
+    """
     active = 1 << (num_ranks.bit_length() - 1)
     extra = num_ranks - active
     if extra:
@@ -63,13 +68,23 @@ def halving_doubling(num_ranks: int, _ranks_per_node: int) -> Iterator[Round]:
         halves = [(begin, (begin + end) / 2, end) for begin, end in parts]
         keeps_first = [not place & distance for place in range(active)]
         sent = [
-            (middle, end) if first else (begin, middle) for first, (begin, middle, end) in zip(keeps_first, halves, strict=True)
+            (middle, end) if first else (begin, middle)
+            for first, (begin, middle, end) in zip(keeps_first, halves, strict=True)
         ]
         parts = [
-            (begin, middle) if first else (middle, end) for first, (begin, middle, end) in zip(keeps_first, halves, strict=True)
+            (begin, middle) if first else (middle, end)
+            for first, (begin, middle, end) in zip(keeps_first, halves, strict=True)
         ]
-        yield [Message(ranks[place], ranks[place ^ distance], *sent[place], adds=True) for place in range(active)]
-        rounds.append([Message(ranks[place], ranks[place ^ distance], *parts[place], adds=False) for place in range(active)])
+        yield [
+            Message(ranks[place], ranks[place ^ distance], *sent[place], adds=True)
+            for place in range(active)
+        ]
+        rounds.append(
+            [
+                Message(ranks[place], ranks[place ^ distance], *parts[place], adds=False)
+                for place in range(active)
+            ]
+        )
         distance *= 2
     yield from reversed(rounds)
     if extra:
@@ -77,7 +92,9 @@ def halving_doubling(num_ranks: int, _ranks_per_node: int) -> Iterator[Round]:
 
 
 def hierarchical(num_ranks: int, ranks_per_node: int) -> Iterator[Round]:
-    """The messages of rings within nodes, and of rings across nodes between the ranks that hold the same part."""
+    """The messages of rings within nodes, and of rings across nodes between the ranks that hold the
+    same part.
+    """
     nodes = [range(first, first + ranks_per_node) for first in range(0, num_ranks, ranks_per_node)]
     yield from _together([_ring(node, _WHOLE, scatter=True) for node in nodes])
     for scatter in (True, False):
@@ -109,7 +126,9 @@ def check_exchange(scheme: str, num_ranks: int, ranks_per_node: int) -> None:
     """CommandError for ranks that do not fill their nodes where the scheme needs that."""
     if scheme == "hierarchical" and num_ranks % ranks_per_node:
         what = f"{num_ranks} ranks do not fill nodes of {ranks_per_node}"
-        raise CommandError(f"--exchange hierarchical: {what}; choose --ranks-per-node so that they do")
+        raise CommandError(
+            f"--exchange hierarchical: {what}; choose --ranks-per-node so that they do"
+        )
 
 
 @dataclass(frozen=True)
@@ -140,8 +159,13 @@ def _seconds(exchange: Exchange, num_bytes: int) -> float:
 
 
 def _round_s(exchange: Exchange, messages: Round, num_bytes: int) -> float:
-    """How long a round takes: as long as its busiest link, each of which sends and receives at the same time."""
-    within, between = defaultdict[tuple[str, int], Fraction](Fraction), defaultdict[tuple[str, int], Fraction](Fraction)
+    """How long a round takes: as long as its busiest link, each of which sends and receives at the
+    same time.
+    """
+    within, between = (
+        defaultdict[tuple[str, int], Fraction](Fraction),
+        defaultdict[tuple[str, int], Fraction](Fraction),
+    )
     for message in messages:
         nodes = exchange.node(message.source), exchange.node(message.destination)
         is_within = nodes[0] == nodes[1]
@@ -152,18 +176,31 @@ def _round_s(exchange: Exchange, messages: Round, num_bytes: int) -> float:
     if within:
         times.append(links.latency_s + float(max(within.values())) * num_bytes / links.bytes_per_s)
     if between:
-        times.append(links.network_latency_s + float(max(between.values())) * num_bytes / links.network_bytes_per_s)
+        times.append(
+            links.network_latency_s
+            + float(max(between.values())) * num_bytes / links.network_bytes_per_s
+        )
     return max(times)
 
 
-def _ring(ranks: "range | list[int]", part: tuple[Fraction, Fraction], *, scatter: bool) -> Iterator[Round]:
-    """A reduce-scatter around a ring, after which rank i holds piece i + 1 of the part; or the all-gather that follows it."""
+def _ring(
+    ranks: "range | list[int]", part: tuple[Fraction, Fraction], *, scatter: bool
+) -> Iterator[Round]:
+    """A reduce-scatter around a ring, after which rank i holds piece i + 1 of the part; or the
+    all-gather that follows it.
+    """
     count = len(ranks)
     begin, length = part[0], (part[1] - part[0]) / count
     for turn in range(count - 1):
         pieces = [(place + (0 if scatter else 1) - turn) % count for place in range(count)]
         yield [
-            Message(ranks[place], ranks[(place + 1) % count], begin + piece * length, begin + (piece + 1) * length, adds=scatter)
+            Message(
+                ranks[place],
+                ranks[(place + 1) % count],
+                begin + piece * length,
+                begin + (piece + 1) * length,
+                adds=scatter,
+            )
             for place, piece in enumerate(pieces)
         ]
 

@@ -1,4 +1,6 @@
-"""What all accelerators have in common: their methods, and the numbers of their streams in spans."""
+"""What all accelerators have in common: their methods, and the numbers of their streams in
+spans.
+"""
 
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -21,13 +23,18 @@ class Score(NamedTuple):
 
 
 class Accelerator(Protocol):
-    """One rank's device. Work is launched and runs asynchronously; its spans are recorded when it ends."""
+    """One rank's device. Work is launched and runs asynchronously; its spans are recorded when it
+    ends.
+    """
 
     def launch(self, batch: Batch, step: int) -> None:
-        """Start the copy of `batch` and the training step on it; returns once `batch` may be overwritten."""
+        """Start the copy of `batch` and the training step on it; returns once `batch` may be
+        overwritten.
+        """
 
     def synchronize(self, step: int) -> float | None:
-        """Wait until `step` has been computed and its gradients exchanged; its loss, or None where nothing learns.
+        """Wait until `step` has been computed and its gradients exchanged; its loss, or None where
+        nothing learns.
 
         Raises what went wrong on the device.
         """

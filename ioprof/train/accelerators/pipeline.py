@@ -1,9 +1,12 @@
-"""The real model on the CPU as a pipeline of stages, one per rank, over Gloo (`torch.distributed.pipelining`, schedule 1F1B).
+"""The real model on the CPU as a pipeline of stages, one per rank, over Gloo
+(`torch.distributed.pipelining`, schedule 1F1B).
 
-A batch is divided into microbatches that go through the stages one after the other: each stage does the forward pass of one
-microbatch and the backward pass of another in turn. The first stage alone has batches; it sends the labels to the last one, which
-computes the loss. The loss, and the gradients, are the means of those of the microbatches, and so the same as without a pipeline.
-Layers with batch normalisation normalise each microbatch by itself, as in GPipe (Huang et al., arXiv 1811.06965).
+A batch is divided into microbatches that go through the stages one after the other: each stage does
+the forward pass of one microbatch and the backward pass of another in turn. The first stage alone
+has batches; it sends the labels to the last one, which computes the loss. The loss, and the
+gradients, are the means of those of the microbatches, and so the same as without a pipeline. Layers
+with batch normalisation normalise each microbatch by itself, as in GPipe (Huang et al., arXiv
+1811.06965).
 """
 
 from collections.abc import Iterator
@@ -25,11 +28,15 @@ from ioprof.train.stages import stage_of
 
 
 class PipelineAccelerator:
-    """One stage. `launch` returns when the step is done; `synchronize` knows the loss on the last rank alone."""
+    """One stage. `launch` returns when the step is done; `synchronize` knows the loss on the last
+    rank alone.
+    """
 
     def __init__(self, config: JobConfig, num_classes: int, rank: int) -> None:
         torch.manual_seed(config.seed)
-        whole = make_model(config.model_facts.name, num_classes)  # the weights of a stage are those of the whole model
+        whole = make_model(
+            config.model_facts.name, num_classes
+        )  # the weights of a stage are those of the whole model
         assert isinstance(whole, nn.Sequential)
         self._rank, self._last, self._batch_size = rank, config.ranks - 1, config.batch_size
         layers = stage_of(whole, config.model_facts, config.ranks, rank)
@@ -37,11 +44,15 @@ class PipelineAccelerator:
         loss = nn.CrossEntropyLoss(label_smoothing=config.recipe.label_smoothing)
         self._schedule = Schedule1F1B(stage, config.microbatches, loss_fn=loss)
         self._optimizer = make_optimizer(config.recipe, layers, "cpu")
-        self._rates = make_schedule(config.recipe, self._optimizer, config.steps_per_epoch, config.steps)
+        self._rates = make_schedule(
+            config.recipe, self._optimizer, config.steps_per_epoch, config.steps
+        )
         self._losses: dict[int, float] = {}
 
     def launch(self, batch: Batch, step: int) -> None:
-        """Do the whole training step of this stage: all microbatches forward and backward, optimizer."""
+        """Do the whole training step of this stage: all microbatches forward and backward,
+        optimizer.
+        """
         losses: list[torch.Tensor] = []
         if self._rank == 0:
             sent = dist.isend(batch.labels, self._last)
@@ -86,7 +97,9 @@ class PipelineAccelerator:
 
 
 class NoBatches:
-    """What the stages after the first have instead of a loader: a batch without samples for each step."""
+    """What the stages after the first have instead of a loader: a batch without samples for each
+    step.
+    """
 
     def __init__(self, first_batch: int, num_batches: int) -> None:
         self._numbers = range(first_batch, num_batches)
@@ -101,4 +114,6 @@ class NoBatches:
 
     def __iter__(self) -> Iterator[Batch]:
         for number in self._numbers:
-            yield Batch(number, torch.empty(0, dtype=torch.uint8), torch.empty(0, dtype=torch.int64))
+            yield Batch(
+                number, torch.empty(0, dtype=torch.uint8), torch.empty(0, dtype=torch.int64)
+            )

@@ -1,7 +1,7 @@
 """Models of the built-in job: one file each, and what is known of each without importing torch.
 
-To add one: a file with a function of the module's name, and its line in `MODELS`. Then tests/test_models.py compares the
-numbers here with the module itself.
+To add one: a file with a function of the module's name, and its line in `MODELS`. Then
+tests/test_models.py compares the numbers here with the module itself.
 """
 
 import math
@@ -26,11 +26,14 @@ class ModelFacts:
     parameters: int
     """With 1,000 classes."""
     forward_flops: int
-    """Floating-point operations of the forward pass of one sample in training; a multiplication with an addition is two."""
+    """Floating-point operations of the forward pass of one sample in training; a multiplication
+    with an addition is two."""
     sample_shape: tuple[int, ...] = (3, 224, 224)
-    """Of the bytes of one sample: (channels, height, width) of an image, or (2, length) of the tokens of a source and a target."""
+    """Of the bytes of one sample: (channels, height, width) of an image, or (2, length) of the
+    tokens of a source and a target."""
     most_stages: int = 0
-    """Layers with parameters, in one row: into so many stages it can be divided. 0: it is no row of layers."""
+    """Layers with parameters, in one row: into so many stages it can be divided. 0: it is no row of
+    layers."""
 
     @property
     def gradient_bytes(self) -> int:
@@ -79,5 +82,7 @@ def model_facts(name: str) -> ModelFacts:
 
 def make_model(name: str, num_classes: int) -> "nn.Module":
     """That model with new weights; imports torch."""
-    model: nn.Module = getattr(import_module(f"ioprof.train.models.{model_facts(name).name}"), name)(num_classes)
+    model: nn.Module = getattr(
+        import_module(f"ioprof.train.models.{model_facts(name).name}"), name
+    )(num_classes)
     return model

@@ -1,4 +1,6 @@
-"""AlexNet in the variant with one column (Krizhevsky, arXiv 1404.5997), as torchvision defines it."""
+"""AlexNet in the variant with one column (Krizhevsky, arXiv 1404.5997), as torchvision defines
+it.
+"""
 
 from torch import nn
 

@@ -1,4 +1,6 @@
-"""Inception-v3 with its auxiliary head (Szegedy et al., arXiv 1512.00567), for images of 299 × 299 pixels."""
+"""Inception-v3 with its auxiliary head (Szegedy et al., arXiv 1512.00567), for images of 299 × 299
+pixels.
+"""
 
 import torch
 from torch import nn
@@ -44,7 +46,9 @@ def _branch(channels: int, *layers: Layer) -> nn.Sequential:
 
 
 class Concatenation(nn.Module):
-    """Branches side by side on the same features, and their results one after the other in the channels."""
+    """Branches side by side on the same features, and their results one after the other in the
+    channels.
+    """
 
     def __init__(self, *branches: nn.Module) -> None:
         super().__init__()
@@ -56,7 +60,9 @@ class Concatenation(nn.Module):
 
 
 def _mean_pool(channels: int, width: int) -> nn.Sequential:
-    return nn.Sequential(nn.AvgPool2d(kernel_size=3, stride=1, padding=1), *_branch(channels, _point(width)))
+    return nn.Sequential(
+        nn.AvgPool2d(kernel_size=3, stride=1, padding=1), *_branch(channels, _point(width))
+    )
 
 
 def _five(channels: int, pooled: int) -> nn.Module:
@@ -82,7 +88,9 @@ def _six(width: int) -> nn.Module:
     return Concatenation(
         _branch(768, _point(192)),
         _branch(768, _point(width), _row(width, 7), _column(192, 7)),
-        _branch(768, _point(width), _column(width, 7), _row(width, 7), _column(width, 7), _row(192, 7)),
+        _branch(
+            768, _point(width), _column(width, 7), _row(width, 7), _column(width, 7), _row(192, 7)
+        ),
         _mean_pool(768, 192),
     )
 
@@ -122,7 +130,14 @@ class Inception3(nn.Module):
             nn.MaxPool2d(kernel_size=3, stride=2),
         )
         self.middle = nn.Sequential(
-            _five(192, 32), _five(256, 64), _five(288, 64), _to_seventeen(288), _six(128), _six(160), _six(160), _six(192)
+            _five(192, 32),
+            _five(256, 64),
+            _five(288, 64),
+            _to_seventeen(288),
+            _six(128),
+            _six(160),
+            _six(160),
+            _six(192),
         )
         self.auxiliary = nn.Sequential(
             nn.AvgPool2d(kernel_size=5, stride=3),

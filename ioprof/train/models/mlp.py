@@ -1,4 +1,6 @@
-"""A multilayer perceptron of ten layers with 512 hidden units, which studies of model parallelism split by layers."""
+"""A multilayer perceptron of ten layers with 512 hidden units, which studies of model parallelism
+split by layers.
+"""
 
 from typing import Final
 

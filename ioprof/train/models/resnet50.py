@@ -1,4 +1,6 @@
-"""ResNet-50 (He et al., arXiv 1512.03385), with the stride in the 3 × 3 convolution as all published rates have it (v1.5)."""
+"""ResNet-50 (He et al., arXiv 1512.03385), with the stride in the 3 × 3 convolution as all
+published rates have it (v1.5).
+"""
 
 from typing import Final
 
@@ -26,10 +28,14 @@ class Bottleneck(nn.Module):
             *_convolution(width, outputs, 1, 1),
         )
         same = inputs == outputs and stride == 1
-        self.shortcut = nn.Identity() if same else nn.Sequential(*_convolution(inputs, outputs, 1, stride))
+        self.shortcut = (
+            nn.Identity() if same else nn.Sequential(*_convolution(inputs, outputs, 1, stride))
+        )
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """(samples, inputs, height, width) to (samples, width * 4, height / stride, width / stride)."""
+        """(samples, inputs, height, width) to (samples, width * 4, height / stride, width /
+        stride).
+        """
         return torch.relu(self.residual(features) + self.shortcut(features))
 
 
@@ -53,6 +59,8 @@ def resnet50(num_classes: int) -> nn.Module:
     )
 
 
-def _convolution(inputs: int, outputs: int, kernel: int, stride: int) -> tuple[nn.Module, nn.Module]:
+def _convolution(
+    inputs: int, outputs: int, kernel: int, stride: int
+) -> tuple[nn.Module, nn.Module]:
     convolution = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
     return convolution, nn.BatchNorm2d(outputs)

@@ -5,7 +5,9 @@ from torch import nn
 
 
 def small_cnn(num_classes: int) -> nn.Module:
-    """Three strided convolutions and a linear layer; takes uint8 (samples, 3, height, width), gives (samples, num_classes)."""
+    """Three strided convolutions and a linear layer; takes uint8 (samples, 3, height, width), gives
+    (samples, num_classes).
+    """
     return nn.Sequential(
         Normalise(),
         nn.Conv2d(3, 16, kernel_size=7, stride=4, padding=3),

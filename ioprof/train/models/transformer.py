@@ -1,4 +1,6 @@
-"""The base Transformer (Vaswani et al., arXiv 1706.03762) on bytes: 6 + 6 layers, width 512, 8 heads, a vocabulary of 256."""
+"""The base Transformer (Vaswani et al., arXiv 1706.03762) on bytes: 6 + 6 layers, width 512, 8
+heads, a vocabulary of 256.
+"""
 
 import math
 from typing import Final
@@ -15,13 +17,17 @@ _DROPOUT: Final = 0.1
 
 
 class Transformer(nn.Module):
-    """Predicts each token of a target from the source and from the tokens before it. Embeddings and output share their weights."""
+    """Predicts each token of a target from the source and from the tokens before it. Embeddings and
+    output share their weights.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.embedding = nn.Embedding(VOCABULARY, _WIDTH)
         nn.init.normal_(self.embedding.weight, std=_WIDTH**-0.5)
-        self.layers = nn.Transformer(_WIDTH, _HEADS, _LAYERS, _LAYERS, _FEED_FORWARD, _DROPOUT, batch_first=True)
+        self.layers = nn.Transformer(
+            _WIDTH, _HEADS, _LAYERS, _LAYERS, _FEED_FORWARD, _DROPOUT, batch_first=True
+        )
         self.dropout = nn.Dropout(_DROPOUT)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -30,7 +36,9 @@ class Transformer(nn.Module):
         before = torch.nn.functional.pad(target[:, :-1], (1, 0))
         length = tokens.shape[2]
         mask = nn.Transformer.generate_square_subsequent_mask(length, device=tokens.device)
-        found = self.layers(self._embed(source), self._embed(before), tgt_mask=mask, tgt_is_causal=True)
+        found = self.layers(
+            self._embed(source), self._embed(before), tgt_mask=mask, tgt_is_causal=True
+        )
         logits: torch.Tensor = nn.functional.linear(found, self.embedding.weight)
         return logits.transpose(1, 2)
 
@@ -46,7 +54,9 @@ class Transformer(nn.Module):
 
 
 def transformer(_num_classes: int) -> nn.Module:
-    """Takes uint8 (samples, 2, length), gives (samples, 256, length); its classes are the tokens, whatever the dataset has."""
+    """Takes uint8 (samples, 2, length), gives (samples, 256, length); its classes are the tokens,
+    whatever the dataset has.
+    """
     return Transformer()
 
 

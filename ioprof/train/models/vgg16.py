@@ -1,4 +1,6 @@
-"""VGG16 (configuration D of Simonyan and Zisserman, arXiv 1409.1556), without batch normalisation."""
+"""VGG16 (configuration D of Simonyan and Zisserman, arXiv 1409.1556), without batch
+normalisation.
+"""
 
 from typing import Final
 

@@ -1,7 +1,9 @@
-"""Observes accelerate's loaders, which wait one batch ahead: a step gets the batch that the loop was given, not the newest.
+"""Observes accelerate's loaders, which wait one batch ahead: a step gets the batch that the loop
+was given, not the newest.
 
-A `DataLoaderDispatcher` has rank 0 load the batches of all ranks, and broadcast them: the facts name that rank. On the other ranks
-the wait for a batch is the wait for these broadcasts, which are `comm` spans.
+A `DataLoaderDispatcher` has rank 0 load the batches of all ranks, and broadcast them: the facts
+name that rank. On the other ranks the wait for a batch is the wait for these broadcasts, which are
+`comm` spans.
 """
 
 from collections.abc import Iterator
@@ -24,10 +26,22 @@ Fetched = WeakKeyDictionary[Any, list[int]]
 def observe(module: ModuleType, state: HookState) -> None:
     """Observe `accelerate.data_loader`."""
     fetched: Fetched = WeakKeyDictionary()
-    LIBRARY.wrap(state, module.DataLoaderShard, "__iter__", lambda original: _observe_shard(original, state))
+    LIBRARY.wrap(
+        state, module.DataLoaderShard, "__iter__", lambda original: _observe_shard(original, state)
+    )
     dispatcher = module.DataLoaderDispatcher
-    if LIBRARY.wrap(state, dispatcher, "_fetch_batches", lambda original: _observe_fetch(original, state, fetched)):
-        LIBRARY.wrap(state, dispatcher, "__iter__", lambda original: _observe_dispatcher(original, state, fetched))
+    if LIBRARY.wrap(
+        state,
+        dispatcher,
+        "_fetch_batches",
+        lambda original: _observe_fetch(original, state, fetched),
+    ):
+        LIBRARY.wrap(
+            state,
+            dispatcher,
+            "__iter__",
+            lambda original: _observe_dispatcher(original, state, fetched),
+        )
 
 
 def _observe_shard(original: Function, state: HookState) -> Function:
@@ -65,7 +79,9 @@ def _handed_out(batches: Iterator[Any], state: HookState) -> Iterator[tuple[int,
 
 
 def _observe_fetch(original: Function, state: HookState, fetched: Fetched) -> Function:
-    """What rank 0 waits for to make one batch of all ranks: the last of these batches stands for it."""
+    """What rank 0 waits for to make one batch of all ranks: the last of these batches stands for
+    it.
+    """
 
     def fetch(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)

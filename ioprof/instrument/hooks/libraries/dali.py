@@ -1,6 +1,8 @@
-"""Observes DALI: `wait` spans of the consumer, from its iterators for torch, or from a pipeline that is run by hand.
+"""Observes DALI: `wait` spans of the consumer, from its iterators for torch, or from a pipeline
+that is run by hand.
 
-What DALI's own threads do meanwhile calls no Python, so no `fetch` is recorded: it would say that nothing was decoded.
+What DALI's own threads do meanwhile calls no Python, so no `fetch` is recorded: it would say that
+nothing was decoded.
 """
 
 from types import ModuleType
@@ -35,7 +37,9 @@ def observe(module: ModuleType, state: HookState) -> None:
 
 
 def _observe_init(original: Function, state: HookState) -> Function:
-    """An iterator may fetch its first batch while it is made, and hand that out when it is first asked."""
+    """An iterator may fetch its first batch while it is made, and hand that out when it is first
+    asked.
+    """
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         thread = state.per_thread.current
@@ -66,7 +70,9 @@ def _observe_next(original: Function, state: HookState) -> Function:
             state.start_rank()
         source = state.dali_sources.get(self) or state.dali_sources.setdefault(self, _Source(state))
         is_first = source.prefetched >= 0
-        number = source.prefetched if is_first else source.series.take(state.spool, state.identity.rank)
+        number = (
+            source.prefetched if is_first else source.series.take(state.spool, state.identity.rank)
+        )
         source.prefetched = -1
         thread.begin_batch(number)
         start_ns = monotonic_ns()

@@ -1,8 +1,10 @@
-"""Observes DALI's dynamic mode: `wait` spans of the loop for the next batch of a reader, and for results of operators ("operator").
+"""Observes DALI's dynamic mode: `wait` spans of the loop for the next batch of a reader, and for
+results of operators ("operator").
 
-There a batch is taken from a reader, and operators are applied to it by calls that return at once; the loop waits where it uses a
-result. Such a wait belongs to the batch that the loop took last. What DALI's own threads do meanwhile calls no Python, so there
-is no `fetch`: it would say that nothing was decoded.
+There a batch is taken from a reader, and operators are applied to it by calls that return at once;
+the loop waits where it uses a result. Such a wait belongs to the batch that the loop took last.
+What DALI's own threads do meanwhile calls no Python, so there is no `fetch`: it would say that
+nothing was decoded.
 """
 
 import sys
@@ -65,7 +67,14 @@ def _observe_run(original: Function, state: HookState) -> Function:
             end_ns = monotonic_ns()
             thread.waiting = False
             if end_ns - start_ns >= SHORTEST_WAIT_NS:
-                emit("wait", start_ns, end_ns, "operator", batch=thread.taken, step=state.steps.known_number)
+                emit(
+                    "wait",
+                    start_ns,
+                    end_ns,
+                    "operator",
+                    batch=thread.taken,
+                    step=state.steps.known_number,
+                )
                 thread.loop.add_gap(start_ns, end_ns)
 
     _hide_from_call_sites(run)
@@ -73,7 +82,9 @@ def _observe_run(original: Function, state: HookState) -> Function:
 
 
 def _hide_from_call_sites(function: Any) -> None:
-    """DALI identifies operators by the code that calls them, and passes over functions that it was told of."""
+    """DALI identifies operators by the code that calls them, and passes over functions that it was
+    told of.
+    """
     module: Any = sys.modules.get(_CALL_SITES)
     if module is not None and hasattr(module, "mark_transparent"):
         module.mark_transparent(function)

@@ -1,6 +1,8 @@
-"""Observes `concurrent.futures`: what threads of a pool make for the training loop, and the loop's waits for it ("future").
+"""Observes `concurrent.futures`: what threads of a pool make for the training loop, and the loop's
+waits for it ("future").
 
-`asyncio` runs what it hands to an executor in such threads too. Tasks of processes are observed by `process_executors`.
+`asyncio` runs what it hands to an executor in such threads too. Tasks of processes are observed by
+`process_executors`.
 """
 
 import sys
@@ -27,7 +29,8 @@ def observe(module: ModuleType, state: HookState) -> None:
     for name, observer in (("wait", _observe_wait), ("as_completed", _observe_as_completed)):
         original = vars(module).get(name)
         state.wrap(module, name, observer)
-        # The package may have been imported before, and has names of its own for the same functions.
+        # The package may have been imported before, and has names of its own for the same
+        # functions.
         if original is not None and public is not None and vars(public).get(name) is original:
             state.patches.put(public, name, vars(module)[name])
 
@@ -38,7 +41,7 @@ def _observe_run(original: Function, state: HookState) -> Function:
         if not may_make(state, thread):
             return original(self, *args, **kwargs)
         maker = maker_of(thread)
-        product = thread.product = maker.begin(monotonic_ns(), state)
+        product = thread.product = maker.begin(monotonic_ns(), state.take_number)
         mark(self.future, product)
         if state.products is not None:
             state.products.use(getattr(self, "args", ()))
@@ -52,11 +55,17 @@ def _observe_run(original: Function, state: HookState) -> Function:
 
 
 def _observe_set_result(original: Function, state: HookState) -> Function:
-    """Of the moment in which a task of a thread pool has ended, before anybody can learn of that."""
+    """Of the moment in which a task of a thread pool has ended, before anybody can learn of
+    that.
+    """
 
     def set_result(self: Any, result: Any, *args: Any, **kwargs: Any) -> Any:
         product = state.per_thread.current.product
-        if product is not None and product_of(self) is product and not state.per_thread.current.trains:
+        if (
+            product is not None
+            and product_of(self) is product
+            and not state.per_thread.current.trains
+        ):
             product.maker.end(product, monotonic_ns())
             if state.products is not None and result is not None:
                 state.products.add(result, product)
@@ -79,7 +88,9 @@ def _observe_result(original: Function, state: HookState) -> Function:
 
 
 def _take(state: HookState, future: Any, result: Any, start_ns: int) -> None:
-    """The loop has taken the result of a future. One that can be no batch was made by what does not feed the loop."""
+    """The loop has taken the result of a future. One that can be no batch was made by what does not
+    feed the loop.
+    """
     task, end_ns = task_of(future), monotonic_ns()
     if task is None:
         if may_be_batch(result):
@@ -100,9 +111,14 @@ def _observe_wait(original: Function, state: HookState) -> Function:
             return original(*args, **kwargs)
         start_ns = monotonic_ns()
         ended = original(*args, **kwargs)
-        done = [future for future in ended.done if task_of(future) is not None or may_be_batch(_result_of(future))]
-        made = [future for future in done if product_of(future) is not None]
-        last = max(made, key=lambda future: product_of(future).end_ns, default=next(iter(done), None))  # type: ignore[union-attr]
+        done = [
+            future
+            for future in ended.done
+            if task_of(future) is not None or may_be_batch(_result_of(future))
+        ]
+        products = ((future, product_of(future)) for future in done)
+        ends = {future: product.end_ns for future, product in products if product is not None}
+        last = max(ends, key=ends.__getitem__, default=next(iter(done), None))
         if last is not None:
             _take(state, last, _result_of(last), start_ns)
         return ended

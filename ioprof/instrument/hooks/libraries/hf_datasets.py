@@ -1,7 +1,9 @@
-"""Observes Hugging Face datasets: `transform` spans of what makes examples of Arrow data, named for the formatter or the function.
+"""Observes Hugging Face datasets: `transform` spans of what makes examples of Arrow data, named for
+the formatter or the function.
 
-Images are decoded within that by Pillow, which has a hook of its own. What a formatter takes beyond that is time of conversions: it
-grows with columns that the training does not need, and with nested lists.
+Images are decoded within that by Pillow, which has a hook of its own. What a formatter takes beyond
+that is time of conversions: it grows with columns that the training does not need, and with nested
+lists.
 """
 
 import copy
@@ -24,15 +26,33 @@ _METHODS: Final = ("format_row", "format_column", "format_batch", "recursive_ten
 def observe(module: ModuleType, state: HookState) -> None:
     """Observe a module with formatters, or `datasets.iterable_dataset`."""
     if module.__name__ == "datasets.iterable_dataset":
-        LIBRARY.wrap(state, module.MappedExamplesIterable, "__iter__", lambda original: _observe_mapped(original, state))
-        LIBRARY.wrap(state, module, "_apply_feature_types_on_example", lambda original: transforming(original, "Features"))
+        LIBRARY.wrap(
+            state,
+            module.MappedExamplesIterable,
+            "__iter__",
+            lambda original: _observe_mapped(original, state),
+        )
+        LIBRARY.wrap(
+            state,
+            module,
+            "_apply_feature_types_on_example",
+            lambda original: transforming(original, "Features"),
+        )
         return
     if module.__name__ == "datasets.formatting.formatting":
-        LIBRARY.wrap(state, module.Formatter, "__init__", lambda original: _observe_init(original, state))
-        LIBRARY.wrap(state, module.PythonFormatter, "format_row", partial(_observe_method, "PythonFormatter"))
+        LIBRARY.wrap(
+            state, module.Formatter, "__init__", lambda original: _observe_init(original, state)
+        )
+        LIBRARY.wrap(
+            state, module.PythonFormatter, "format_row", partial(_observe_method, "PythonFormatter")
+        )
         _observe_query(module, state)
     for value in list(vars(module).values()):
-        if isinstance(value, type) and value.__module__ == module.__name__ and value.__name__.endswith("Formatter"):
+        if (
+            isinstance(value, type)
+            and value.__module__ == module.__name__
+            and value.__name__.endswith("Formatter")
+        ):
             for name in _METHODS:
                 state.patches.wrap(value, name, partial(_observe_method, value.__name__))
 
@@ -44,7 +64,9 @@ def _observe_method(name: str, original: Function) -> Function:
 def _observe_query(module: ModuleType, state: HookState) -> None:
     """The access to the rows of a table, which other modules have imported by its name."""
     original = vars(module).get("query_table")
-    if LIBRARY.wrap(state, module, "query_table", lambda original: transforming(original, "query_table")):
+    if LIBRARY.wrap(
+        state, module, "query_table", lambda original: transforming(original, "query_table")
+    ):
         for name in ("datasets.formatting", "datasets.arrow_dataset"):
             other = sys.modules.get(name)
             if other is not None and vars(other).get("query_table") is original:
@@ -61,14 +83,20 @@ def _observe_init(original: Function, state: HookState) -> Function:
 
 
 def _observe_mapped(original: Function, state: HookState) -> Function:
-    """`map` of a streamed dataset calls the user's function while it is iterated. The iterable itself stays as it is: a copy, which
-    shares the state of the iteration with it, calls the function by an observer.
+    """`map` of a streamed dataset calls the user's function while it is iterated. The iterable
+    itself stays as it is: a copy, which shares the state of the iteration with it, calls the
+    function by an observer.
     """
 
     def iterate(self: Any) -> Any:
         function = self.function
         name = getattr(function, "__name__", type(function).__name__)
-        if not state.is_on or not callable(function) or not isinstance(name, str) or inspect.iscoroutinefunction(function):
+        if (
+            not state.is_on
+            or not callable(function)
+            or not isinstance(name, str)
+            or inspect.iscoroutinefunction(function)
+        ):
             return original(self)
         LIBRARY.use(state)
         twin = copy.copy(self)

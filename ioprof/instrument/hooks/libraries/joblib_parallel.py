@@ -1,8 +1,10 @@
-"""Observes `joblib.Parallel`: the waits of the training loop for its results, which processes of loky or threads make.
+"""Observes `joblib.Parallel`: the waits of the training loop for its results, which processes of
+loky or threads make.
 
-The tasks of the processes are those of an executor, see `process_executors`, those of threads those of a pool, see `process_pools`.
-joblib takes their results in a thread of its own, and the loop sleeps and looks until the next one is there. So a wait is the time
-in which the generator of the results makes its next step, and its job is the one that was taken meanwhile. A job may be several
+The tasks of the processes are those of an executor, see `process_executors`, those of threads those
+of a pool, see `process_pools`. joblib takes their results in a thread of its own, and the loop
+sleeps and looks until the next one is there. So a wait is the time in which the generator of the
+results makes its next step, and its job is the one that was taken meanwhile. A job may be several
 results: only the first is waited for.
 """
 
@@ -26,7 +28,9 @@ _JOB: Final = "_ioprof_job"
 
 
 class _Taken(threading.local):
-    """The job that this thread has taken the results of: a future of loky, or a job of a pool of threads."""
+    """The job that this thread has taken the results of: a future of loky, or a job of a pool of
+    threads.
+    """
 
     job: Any = None
 

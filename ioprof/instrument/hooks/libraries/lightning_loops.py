@@ -1,6 +1,8 @@
-"""Observes the loops of Lightning: the batch of each step where batches are fetched ahead, and `validate` spans.
+"""Observes the loops of Lightning: the batch of each step where batches are fetched ahead, and
+`validate` spans.
 
-A loader whose length is not known is fetched one batch ahead, so that the loop knows which batch is the last.
+A loader whose length is not known is fetched one batch ahead, so that the loop knows which batch is
+the last.
 """
 
 from types import ModuleType
@@ -20,19 +22,33 @@ Ahead = WeakKeyDictionary[Any, list[int]]
 
 
 def observe(module: ModuleType, state: HookState) -> None:
-    """Observe the module `fetchers` or `evaluation_loop` of Lightning's loops, under either of its package names."""
+    """Observe the module `fetchers` or `evaluation_loop` of Lightning's loops, under either of its
+    package names.
+    """
     library = Library("Lightning", module.__name__.partition(".")[0])
     if module.__name__.endswith(_MODULE_ENDING):
-        library.wrap(state, module._EvaluationLoop, "run", lambda original: _observe_run(original, state))  # noqa: SLF001
+        loop = module._EvaluationLoop  # noqa: SLF001
+        library.wrap(state, loop, "run", lambda original: _observe_run(original, state))
         return
     ahead: Ahead = WeakKeyDictionary()
     base, fetching_ahead = module._DataFetcher, module._PrefetchDataFetcher  # noqa: SLF001
-    if library.wrap(state, base, "__next__", lambda original: _observe_fetch(original, state, library, ahead)):
-        library.wrap(state, fetching_ahead, "__next__", lambda original: _observe_next(original, state, ahead))
-        library.wrap(state, fetching_ahead, "reset", lambda original: _observe_reset(original, state, ahead))
+    if library.wrap(
+        state, base, "__next__", lambda original: _observe_fetch(original, state, library, ahead)
+    ):
+        library.wrap(
+            state,
+            fetching_ahead,
+            "__next__",
+            lambda original: _observe_next(original, state, ahead),
+        )
+        library.wrap(
+            state, fetching_ahead, "reset", lambda original: _observe_reset(original, state, ahead)
+        )
 
 
-def _observe_fetch(original: Function, state: HookState, library: Library, ahead: Ahead) -> Function:
+def _observe_fetch(
+    original: Function, state: HookState, library: Library, ahead: Ahead
+) -> Function:
     """A batch is fetched from the loader, which may be one that is kept for later."""
 
     def next_batch(self: Any) -> Any:

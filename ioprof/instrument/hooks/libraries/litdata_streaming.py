@@ -1,7 +1,9 @@
-"""Observes LitData: `transform` spans of what makes a sample of the bytes of a chunk, the user's transform included.
+"""Observes LitData: `transform` spans of what makes a sample of the bytes of a chunk, the user's
+transform included.
 
-Batches are those of torch's DataLoader, on which LitData's is based. The wait for a chunk that is still to be downloaded or
-decompressed by LitData's own thread is no part of a transform: it stays in `loader`, with the reads of that thread.
+Batches are those of torch's DataLoader, on which LitData's is based. The wait for a chunk that is
+still to be downloaded or decompressed by LitData's own thread is no part of a transform: it stays
+in `loader`, with the reads of that thread.
 """
 
 from types import ModuleType
@@ -21,5 +23,7 @@ def observe(module: ModuleType, state: HookState) -> None:
         return
     dataset = module.StreamingDataset
     LIBRARY.wrap(state, dataset, "_create_cache", interrupting)
-    LIBRARY.wrap(state, dataset, "__getitem__", lambda original: transforming(original, "StreamingDataset"))
+    LIBRARY.wrap(
+        state, dataset, "__getitem__", lambda original: transforming(original, "StreamingDataset")
+    )
     observe_dataset(LIBRARY, dataset, state)

@@ -1,4 +1,6 @@
-"""Observes OpenCV: `decode` spans of its decoders, `transform` spans of the functions that compute new pixels of an image."""
+"""Observes OpenCV: `decode` spans of its decoders, `transform` spans of the functions that compute
+new pixels of an image.
+"""
 
 from types import ModuleType
 from typing import Final
@@ -8,10 +10,31 @@ from ioprof.instrument.hooks.observers import transforming
 from ioprof.instrument.hooks.state import HookState
 
 TRANSFORMS: Final = (
-    "bilateralFilter", "blur", "boxFilter", "convertScaleAbs", "copyMakeBorder", "cvtColor", "equalizeHist", "filter2D", "flip",
-    "GaussianBlur", "getRectSubPix", "LUT", "medianBlur", "normalize", "pyrDown", "pyrUp", "remap", "resize", "rotate",
-    "sepFilter2D", "transpose", "undistort", "warpAffine", "warpPerspective",
-)  # fmt: skip
+    "bilateralFilter",
+    "blur",
+    "boxFilter",
+    "convertScaleAbs",
+    "copyMakeBorder",
+    "cvtColor",
+    "equalizeHist",
+    "filter2D",
+    "flip",
+    "GaussianBlur",
+    "getRectSubPix",
+    "LUT",
+    "medianBlur",
+    "normalize",
+    "pyrDown",
+    "pyrUp",
+    "remap",
+    "resize",
+    "rotate",
+    "sepFilter2D",
+    "transpose",
+    "undistort",
+    "warpAffine",
+    "warpPerspective",
+)
 """Functions that are called for each sample, in a pipeline or by themselves."""
 
 

@@ -1,7 +1,8 @@
-"""Observes Pillow: `decode` spans, named for the format, of what turns an image file's bytes into pixels.
+"""Observes Pillow: `decode` spans, named for the format, of what turns an image file's bytes into
+pixels.
 
-That is `load`, which every use of the pixels calls, and which does nothing when they are there. Reads in it are spans of their own,
-and count as reads.
+That is `load`, which every use of the pixels calls, and which does nothing when they are there.
+Reads in it are spans of their own, and count as reads.
 """
 
 from types import ModuleType
@@ -16,9 +17,15 @@ def observe(module: ModuleType, state: HookState) -> None:
         state.patches.wrap(module.ImageFile, "load", loading)
         return
     for value in list(vars(module).values()):
-        if isinstance(value, type) and value.__module__ == module.__name__ and _is_image_file(value):
+        if (
+            isinstance(value, type)
+            and value.__module__ == module.__name__
+            and _is_image_file(value)
+        ):
             state.patches.wrap(value, "load", loading)
 
 
 def _is_image_file(cls: type) -> bool:
-    return any((base.__module__, base.__name__) == ("PIL.ImageFile", "ImageFile") for base in cls.__mro__)
+    return any(
+        (base.__module__, base.__name__) == ("PIL.ImageFile", "ImageFile") for base in cls.__mro__
+    )

@@ -1,7 +1,9 @@
-"""Observes `concurrent.futures.ProcessPoolExecutor`: the tasks of its processes, and which task made the result of a future.
+"""Observes `concurrent.futures.ProcessPoolExecutor`: the tasks of its processes, and which task
+made the result of a future.
 
-A task is known by its number in the executor, which travels with the task and its result. All else is as in `process_pools`: an
-executor counts as one job, and the loop's waits for results ("future") are those of `futures`.
+A task is known by its number in the executor, which travels with the task and its result. All else
+is as in `process_pools`: an executor counts as one job, and the loop's waits for results ("future")
+are those of `futures`.
 """
 
 from types import ModuleType
@@ -33,10 +35,15 @@ def _observe_submit(original: Function, state: HookState) -> Function:
         future: Any = original(self, *args, **kwargs)
         number = getattr(self, "_queue_count", 0) - 1
         pending = getattr(self, "_pending_work_items", {}).get(number)
-        if pending is None or pending.future is future:  # else another thread has submitted a task meanwhile
+        if (
+            pending is None or pending.future is future
+        ):  # else another thread has submitted a task meanwhile
             supply = supply_of(self)
             if not supply.workers:
-                supply.pipe, supply.workers = pipe_of(getattr(self, "_result_queue", None)), getattr(self, "_max_workers", 0)
+                supply.pipe, supply.workers = (
+                    pipe_of(getattr(self, "_result_queue", None)),
+                    getattr(self, "_max_workers", 0),
+                )
             supply.give((args, kwargs, _calls_of_joblib(args)))
             vars(future)[_TASK] = supply, number
             if supply.feeds_loop and state.is_on:
@@ -52,7 +59,9 @@ def _calls_of_joblib(args: tuple[Any, ...]) -> Any:
 
 
 def task_of(future: Any) -> tuple[Supply, int] | None:
-    """What is known of the executor of a future, and the number of its task there; None: it has no processes."""
+    """What is known of the executor of a future, and the number of its task there; None: it has no
+    processes.
+    """
     task: tuple[Supply, int] | None = vars(future).get(_TASK)
     return task
 
@@ -65,7 +74,9 @@ def number_of(task: tuple[Supply, int], state: HookState) -> int:
 
 
 def _reach(supply: Supply, state: HookState, place: int) -> None:
-    """Take numbers for the tasks up to those that may have been sent when that of this place is taken."""
+    """Take numbers for the tasks up to those that may have been sent when that of this place is
+    taken.
+    """
     series = supply.series
     if series is None:
         if not supply.pipe:

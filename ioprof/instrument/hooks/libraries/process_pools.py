@@ -1,12 +1,14 @@
-"""Observes `multiprocessing.Pool`: the waits of the training loop for results ("pool"), and the tasks that made them.
+"""Observes `multiprocessing.Pool`: the waits of the training loop for results ("pool"), and the
+tasks that made them.
 
-A task is known by its job and its place in it, which the pool sends with the task and with its result. The process of the loop
-takes numbers for the tasks of a job once it is known that the pool feeds the loop (`supplies`). They travel as those of torch's
-DataLoader do (`batch_numbering`), with the pipe of the results, and the job in place of the epoch. What a task that ended before
-made is held back until its worker finds numbers.
+A task is known by its job and its place in it, which the pool sends with the task and with its
+result. The process of the loop takes numbers for the tasks of a job once it is known that the pool
+feeds the loop (`supplies`). They travel as those of torch's DataLoader do (`batch_numbering`), with
+the pipe of the results, and the job in place of the epoch. What a task that ended before made is
+held back until its worker finds numbers.
 
-Tasks of a `ThreadPool` are products of threads, as those of futures are (`handover`). Jobs are numbered over all pools of a
-process.
+Tasks of a `ThreadPool` are products of threads, as those of futures are (`handover`). Jobs are
+numbered over all pools of a process.
 """
 
 import multiprocessing
@@ -20,8 +22,9 @@ from typing import Any, Final
 
 from ioprof.clock import monotonic_ns
 from ioprof.instrument.hooks.batch_numbering import PublishedNumbers, Series, pipe_of
-from ioprof.instrument.hooks.handover import MAX_HELD, Product, maker_of, may_make, take
+from ioprof.instrument.hooks.handover import maker_of, may_make, take
 from ioprof.instrument.hooks.patches import Function
+from ioprof.instrument.hooks.products import MAX_HELD, Product
 from ioprof.instrument.hooks.state import HookState
 from ioprof.instrument.hooks.supplies import Supply, is_fed, may_be_batch, supply_of
 from ioprof.instrument.hooks.versions import require
@@ -39,14 +42,23 @@ _SUPPLY: Final = "_ioprof_supply"
 _MADE: Final = "_ioprof_made"
 """Attribute of a job of a pool of threads: by place what they made."""
 _products: Final[dict[tuple[int, int], Product]] = {}
-"""By job and place what threads of pools have made, until the job has it, or the loop, if that gets results in order."""
+"""By job and place what threads of pools have made, until the job has it, or the loop, if that gets
+results in order."""
 _MOST_PRODUCTS: Final = 4096
 """Then the oldest is forgotten: nobody may ask for it."""
 
 
 def observe(module: ModuleType, state: HookState) -> None:
     """Observe `multiprocessing.pool`."""
-    require(module, "Pool", "ApplyResult", "MapResult", "IMapIterator", "IMapUnorderedIterator", "worker")
+    require(
+        module,
+        "Pool",
+        "ApplyResult",
+        "MapResult",
+        "IMapIterator",
+        "IMapUnorderedIterator",
+        "worker",
+    )
     state.wrap(module, "worker", _observe_worker)
     require(module.Pool, "apply_async", "_guarded_task_generation")
     state.wrap(module.Pool, "apply_async", _observe_apply)
@@ -61,7 +73,9 @@ def observe(module: ModuleType, state: HookState) -> None:
 
 
 def _observe_apply(original: Function, _state: HookState) -> Function:
-    def apply_async(self: Any, func: Any, args: Any = (), kwds: Any = _NO_KEYWORDS, *more: Any, **others: Any) -> Any:
+    def apply_async(
+        self: Any, func: Any, args: Any = (), kwds: Any = _NO_KEYWORDS, *more: Any, **others: Any
+    ) -> Any:
         supply_of(self).give((args, kwds))
         return original(self, func, args, kwds, *more, **others)
 
@@ -88,7 +102,10 @@ def _observe_start(original: Function, state: HookState) -> Function:
         vars(self)[_PLACES] = deque()
         supply = vars(self)[_SUPPLY] = supply_of(pool)
         if not supply.workers:
-            supply.pipe, supply.workers = pipe_of(getattr(pool, "_outqueue", None)), len(getattr(pool, "_pool", ()))
+            supply.pipe, supply.workers = (
+                pipe_of(getattr(pool, "_outqueue", None)),
+                len(getattr(pool, "_pool", ())),
+            )
         if supply.feeds_loop and is_fed(state):
             _number_tasks(self, state, 0)
 
@@ -127,7 +144,12 @@ def _observe_next(original: Function, state: HookState) -> Function:
         is_observed = is_fed(state)
         arrived = vars(self).get(_PLACES)
         is_in_order = not hasattr(type(self)._set, "_ioprof_observes")  # noqa: SLF001
-        if is_observed and _SERIES not in vars(self) and _SUPPLY in vars(self) and vars(self)[_SUPPLY].feeds_loop:
+        if (
+            is_observed
+            and _SERIES not in vars(self)
+            and _SUPPLY in vars(self)
+            and vars(self)[_SUPPLY].feeds_loop
+        ):
             _number_tasks(self, state, self._index)
         start_ns = monotonic_ns() if is_observed else 0
         try:
@@ -154,13 +176,24 @@ def _end_wait(job: Any, state: HookState, place: int, result: Any, start_ns: int
         return
     if not supply.pipe:
         if may_be_batch(result):
-            take(state, state.per_thread.current, product_of_job(job, place), start_ns, monotonic_ns(), "pool")
+            take(
+                state,
+                state.per_thread.current,
+                product_of_job(job, place),
+                start_ns,
+                monotonic_ns(),
+                "pool",
+            )
         return
-    supply.end_wait(state, lambda: _number(job, state, place), result, start_ns, monotonic_ns(), "pool")
+    supply.end_wait(
+        state, lambda: _number(job, state, place), result, start_ns, monotonic_ns(), "pool"
+    )
 
 
 def product_of_job(job: Any, place: int) -> Product | None:
-    """What a thread of a pool made as the task at this place of a job; None: it is not known, or the job is of no such pool."""
+    """What a thread of a pool made as the task at this place of a job; None: it is not known, or
+    the job is of no such pool.
+    """
     made: dict[int, Product] = vars(job).get(_MADE, {})
     return made.pop(place, None) or _products.pop((getattr(job, "_job", -1), place), None)
 
@@ -175,7 +208,9 @@ def _number(job: Any, state: HookState, place: int) -> int:
 
 
 def _number_tasks(job: Any, state: HookState, place: int) -> None:
-    """Take numbers for the tasks of a job up to those that may have been sent when the loop gets that of this place."""
+    """Take numbers for the tasks of a job up to those that may have been sent when the loop gets
+    that of this place.
+    """
     series: Series | None = vars(job).get(_SERIES)
     if series is None:
         supply: Supply | None = vars(job).get(_SUPPLY)
@@ -190,7 +225,9 @@ def _number_tasks(job: Any, state: HookState, place: int) -> None:
         series.limit = place
     series.sent = place + _AHEAD
     series.reach(state.spool, state.identity.rank)
-    series.sent = series.limit  # which of these tasks there are is not known, so that none of their numbers is given back
+    series.sent = (
+        series.limit
+    )  # which of these tasks there are is not known, so that none of their numbers is given back
 
 
 def _observe_worker(original: Function, state: HookState) -> Function:
@@ -294,7 +331,7 @@ class _ThreadTasks:
         task, state = self._tasks.get(), self._state
         thread = state.per_thread.current
         if isinstance(task, tuple) and may_make(state, thread):
-            thread.product = maker_of(thread).begin(monotonic_ns(), state)
+            thread.product = maker_of(thread).begin(monotonic_ns(), state.take_number)
             thread.begin_product(thread.product.number)
         return task
 

@@ -1,16 +1,18 @@
-"""Observes `queue.Queue`: what threads put there for the training loop, and the loop's waits for it ("queue").
+"""Observes `queue.Queue`: what threads put there for the training loop, and the loop's waits for it
+("queue").
 
-An item is known by its identity from `put` to `get`, so queues in order, by priority and last in first out are alike. A queue from
-which the loop never takes is forgotten after `MAX_ITEMS` items; from then on it costs one check. `queue.SimpleQueue` and
-multiprocessing's queues are not observed.
+An item is known by its identity from `put` to `get`, so queues in order, by priority and last in
+first out are alike. A queue from which the loop never takes is forgotten after `MAX_ITEMS` items;
+from then on it costs one check. `queue.SimpleQueue` and multiprocessing's queues are not observed.
 """
 
 from types import ModuleType
 from typing import Any, Final
 
 from ioprof.clock import monotonic_ns
-from ioprof.instrument.hooks.handover import Product, is_loop, maker_of, may_make, take
+from ioprof.instrument.hooks.handover import is_loop, maker_of, may_make, take
 from ioprof.instrument.hooks.patches import Function
+from ioprof.instrument.hooks.products import Product
 from ioprof.instrument.hooks.state import HookState
 
 MAX_ITEMS: Final = 256
@@ -40,7 +42,7 @@ def _observe_put(original: Function, state: HookState) -> Function:
             if len(items) >= MAX_ITEMS:
                 vars(self)[_ITEMS] = None
             else:
-                product = items[id(item)] = maker.begin(maker.begin_ns, state)
+                product = items[id(item)] = maker.begin(maker.begin_ns, state.take_number)
                 maker.end(product, now_ns)
         try:
             return original(self, item, *args, **kwargs)

@@ -1,8 +1,10 @@
-"""Observes Ray Data where batches are consumed: `wait` spans of the loop that iterates over a dataset or a shard of one.
+"""Observes Ray Data where batches are consumed: `wait` spans of the loop that iterates over a
+dataset or a shard of one.
 
-Batches are made by tasks in processes of Ray, which carry no number of the batch: what those processes read and decoded meanwhile
-is found by time. The numbers here tie a wait to its step only. What a task takes to make its next block is a `transform` span named
-"Ray Data task"; reads and decoding within it are counted as such.
+Batches are made by tasks in processes of Ray, which carry no number of the batch: what those
+processes read and decoded meanwhile is found by time. The numbers here tie a wait to its step only.
+What a task takes to make its next block is a `transform` span named "Ray Data task"; reads and
+decoding within it are counted as such.
 """
 
 from collections.abc import Iterator
@@ -40,7 +42,9 @@ def _observe_iter(original: Function, state: HookState) -> Function:
         LIBRARY.use(state)
         size = getattr(self, "_batch_size", None)
         state.record_fact(
-            loader="Ray Data", batch_size=size if isinstance(size, int) else None, prefetch=getattr(self, "_prefetch_batches", None)
+            loader="Ray Data",
+            batch_size=size if isinstance(size, int) else None,
+            prefetch=getattr(self, "_prefetch_batches", None),
         )
         return with_waits(original(self), state)
 

@@ -1,9 +1,11 @@
-"""Observes SPDL: `wait` spans of the loop that takes items from a pipeline, in this process or in a process of the pipeline's own.
+"""Observes SPDL: `wait` spans of the loop that takes items from a pipeline, in this process or in a
+process of the pipeline's own.
 
-In this process the threads of a pipeline make items (`futures` observes their tasks). An item that the loop takes is known by its
-identity: the `fetch` is the task that returned it, in the last stage that runs in a thread. Earlier stages are found by time. A
-list that SPDL made of items of a thread is that of its newest item. In a process of its own the `fetch` is what lies between two
-items that it sends; numbers travel as those of torch's DataLoader do (`batch_numbering`).
+In this process the threads of a pipeline make items (`futures` observes their tasks). An item that
+the loop takes is known by its identity: the `fetch` is the task that returned it, in the last stage
+that runs in a thread. Earlier stages are found by time. A list that SPDL made of items of a thread
+is that of its newest item. In a process of its own the `fetch` is what lies between two items that
+it sends; numbers travel as those of torch's DataLoader do (`batch_numbering`).
 """
 
 import multiprocessing
@@ -14,7 +16,6 @@ from typing import Any
 
 from ioprof.clock import monotonic_ns
 from ioprof.instrument.hooks.batch_numbering import PublishedNumbers, Series, pipe_of
-from ioprof.instrument.hooks.handover import take_number
 from ioprof.instrument.hooks.patches import Function
 from ioprof.instrument.hooks.products import Products
 from ioprof.instrument.hooks.state import HookState
@@ -27,7 +28,9 @@ _AHEAD = 512
 
 
 def observe(module: ModuleType, state: HookState) -> None:
-    """Observe `spdl.pipeline._pipeline`, or a module that runs pipelines in processes of their own."""
+    """Observe `spdl.pipeline._pipeline`, or a module that runs pipelines in processes of their
+    own.
+    """
     if module.__name__.endswith("._pipeline"):
         require(module, "Pipeline")
         require(module.Pipeline, "get_item")
@@ -41,7 +44,11 @@ def observe(module: ModuleType, state: HookState) -> None:
     else:
         require(module, "_execute_iterable", "_Status", "_Cmd")
         require(module._Status, "ITERATOR_SUCCESS", "ITERATION_STARTED")  # noqa: SLF001
-        state.wrap(module, "_execute_iterable", lambda original, state: _observe_process(module, original, state))
+        state.wrap(
+            module,
+            "_execute_iterable",
+            lambda original, state: _observe_process(module, original, state),
+        )
 
 
 def _observe_start(original: Function, state: HookState) -> Function:
@@ -73,7 +80,7 @@ def _observe_get_item(original: Function, state: HookState) -> Function:
             thread.waiting = False
         end_ns = monotonic_ns()
         product = None if state.products is None else state.products.take(item)
-        number = take_number(state) if product is None or product.number < 0 else product.number
+        number = state.take_number() if product is None or product.number < 0 else product.number
         if product is not None:
             product.number, product.maker.feeds_loop = number, True
         end_wait(state, thread, start_ns, end_ns, number)
@@ -153,7 +160,8 @@ def _observe_process(module: ModuleType, original: Function, state: HookState) -
             state.identity.become_worker(-1, 0)
             parent = multiprocessing.parent_process()
             pid = os.getppid() if parent is None or parent.pid is None else parent.pid
-            data_q = _Sender(data_q, PublishedNumbers(state.spool, pid, pipe_of(data_q)), module._Status, state)  # noqa: SLF001
+            numbers = PublishedNumbers(state.spool, pid, pipe_of(data_q))
+            data_q = _Sender(data_q, numbers, module._Status, state)  # noqa: SLF001
         return original(cmd_q, data_q, *args, **kwargs)
 
     return execute
@@ -162,7 +170,9 @@ def _observe_process(module: ModuleType, original: Function, state: HookState) -
 class _Sender:
     """The queue on which a process sends its items."""
 
-    def __init__(self, queue: Any, numbers: PublishedNumbers, status: Any, state: HookState) -> None:
+    def __init__(
+        self, queue: Any, numbers: PublishedNumbers, status: Any, state: HookState
+    ) -> None:
         self._queue = queue
         self._numbers = numbers
         self._status = status

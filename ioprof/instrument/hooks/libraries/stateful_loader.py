@@ -1,7 +1,8 @@
-"""Observes torchdata's StatefulDataLoader, a subclass of torch's DataLoader with iterators and a worker loop of its own.
+"""Observes torchdata's StatefulDataLoader, a subclass of torch's DataLoader with iterators and a
+worker loop of its own.
 
-Its iterators inherit `__next__` from torch's, which is observed there. Batches that it only skips, to restore a state while an
-epoch begins, are part of the wait for that.
+Its iterators inherit `__next__` from torch's, which is observed there. Batches that it only skips,
+to restore a state while an epoch begins, are part of the wait for that.
 """
 
 from functools import partial
@@ -28,7 +29,9 @@ def observe(module: ModuleType, state: HookState) -> None:
     require(with_workers, "_reset", "_try_put_index", "_next_data")
     state.wrap(module.StatefulDataLoader, "__init__", observe_init)
     state.wrap(module.StatefulDataLoader, "__iter__", _observe_iter)
-    state.wrap(with_workers, "_reset", partial(observe_reset, with_workers, "torchdata StatefulDataLoader"))
+    state.wrap(
+        with_workers, "_reset", partial(observe_reset, with_workers, "torchdata StatefulDataLoader")
+    )
 
 
 def _observe_iter(original: Function, state: HookState) -> Function:

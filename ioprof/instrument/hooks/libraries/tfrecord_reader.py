@@ -1,4 +1,5 @@
-"""Observes the package tfrecord: `transform` spans of what makes arrays of a tf.train.Example, and of the user's transform.
+"""Observes the package tfrecord: `transform` spans of what makes arrays of a tf.train.Example, and
+of the user's transform.
 
 Batches are those of torch's DataLoader.
 """
@@ -18,7 +19,12 @@ LIBRARY: Final = Library("tfrecord", "tfrecord")
 def observe(module: ModuleType, state: HookState) -> None:
     """Observe `tfrecord.reader` or `tfrecord.torch.dataset`."""
     if module.__name__ == "tfrecord.reader":
-        LIBRARY.wrap(state, module, "extract_feature_dict", lambda original: transforming(original, "extract_feature_dict"))
+        LIBRARY.wrap(
+            state,
+            module,
+            "extract_feature_dict",
+            lambda original: transforming(original, "extract_feature_dict"),
+        )
         return
     for dataset in (module.TFRecordDataset, module.MultiTFRecordDataset):
         LIBRARY.wrap(state, dataset, "__iter__", lambda original: _observe_iter(original, state))
@@ -32,10 +38,14 @@ def _observe_iter(original: Function, state: HookState) -> Function:
             return original(self)
         LIBRARY.use(state)
         function = self.transform
-        if not callable(function) or getattr(function, "__module__", None) == original.__module__:  # the default does nothing
+        if (
+            not callable(function) or getattr(function, "__module__", None) == original.__module__
+        ):  # the default does nothing
             return original(self)
         twin = copy.copy(self)
-        twin.transform = transforming(function, str(getattr(function, "__name__", type(function).__name__)))
+        twin.transform = transforming(
+            function, str(getattr(function, "__name__", type(function).__name__))
+        )
         return original(twin)
 
     return iterate

@@ -1,8 +1,9 @@
-"""Observes what is done to a sample: `transform` spans of the pipelines of torchvision and albumentations, and of Pillow's methods.
+"""Observes what is done to a sample: `transform` spans of the pipelines of torchvision and
+albumentations, and of Pillow's methods.
 
-Only the outermost counts: a pipeline, or a single method where there is none. Within a pipeline each of its operations has a span
-of its own, named for its class. Decoding within it, where an image is first used there, is no part of it: the span ends where that
-begins, and another follows.
+Only the outermost counts: a pipeline, or a single method where there is none. Within a pipeline
+each of its operations has a span of its own, named for its class. Decoding within it, where an
+image is first used there, is no part of it: the span ends where that begins, and another follows.
 """
 
 import sys
@@ -14,9 +15,19 @@ from ioprof.instrument.hooks.patches import Function
 from ioprof.instrument.hooks.state import HookState
 
 PILLOW_METHODS: Final = (
-    "convert", "crop", "filter", "point", "quantize", "reduce", "resize", "rotate", "thumbnail", "tobytes", "transform",
+    "convert",
+    "crop",
+    "filter",
+    "point",
+    "quantize",
+    "reduce",
+    "resize",
+    "rotate",
+    "thumbnail",
+    "tobytes",
+    "transform",
     "transpose",
-)  # fmt: skip
+)
 """Methods of an image that compute pixels; `tobytes` is what makes an array of them."""
 _METHODS: Final = ("forward", "__call__")
 """A torch module has the one, any other class the other."""
@@ -25,17 +36,29 @@ _DEEPEST: Final = 8
 
 
 def observe(module: ModuleType, state: HookState) -> None:
-    """Observe a module that has a `Compose`, or the base class of torchvision's transforms v2, or `PIL.Image`."""
+    """Observe a module that has a `Compose`, or the base class of torchvision's transforms v2, or
+    `PIL.Image`.
+    """
     if module.__name__ == "PIL.Image":
         for name in PILLOW_METHODS:
-            state.patches.wrap(module.Image, name, transforming)  # which the compiler cannot trace, observed or not
+            state.patches.wrap(
+                module.Image, name, transforming
+            )  # which the compiler cannot trace, observed or not
         return
     if module.__name__.endswith("._transform"):
-        state.patches.wrap(module.Transform, "forward", lambda original: _untraced(original, operating(original, True)))
+        state.patches.wrap(
+            module.Transform,
+            "forward",
+            lambda original: _untraced(original, operating(original, True)),
+        )
         return
     for name in _METHODS:
         if name in vars(module.Compose):
-            state.patches.wrap(module.Compose, name, lambda original: _observe_pipeline(original, module.Compose, state))
+            state.patches.wrap(
+                module.Compose,
+                name,
+                lambda original: _observe_pipeline(original, module.Compose, state),
+            )
             break
 
 
@@ -58,13 +81,17 @@ def _untraced(original: Function, observing: Function) -> Function:
 
 
 def _observe_pipeline(original: Function, pipeline: type, state: HookState) -> Function:
-    """An observer of a `Compose`, which observes the classes of its operations when it is first called."""
+    """An observer of a `Compose`, which observes the classes of its operations when it is first
+    called.
+    """
     observing, known = transforming(original, pipeline.__name__), set[int]()
 
     def transform(self: Any, *args: Any, **kwargs: Any) -> Any:
         if _is_traced():
             return original(self, *args, **kwargs)
-        if id(self) not in known:  # another object at the same place is not observed anew, and its classes mostly are
+        if (
+            id(self) not in known
+        ):  # another object at the same place is not observed anew, and its classes mostly are
             known.add(id(self))
             _observe_operations(self, pipeline, state)
         return observing(self, *args, **kwargs)
@@ -73,7 +100,9 @@ def _observe_pipeline(original: Function, pipeline: type, state: HookState) -> F
 
 
 def _observe_operations(pipeline: Any, cls: type, state: HookState, depth: int = 0) -> None:
-    """Observe the method of each operation's class that the pipeline calls; pipelines within are looked into."""
+    """Observe the method of each operation's class that the pipeline calls; pipelines within are
+    looked into.
+    """
     operations = vars(pipeline).get("transforms") if hasattr(pipeline, "__dict__") else None
     for operation in operations if isinstance(operations, list | tuple) else ():
         if isinstance(operation, cls):
@@ -87,6 +116,9 @@ def _observe_operations(pipeline: Any, cls: type, state: HookState, depth: int =
             if owner.__module__.startswith("torch.nn.") or owner is object:
                 break  # a module whose own class has no method: nobody else's are observed
             if name is not None:
-                # Its class may be used elsewhere too, as in the model: only within pipelines it is an operation of one.
-                state.patches.wrap(owner, name, lambda original: _untraced(original, operating(original, False)))
+                # Its class may be used elsewhere too, as in the model: only within pipelines it is
+                # an operation of one.
+                state.patches.wrap(
+                    owner, name, lambda original: _untraced(original, operating(original, False))
+                )
                 break

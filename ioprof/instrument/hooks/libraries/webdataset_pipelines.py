@@ -1,8 +1,10 @@
-"""Observes webdataset: `transform` spans of what its pipelines do to a sample, and `collate` spans of its own batches.
+"""Observes webdataset: `transform` spans of what its pipelines do to a sample, and `collate` spans
+of its own batches.
 
-A pipeline runs within the `fetch` of torch's DataLoader, whose hooks number the batches. The spans named "tar" are the time in
-which the next sample was taken out of a shard, one for each sample, with the shard as their file: reads within them are reads. A
-sample that passes through a shuffle buffer is taken out of its shard in an earlier batch than the one that it is part of.
+A pipeline runs within the `fetch` of torch's DataLoader, whose hooks number the batches. The spans
+named "tar" are the time in which the next sample was taken out of a shard, one for each sample,
+with the shard as their file: reads within them are reads. A sample that passes through a shuffle
+buffer is taken out of its shard in an earlier batch than the one that it is part of.
 """
 
 import os
@@ -26,11 +28,21 @@ _MAPPING: Final = ("_map", "_map_dict", "_map_tuple")
 def observe(module: ModuleType, state: HookState) -> None:
     """Observe `webdataset.filters`, `webdataset.tariterators` or `webdataset.autodecode`."""
     if module.__name__ == "webdataset.autodecode":
-        LIBRARY.wrap(state, module.Decoder, "__call__", lambda original: transforming(original, "Decoder"))
+        LIBRARY.wrap(
+            state, module.Decoder, "__call__", lambda original: transforming(original, "Decoder")
+        )
     elif module.__name__ == "webdataset.tariterators":
         original = vars(module).get("group_by_keys")
-        if LIBRARY.wrap(state, module, "group_by_keys", lambda original: _observe_samples(original, state)):
-            _replace_in(sys.modules.get("webdataset.compat"), "group_by_keys", original, module.group_by_keys, state)
+        if LIBRARY.wrap(
+            state, module, "group_by_keys", lambda original: _observe_samples(original, state)
+        ):
+            _replace_in(
+                sys.modules.get("webdataset.compat"),
+                "group_by_keys",
+                original,
+                module.group_by_keys,
+                state,
+            )
     else:
         for name in _MAPPING:
             _observe_stage(module, name, _observe_map, state)
@@ -38,10 +50,14 @@ def observe(module: ModuleType, state: HookState) -> None:
 
 
 def _observe_stage(module: ModuleType, name: str, observer: Any, state: HookState) -> None:
-    """Replace a generator function, and what the library made of it before: `_map` is found in `map.f`, too."""
+    """Replace a generator function, and what the library made of it before: `_map` is found in
+    `map.f`, too.
+    """
     original = vars(module).get(name)
     if LIBRARY.wrap(state, module, name, lambda original: observer(original, state)):
-        _replace_in(vars(module).get(name.removeprefix("_")), "f", original, vars(module)[name], state)
+        _replace_in(
+            vars(module).get(name.removeprefix("_")), "f", original, vars(module)[name], state
+        )
 
 
 def _replace_in(owner: Any, name: str, original: Any, observing: Any, state: HookState) -> None:
@@ -62,7 +78,14 @@ def _observe_samples(original: Function, state: HookState) -> Function:
             if state.is_on:
                 LIBRARY.use(state)
                 number = _shard(sample, shards)
-                emit("transform", start_ns, monotonic_ns(), "tar", batch=state.per_thread.current.batch, file=number)
+                emit(
+                    "transform",
+                    start_ns,
+                    monotonic_ns(),
+                    "tar",
+                    batch=state.per_thread.current.batch,
+                    file=number,
+                )
             yield sample
 
     return group_by_keys
@@ -84,12 +107,18 @@ def _observe_map(original: Function, state: HookState) -> Function:
 
     def observing(function: Any) -> Any:
         name = getattr(function, "__name__", type(function).__name__)
-        return transforming(function, name) if callable(function) and isinstance(name, str) else function
+        return (
+            transforming(function, name)
+            if callable(function) and isinstance(name, str)
+            else function
+        )
 
     def stage(data: Any, *args: Any, **kwargs: Any) -> Any:
         if not state.is_on:
             return original(data, *args, **kwargs)
-        kept = {name: value if name == "handler" else observing(value) for name, value in kwargs.items()}
+        kept = {
+            name: value if name == "handler" else observing(value) for name, value in kwargs.items()
+        }
         return original(data, *map(observing, args), **kept)
 
     return stage
@@ -99,7 +128,10 @@ def _observe_batched(original: Function, state: HookState) -> Function:
     """Samples that the pipeline itself puts together; the DataLoader then collates nothing."""
 
     def batched(data: Any, *args: Any, **kwargs: Any) -> Any:
-        collate = kwargs.get("collation_fn", args[1] if len(args) > 1 else sys.modules[original.__module__].default_collation_fn)
+        collate = kwargs.get(
+            "collation_fn",
+            args[1] if len(args) > 1 else sys.modules[original.__module__].default_collation_fn,
+        )
         if not state.is_on or not callable(collate):
             return original(data, *args, **kwargs)
 

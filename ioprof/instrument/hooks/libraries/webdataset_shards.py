@@ -1,8 +1,10 @@
-"""Observes how webdataset divides shards: how many a rank has for its loader's workers, each of which goes to one of them.
+"""Observes how webdataset divides shards: how many a rank has for its loader's workers, each of
+which goes to one of them.
 
-A pipeline begins with the list of shards, and its stages `split_by_node` and `split_by_worker` each take a part of what comes
-before them. All are called one after the other, in the thread that takes the samples, before the first shard is opened. Of a list
-that is sampled with repetition, or divided by functions of the user, nothing is recorded.
+A pipeline begins with the list of shards, and its stages `split_by_node` and `split_by_worker` each
+take a part of what comes before them. All are called one after the other, in the thread that takes
+the samples, before the first shard is opened. Of a list that is sampled with repetition, or divided
+by functions of the user, nothing is recorded.
 """
 
 import threading

@@ -1,8 +1,10 @@
-"""Observes checkpoints: `checkpoint` spans of functions that save or load the state of a model: "save", "load" or "async save".
+"""Observes checkpoints: `checkpoint` spans of functions that save or load the state of a model:
+"save", "load" or "async save".
 
-The second part of an asynchronous save, which goes on while the job trains, is a span of its own, "async save in the background".
-It ends when the future that the function returned is done. What a function does by calling another of them is part of its span.
-The span has the bytes of the file; of a checkpoint in a folder, to which other ranks write too, those of this rank's files.
+The second part of an asynchronous save, which goes on while the job trains, is a span of its own,
+"async save in the background". It ends when the future that the function returned is done. What a
+function does by calling another of them is part of its span. The span has the bytes of the file; of
+a checkpoint in a folder, to which other ranks write too, those of this rank's files.
 """
 
 import os
@@ -20,12 +22,16 @@ from ioprof.instrument.span import emit
 
 FUNCTIONS: Final = {
     "torch.serialization": {"save": "save"},
-    "torch.distributed.checkpoint.state_dict_saver": {"save": "save", "save_state_dict": "save", "async_save": "async save"},
+    "torch.distributed.checkpoint.state_dict_saver": {
+        "save": "save",
+        "save_state_dict": "save",
+        "async_save": "async save",
+    },
     "torch.distributed.checkpoint.state_dict_loader": {"load": "load", "load_state_dict": "load"},
     "safetensors.torch": {"save_file": "save", "save_model": "save"},
 }
-"""By module: functions and the names of their spans. Not all versions have all of them. Functions that load one
-file are decoders, since samples are stored so too."""
+"""By module: functions and the names of their spans. Not all versions have all of them. Functions
+that load one file are decoders, since samples are stored so too."""
 _PUBLIC: Final = {
     "torch.serialization": "torch",
     "torch.distributed.checkpoint.state_dict_saver": "torch.distributed.checkpoint",
@@ -40,7 +46,10 @@ def observe(module: ModuleType, state: HookState) -> None:
     """Observe a module of `FUNCTIONS`."""
     package = _PUBLIC.get(module.__name__, "")
     functions = FUNCTIONS[module.__name__].items()
-    if not sum(state.wrap_exported(module, package, name, partial(_observe_function, label)) for name, label in functions):
+    if not sum(
+        state.wrap_exported(module, package, name, partial(_observe_function, label))
+        for name, label in functions
+    ):
         raise UnknownVersionError(f"{module.__name__} has none of the functions that save or load")
 
 
@@ -61,7 +70,9 @@ def _observe_function(label: str, original: Function, state: HookState) -> Funct
             emit("checkpoint", start_ns, end_ns, label, bytes=size)
             thread.loop.add_gap(start_ns, end_ns)
         # A future, or an object that has one for the upload (torch 2.7 and newer).
-        future: Any = getattr(result, "upload_completion", result) if label == "async save" else None
+        future: Any = (
+            getattr(result, "upload_completion", result) if label == "async save" else None
+        )
         if hasattr(future, "add_done_callback"):
             name = f"{label} in the background"
             future.add_done_callback(lambda _: emit("checkpoint", end_ns, monotonic_ns(), name))
@@ -71,12 +82,16 @@ def _observe_function(label: str, original: Function, state: HookState) -> Funct
 
 
 def _bytes_written(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """The size of the file that was written, by its path or by an open file, or of this rank's files in the folder; -1: it is
-    neither, or not known.
+    """The size of the file that was written, by its path or by an open file, or of this rank's
+    files in the folder; -1: it is neither, or not known.
     """
     target: Any = kwargs.get("f", kwargs.get("filename", args[1] if len(args) > 1 else None))
     with suppress(Exception):  # an object of the job's own, which must not fail for this
-        folder = kwargs.get("checkpoint_id") or getattr(kwargs.get("storage_writer", target), "path", None) or target
+        folder = (
+            kwargs.get("checkpoint_id")
+            or getattr(kwargs.get("storage_writer", target), "path", None)
+            or target
+        )
         if isinstance(folder, str | os.PathLike) and os.path.isdir(folder):
             return _bytes_in_folder(os.fspath(folder))
         if isinstance(target, str | os.PathLike):
@@ -87,9 +102,15 @@ def _bytes_written(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
 
 
 def _bytes_in_folder(folder: str) -> int:
-    """Of the files that torch.distributed.checkpoint names by rank and number; -1: there is none."""
+    """Of the files that torch.distributed.checkpoint names by rank and number; -1: there is
+    none.
+    """
     distributed: Any = sys.modules.get("torch.distributed")
-    rank = distributed.get_rank() if distributed and distributed.is_available() and distributed.is_initialized() else 0
+    rank = (
+        distributed.get_rank()
+        if distributed and distributed.is_available() and distributed.is_initialized()
+        else 0
+    )
     size = -1
     for number in range(_MOST_FILES):
         try:

@@ -14,7 +14,8 @@ class CollectiveState:
         self.in_progress: WeakKeyDictionary[Any, tuple[int, str, int, int]] = WeakKeyDictionary()
         """Work objects of torch's: start, name, step and bytes of each."""
         self.messages: WeakKeyDictionary[Any, Callable[[int], None]] = WeakKeyDictionary()
-        """Work objects of messages between two ranks, and what records a wait that began at a time."""
+        """Work objects of messages between two ranks, and what records a wait that began at a
+        time."""
         self._step = -1
         self._counts: dict[str, int] = {}
 

@@ -1,8 +1,10 @@
-"""Observes torch's collectives as a script calls them: `comm` spans, named for the operation, from the call to its end.
+"""Observes torch's collectives as a script calls them: `comm` spans, named for the operation, from
+the call to its end.
 
-The end of an asynchronous one is the end of the wait for it. The second and later ones of a name within a step get a number, and
-those of a group that is not the whole job its name, so that the analysis finds the same collective on other ranks. Collectives on a
-GPU are only launched here, and are seen as kernels. Those that C++ starts are not seen: for DDP's see `gradient_exchange`.
+The end of an asynchronous one is the end of the wait for it. The second and later ones of a name
+within a step get a number, and those of a group that is not the whole job its name, so that the
+analysis finds the same collective on other ranks. Collectives on a GPU are only launched here, and
+are seen as kernels. Those that C++ starts are not seen: for DDP's see `gradient_exchange`.
 """
 
 import sys
@@ -19,19 +21,50 @@ from ioprof.instrument.hooks.versions import require
 from ioprof.instrument.span import emit
 
 OPERATIONS: Final = (
-    "all_reduce", "all_reduce_coalesced", "all_gather", "all_gather_single", "all_gather_into_tensor", "_all_gather_base",
-    "all_gather_coalesced", "all_gather_object", "reduce_scatter", "reduce_scatter_single", "reduce_scatter_tensor",
-    "_reduce_scatter_base", "all_to_all", "all_to_all_single", "broadcast", "broadcast_object_list", "reduce", "gather", "scatter",
-    "gather_object", "gather_single", "gather_into_tensor", "scatter_object_list", "barrier", "monitored_barrier",
-)  # fmt: skip
+    "all_reduce",
+    "all_reduce_coalesced",
+    "all_gather",
+    "all_gather_single",
+    "all_gather_into_tensor",
+    "_all_gather_base",
+    "all_gather_coalesced",
+    "all_gather_object",
+    "reduce_scatter",
+    "reduce_scatter_single",
+    "reduce_scatter_tensor",
+    "_reduce_scatter_base",
+    "all_to_all",
+    "all_to_all_single",
+    "broadcast",
+    "broadcast_object_list",
+    "reduce",
+    "gather",
+    "scatter",
+    "gather_object",
+    "gather_single",
+    "gather_into_tensor",
+    "scatter_object_list",
+    "barrier",
+    "monitored_barrier",
+)
 """Functions of `torch.distributed` in which the ranks of a group wait for one another."""
 BUFFERS: Final = "_broadcast_coalesced"
-"""By it DistributedDataParallel gives all ranks the buffers of the first one (statistics of BatchNorm) in each forward pass."""
+"""By it DistributedDataParallel gives all ranks the buffers of the first one (statistics of
+BatchNorm) in each forward pass."""
 
 
 def observe(module: ModuleType, state: HookState) -> None:
     """Observe `torch.distributed.distributed_c10d`."""
-    require(module, "init_process_group", "ProcessGroup", "GroupMember", "Work", "all_reduce", "broadcast", "barrier")
+    require(
+        module,
+        "init_process_group",
+        "ProcessGroup",
+        "GroupMember",
+        "Work",
+        "all_reduce",
+        "broadcast",
+        "barrier",
+    )
     state.wrap_exported(module, "torch.distributed", "init_process_group", _observe_init)
     for name in OPERATIONS:  # of which each version has some
         state.wrap_exported(module, "torch.distributed", name, partial(_observe_operation, name))
@@ -65,7 +98,10 @@ def _observe_operation(name: str, original: Function, state: HookState) -> Funct
             return original(*args, **kwargs)
         state.start_deferred()
         steps = state.steps
-        label, size = state.collectives.unique_name(_label(name, args, kwargs), steps.number), _num_bytes(args, kwargs)
+        label, size = (
+            state.collectives.unique_name(_label(name, args, kwargs), steps.number),
+            _num_bytes(args, kwargs),
+        )
         step = steps.number if steps.begun else -1
         thread.in_collective = True
         start_ns = monotonic_ns()
@@ -101,10 +137,19 @@ def _observe_wait(original: Function, state: HookState) -> Function:
     return wait
 
 
-def _emit(state: HookState, start_ns: int, label: str, step: int, size: int, wait_start_ns: int | None = None) -> None:
+def _emit(
+    state: HookState,
+    start_ns: int,
+    label: str,
+    step: int,
+    size: int,
+    wait_start_ns: int | None = None,
+) -> None:
     end_ns = monotonic_ns()
     emit("comm", start_ns, end_ns, label, bytes=size, step=step)
-    state.per_thread.current.loop.add_gap(start_ns if wait_start_ns is None else wait_start_ns, end_ns)
+    state.per_thread.current.loop.add_gap(
+        start_ns if wait_start_ns is None else wait_start_ns, end_ns
+    )
 
 
 def _label(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
@@ -114,14 +159,22 @@ def _label(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         group = next((value for value in args if isinstance(value, kind)), None)
     world = sys.modules["torch.distributed.distributed_c10d"].GroupMember.WORLD
     name = name.strip("_")
-    return name if group is None or group is world else f"{name} in group {getattr(group, 'group_name', '?')}"
+    return (
+        name
+        if group is None or group is world
+        else f"{name} in group {getattr(group, 'group_name', '?')}"
+    )
 
 
 def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     kind: Any = of_torch.Tensor
     found = []
     for value in (*args, *kwargs.values()):
-        found += [entry for entry in (value if isinstance(value, list | tuple) else (value,)) if isinstance(entry, kind)]
+        found += [
+            entry
+            for entry in (value if isinstance(value, list | tuple) else (value,))
+            if isinstance(entry, kind)
+        ]
     return found
 
 

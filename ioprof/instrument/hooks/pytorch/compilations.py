@@ -1,8 +1,10 @@
-"""Observes torch's compiler: `user` spans of the times in which a thread waits for it, whatever is compiled then.
+"""Observes torch's compiler: `user` spans of the times in which a thread waits for it, whatever is
+compiled then.
 
-torch enters one context for each frame that it compiles, and for each backward pass that it compiles when that is first needed, and
-calls within it what others registered (`torch._dynamo.callback`). Frames that are compiled within another one are part of its span.
-What is compiled within a forward pass is no computation of the model.
+torch enters one context for each frame that it compiles, and for each backward pass that it
+compiles when that is first needed, and calls within it what others registered
+(`torch._dynamo.callback`). Frames that are compiled within another one are part of its span. What
+is compiled within a forward pass is no computation of the model.
 """
 
 import threading
@@ -32,7 +34,9 @@ def observe(module: ModuleType, state: HookState) -> None:
     """Observe `torch._dynamo.callback`."""
     handler: Any = getattr(module, "CompilationCallbackHandler", None)
     if not hasattr(handler, "install_callbacks"):
-        raise UnknownVersionError(f"{module.__name__} has no CompilationCallbackHandler.install_callbacks")
+        raise UnknownVersionError(
+            f"{module.__name__} has no CompilationCallbackHandler.install_callbacks"
+        )
     state.patches.wrap(handler, "install_callbacks", lambda original: _observed(original, state))
 
 

@@ -1,14 +1,15 @@
 """torch itself, for hooks that ask whether its compiler traces their code instead of running it.
 
-The compiler knows the value of `is_compiling()` while it traces, reads this function through, and drops the branches that do not
-apply.
+The compiler knows the value of `is_compiling()` while it traces, reads this function through, and
+drops the branches that do not apply.
 """
 
 import sys
 from typing import Any, Final
 
 of_torch: Any = sys.modules["torch"]
-"""It may be incomplete when this module is loaded: the hooks are installed while torch is imported."""
+"""It may be incomplete when this module is loaded: the hooks are installed while torch is
+imported."""
 
 _FIRST_PUBLIC: Final = (2, 3)
 """The first version of torch that has `torch.compiler.is_compiling`."""
@@ -18,7 +19,11 @@ def _version() -> tuple[int, ...]:
     """Major and minor; that of the newest torch, where it cannot be parsed."""
     text = str(getattr(sys.modules.get("torch.version"), "__version__", ""))
     numbers = text.split(".")[:2]
-    return tuple(map(int, numbers)) if len(numbers) == len(_FIRST_PUBLIC) and all(map(str.isdecimal, numbers)) else _FIRST_PUBLIC
+    return (
+        tuple(map(int, numbers))
+        if len(numbers) == len(_FIRST_PUBLIC) and all(map(str.isdecimal, numbers))
+        else _FIRST_PUBLIC
+    )
 
 
 if _version() >= _FIRST_PUBLIC:

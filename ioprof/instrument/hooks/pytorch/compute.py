@@ -1,12 +1,15 @@
-"""When a training loop on the CPU computes: `compute` spans named "forward", "loss", "backward" and "optimizer".
+"""When a training loop on the CPU computes: `compute` spans named "forward", "loss", "backward" and
+"optimizer".
 
-The forward pass is what the outermost calls of modules took (`modules`), with the loss if that is a module or short, and with
-gradients that the loop asks for (`torch.autograd.grad`). What lies between two calls, or between the last one and the backward
-pass, counts as forward if it is short, see `SMALL_SHARE`. If it is longer and mostly spent in torch's functions, see `losses`, it
-is a loss that is no module; other work there is the loop's own, and no span is made. The backward pass and the optimizer's step
-are what torch's functions of that name took, but for a closure of the step, in which the loop computes anew; what lies between
-the two (clipping of gradients) counts as the optimizer's by the same rule. Waits for batches and collectives count as none of
-these. On a GPU the host's time says nothing of the device's, and no span is made.
+The forward pass is what the outermost calls of modules took (`modules`), with the loss if that is a
+module or short, and with gradients that the loop asks for (`torch.autograd.grad`). What lies
+between two calls, or between the last one and the backward pass, counts as forward if it is short,
+see `SMALL_SHARE`. If it is longer and mostly spent in torch's functions, see `losses`, it is a loss
+that is no module; other work there is the loop's own, and no span is made. The backward pass and
+the optimizer's step are what torch's functions of that name took, but for a closure of the step, in
+which the loop computes anew; what lies between the two (clipping of gradients) counts as the
+optimizer's by the same rule. Waits for batches and collectives count as none of these. On a GPU the
+host's time says nothing of the device's, and no span is made.
 """
 
 from typing import Any, Final
@@ -25,34 +28,50 @@ _MAX_GAPS: Final = 1024
 
 
 class Loop:
-    """What the training loop of a thread is computing, and what it has done since its last computation.
+    """What the training loop of a thread is computing, and what it has done since its last
+    computation.
 
-    The hooks use it a dozen times in a step, each time right after code that has displaced it from the processor's caches; so they
-    look it up once per call and read its attributes themselves.
+    The hooks use it a dozen times in a step, each time right after code that has displaced it from
+    the processor's caches; so they look it up once per call and read its attributes themselves.
     """
 
     __slots__ = (
-        "backward_begin_ns", "backward_end_ns", "backward_gaps", "clipping", "closures", "cores", "evaluation", "forward_begin_ns",
-        "gaps", "loss", "nested", "pending", "step",
-    )  # fmt: skip
+        "backward_begin_ns",
+        "backward_end_ns",
+        "backward_gaps",
+        "clipping",
+        "closures",
+        "cores",
+        "evaluation",
+        "forward_begin_ns",
+        "gaps",
+        "loss",
+        "nested",
+        "pending",
+        "step",
+    )
 
     def __init__(self) -> None:
         self.forward_begin_ns = 0
-        """Start of the forward pass in progress, or of its part since the last gap; 0: there is none."""
+        """Start of the forward pass in progress, or of its part since the last gap; 0: there is
+        none."""
         self.step = -1
         """Step of the forward pass in progress."""
         self.pending: tuple[int, int, int] | None = None
-        """Start, end and step of a forward pass that has ended, and is not emitted before it is known what follows it."""
+        """Start, end and step of a forward pass that has ended, and is not emitted before it is
+        known what follows it."""
         self.backward_begin_ns = 0
         """When the last backward pass began."""
         self.backward_end_ns = 0
-        """When a backward pass ended after which there was no other computation and no batch; 0: there was none."""
+        """When a backward pass ended after which there was no other computation and no batch; 0:
+        there was none."""
         self.gaps: list[tuple[int, int]] = []
         """Times since then that were no computation."""
         self.nested = 0
         """Backward passes in progress: one may run within another."""
         self.backward_gaps: list[tuple[int, int]] = []
-        """Times within the outermost of them that were no computation: collectives of sharded parameters."""
+        """Times within the outermost of them that were no computation: collectives of sharded
+        parameters."""
         self.loss = TensorWatch(of_gradients=True)
         """What is done between the forward and the backward pass."""
         self.clipping = TensorWatch(of_gradients=False)
@@ -89,7 +108,9 @@ class Loop:
             self.loss.begin()
 
     def begin_backward(self, now_ns: int) -> None:
-        """A backward pass begins, perhaps within a forward pass; a loss function before it belongs to the forward pass."""
+        """A backward pass begins, perhaps within a forward pass; a loss function before it belongs
+        to the forward pass.
+        """
         self.cores.end(now_ns)
         self.backward_begin_ns = now_ns
         if self.clipping.is_on:
@@ -127,7 +148,9 @@ class Loop:
         self.backward_end_ns = 0
 
     def end_wait(self, start_ns: int, end_ns: int) -> None:
-        """It waited for a batch, and has it or knows that there is none: `add_gap` and `end_computation` in one call."""
+        """It waited for a batch, and has it or knows that there is none: `add_gap` and
+        `end_computation` in one call.
+        """
         if self.nested or self.forward_begin_ns or self.pending is not None:
             self.add_gap(start_ns, end_ns)
             if self.pending is not None:
@@ -158,7 +181,9 @@ class Loop:
             self.closures.append((start_ns, end_ns))
 
     def add_gap(self, start_ns: int, end_ns: int) -> None:
-        """A collective or a wait took this thread's time, or a computation with a span of its own."""
+        """A collective or a wait took this thread's time, or a computation with a span of its
+        own.
+        """
         if self.nested:
             if len(self.backward_gaps) < _MAX_GAPS:
                 self.backward_gaps.append((start_ns, end_ns))
@@ -172,18 +197,26 @@ class Loop:
             self.gaps.append((start_ns, end_ns))
 
     def emit_since_backward(self, end_ns: int, step: int) -> None:
-        """Emit what it did since the backward pass as part of the optimizer's step, which begins at `end_ns`, if it computes."""
+        """Emit what it did since the backward pass as part of the optimizer's step, which begins at
+        `end_ns`, if it computes.
+        """
         if not self.backward_end_ns:
             return
         took_ns = end_ns - self.backward_end_ns - sum(end - start for start, end in self.gaps)
-        is_small = took_ns <= max(SMALL_NS, int(SMALL_SHARE * (self.backward_end_ns - self.backward_begin_ns)))
-        if not is_small and not self.clipping.wanted:  # else the one before is still to be observed: the loss was, meanwhile
+        is_small = took_ns <= max(
+            SMALL_NS, int(SMALL_SHARE * (self.backward_end_ns - self.backward_begin_ns))
+        )
+        if (
+            not is_small and not self.clipping.wanted
+        ):  # else the one before is still to be observed: the loss was, meanwhile
             self.clipping.count()
         if is_small or self.clipping.is_computation:
             emit_without_gaps(self.backward_end_ns, end_ns, self.gaps, "optimizer", step)
 
 
-def emit_without_gaps(begin_ns: int, end_ns: int, gaps: list[tuple[int, int]], name: str, step: int) -> None:
+def emit_without_gaps(
+    begin_ns: int, end_ns: int, gaps: list[tuple[int, int]], name: str, step: int
+) -> None:
     """Emit a computation, but for the times in it that were none; these are in order."""
     for gap_start_ns, gap_end_ns in gaps:
         if gap_end_ns <= begin_ns or gap_start_ns >= end_ns:

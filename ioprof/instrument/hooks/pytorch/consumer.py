@@ -1,10 +1,13 @@
-"""Observes torch's DataLoader where batches are consumed: `wait` spans, with the number of the batch that was waited for.
+"""Observes torch's DataLoader where batches are consumed: `wait` spans, with the number of the
+batch that was waited for.
 
-A wait that no batch ended has no number: "start" is for the workers that an epoch begins with, "end" for learning that there is no
-further batch. A wait within the fetch of another batch is no wait of the training loop, nor is one in a worker.
+A wait that no batch ended has no number: "start" is for the workers that an epoch begins with,
+"end" for learning that there is no further batch. A wait within the fetch of another batch is no
+wait of the training loop, nor is one in a worker.
 
-The time in which the loader's sampler chooses the samples of a batch is a `sampler` span with the name of the loader; the sampler
-runs in the consumer. So is the time in which it chooses those of a whole epoch, when that begins, with the name of its class.
+The time in which the loader's sampler chooses the samples of a batch is a `sampler` span with the
+name of the loader; the sampler runs in the consumer. So is the time in which it chooses those of a
+whole epoch, when that begins, with the name of its class.
 """
 
 import inspect
@@ -14,8 +17,9 @@ from typing import Any, Final
 
 from ioprof.clock import monotonic_ns
 from ioprof.instrument.hooks.batch_numbering import Series, pipe_of
+from ioprof.instrument.hooks.loader_use import LoaderUse
 from ioprof.instrument.hooks.patches import Function
-from ioprof.instrument.hooks.pytorch.made_loaders import LoaderUse, observe_init, observe_subclasses
+from ioprof.instrument.hooks.pytorch.made_loaders import observe_init, observe_subclasses
 from ioprof.instrument.hooks.state import HookState, ThreadState
 from ioprof.instrument.hooks.versions import require, require_names
 from ioprof.instrument.hooks.waits import end_wait, end_wait_without_batch
@@ -46,7 +50,9 @@ def observe(module: ModuleType, state: HookState) -> None:
 def _series(iterator: Any, state: HookState) -> Series:
     found: Series | None = vars(iterator).get(_SERIES)
     if found is None:
-        found = Series(state.batch_numbers, pipe_of(getattr(iterator, "_worker_result_queue", None)))
+        found = Series(
+            state.batch_numbers, pipe_of(getattr(iterator, "_worker_result_queue", None))
+        )
         found.loader = state.loader_names.name_of(getattr(iterator, "_dataset", None))
         vars(iterator)[_SERIES] = found
     return found
@@ -67,17 +73,23 @@ def observe_iter(original: Function, state: HookState) -> Function:
             state.steps.begin(start_ns)
             iterator = original(self)
             emit("wait", start_ns, monotonic_ns(), "start")
-        if "_num_workers" in getattr(iterator, "__dict__", ()):  # a subclass may return anything else
+        if "_num_workers" in getattr(
+            iterator, "__dict__", ()
+        ):  # a subclass may return anything else
             series = _series(iterator, state)
-            series.use = series.use or LoaderUse(self, state)
+            series.use = series.use or LoaderUse(self, state.record_fact)
         return iterator
 
     return iterate
 
 
 def _observe_sampler(loader: Any, state: HookState) -> None:
-    """Observe a sampler that chooses the samples of an epoch before the first batch; a generator chooses when it is asked."""
-    sampler = getattr(loader, "_index_sampler", None)  # that of batches, where the loader makes batches
+    """Observe a sampler that chooses the samples of an epoch before the first batch; a generator
+    chooses when it is asked.
+    """
+    sampler = getattr(
+        loader, "_index_sampler", None
+    )  # that of batches, where the loader makes batches
     owner = next((each for each in type(sampler).__mro__ if "__iter__" in vars(each)), None)
     chooses = None if owner is None else vars(owner)["__iter__"]
     if inspect.isfunction(chooses) and not inspect.isgeneratorfunction(inspect.unwrap(chooses)):
@@ -98,13 +110,17 @@ def _observe_choosing(original: Function, state: HookState) -> Function:
 
 
 def observe_reset(with_workers: Any, name: str, original: Function, state: HookState) -> Function:
-    """An observer of the start of an epoch, of iterators of the class `with_workers` of the loader `name`."""
+    """An observer of the start of an epoch, of iterators of the class `with_workers` of the loader
+    `name`.
+    """
 
     def _reset(self: Any, loader: Any, *args: Any, **kwargs: Any) -> Any:
         if state.is_on:
             series = _series(self, state)
             series.begin_epoch()
-            series.sent = self._prefetch_factor * self._num_workers  # the original sends as many, if there are
+            series.sent = (
+                self._prefetch_factor * self._num_workers
+            )  # the original sends as many, if there are
             series.reach(state.spool, state.identity.rank)
             series.in_order = getattr(loader, "in_order", True)
             if not series.in_order:
@@ -135,7 +151,9 @@ def _observe_next(original: Function, state: HookState) -> Function:
             return _fetch_and_wait(original, self, state, thread)
         series: Series | None = vars(self).get(_SERIES)
         if series is not None:  # else it was made before this process was recorded
-            series.sent = self._send_idx + self._num_workers + 1  # one for this batch, and one for each worker that has no more
+            series.sent = (
+                self._send_idx + self._num_workers + 1
+            )  # one for this batch, and one for each worker that has no more
             if series.sent > series.limit:
                 series.reach(state.spool, state.identity.rank)
         if not state.is_consumer(thread):
@@ -157,14 +175,22 @@ def _observe_next(original: Function, state: HookState) -> Function:
         finally:
             thread.waiting = False
         end_ns = monotonic_ns()
-        number = -1 if series is None else series.number(self._rcvd_idx - 1 if series.in_order else series.got)
-        end_wait(state, thread, start_ns, end_ns, number, use=None if series is None else series.use)
+        number = (
+            -1
+            if series is None
+            else series.number(self._rcvd_idx - 1 if series.in_order else series.got)
+        )
+        end_wait(
+            state, thread, start_ns, end_ns, number, use=None if series is None else series.use
+        )
         return batch
 
     return next_batch
 
 
-def _fetch_and_wait(original: Function, iterator: Any, state: HookState, thread: ThreadState) -> Any:
+def _fetch_and_wait(
+    original: Function, iterator: Any, state: HookState, thread: ThreadState
+) -> Any:
     """A batch that the consumer fetches itself while it waits."""
     if not state.is_consumer(thread):
         return original(iterator)
@@ -174,7 +200,9 @@ def _fetch_and_wait(original: Function, iterator: Any, state: HookState, thread:
     if series.epoch < 0:
         series.begin_epoch()
         is_stateful = type(iterator).__module__.startswith("torchdata.")
-        _record_loader(iterator, state, "torchdata StatefulDataLoader" if is_stateful else "torch DataLoader")
+        _record_loader(
+            iterator, state, "torchdata StatefulDataLoader" if is_stateful else "torch DataLoader"
+        )
     number = thread.next_batch = series.take(state.spool, state.identity.rank)
     thread.loop.cores.begin_wait()
     thread.waiting = True
@@ -205,7 +233,9 @@ def _observe_next_index(original: Function, state: HookState) -> Function:
         index = original(self)
         end_ns = monotonic_ns()
         series: Series | None = vars(self).get(_SERIES)
-        number = thread.next_batch  # of a loader without workers, which chooses samples when it fetches them
+        number = (
+            thread.next_batch
+        )  # of a loader without workers, which chooses samples when it fetches them
         if self._num_workers:
             number = -1 if series is None else series.number(self._send_idx)
         emit("sampler", start_ns, end_ns, None if series is None else series.loader, batch=number)
@@ -215,12 +245,19 @@ def _observe_next_index(original: Function, state: HookState) -> Function:
 
 
 def _record_loader(loader: Any, state: HookState, name: str) -> None:
-    """Record the settings of a loader, from it or its iterator. Nothing of the user's is called, not even `len`."""
+    """Record the settings of a loader, from it or its iterator. Nothing of the user's is called,
+    not even `len`.
+    """
 
     def found(*names: str) -> Any:
-        return next((value for name in names if (value := getattr(loader, name, None)) is not None), None)
+        return next(
+            (value for name in names if (value := getattr(loader, name, None)) is not None), None
+        )
 
-    sizes = found("batch_size"), getattr(found("batch_sampler", "_index_sampler"), "batch_size", None)
+    sizes = (
+        found("batch_size"),
+        getattr(found("batch_sampler", "_index_sampler"), "batch_size", None),
+    )
     state.record_fact(
         loader=name,
         dataset=type(found("dataset", "_dataset")).__name__,

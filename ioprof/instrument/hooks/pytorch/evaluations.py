@@ -1,15 +1,18 @@
 """When a training loop evaluates its model, as far as no loader says so: by the mode of the model.
 
-The evidence is forward passes of a model in evaluation mode (`Module.eval`) without gradients, one after the other with no training
-between. They are a `validate` span named `BY_MODE`, from the first of them to the next training: a forward pass with
-gradients, a backward pass, a wait for a batch to train on. Other loops call models like this too, and those are left out:
+The evidence is forward passes of a model in evaluation mode (`Module.eval`) without gradients, one
+after the other with no training between. They are a `validate` span named `BY_MODE`, from the first
+of them to the next training: a forward pass with gradients, a backward pass, a wait for a batch to
+train on. Other loops call models like this too, and those are left out:
 
-- in nearly every step: the targets of a distillation, labels that the model makes for unlabelled data. So `FEWEST_STEPS` steps
-  must have ended since the passes before;
-- on much smaller batches than those of the training: a loop that makes its own data by playing or sampling;
+- in nearly every step: the targets of a distillation, labels that the model makes for unlabelled
+  data. So `FEWEST_STEPS` steps must have ended since the passes before;
+- on much smaller batches than those of the training: a loop that makes its own data by playing or
+  sampling;
 - where batches to validate on were waited for, since these say when it was.
 
-A wait for a batch is one to validate on too if the model that was trained is in evaluation mode, and the loader has not fed a step.
+A wait for a batch is one to validate on too if the model that was trained is in evaluation mode,
+and the loader has not fed a step.
 """
 
 import sys
@@ -32,9 +35,19 @@ class Evaluation:
     """What one thread has called without training since it trained last."""
 
     __slots__ = (
-        "_begin_ns", "_ended_at", "_evaluated", "_is_apart", "_num_sizes", "_size", "_trained", "_trained_size", "end_ns",
-        "in_pass", "num_passes", "was_fed",
-    )  # fmt: skip
+        "_begin_ns",
+        "_ended_at",
+        "_evaluated",
+        "_is_apart",
+        "_num_sizes",
+        "_size",
+        "_trained",
+        "_trained_size",
+        "end_ns",
+        "in_pass",
+        "num_passes",
+        "was_fed",
+    )
 
     def __init__(self) -> None:
         self.num_passes = 0
@@ -54,7 +67,9 @@ class Evaluation:
         self._evaluated: Callable[[], Any] | None = None
 
     def begin_pass(self, model: Any, arguments: tuple[Any, ...], now_ns: int, step: int) -> None:
-        """A model in evaluation mode is about to be called, without gradients; `step` is the number of the step in progress."""
+        """A model in evaluation mode is about to be called, without gradients; `step` is the number
+        of the step in progress.
+        """
         size = _num_samples(arguments)
         if not self.num_passes:
             self._begin_ns, self._is_apart = now_ns, step - self._ended_at >= FEWEST_STEPS
@@ -73,15 +88,21 @@ class Evaluation:
             self._trained_size = max(self._trained_size, _num_samples(arguments) or 0)
 
     def end(self, now_ns: int, step: int, trains: bool) -> None:
-        """The thread trains again from now on, or waits for a batch to do so. It has made a training step before if it `trains`."""
-        is_like_training = self._size is None or self._size >= LEAST_BATCH_RATIO * self._trained_size
+        """The thread trains again from now on, or waits for a batch to do so. It has made a
+        training step before if it `trains`.
+        """
+        is_like_training = (
+            self._size is None or self._size >= LEAST_BATCH_RATIO * self._trained_size
+        )
         if trains and self._is_apart and is_like_training and not self.was_fed:
             emit("validate", self._begin_ns, now_ns, BY_MODE)
         self.num_passes, self.was_fed, self._ended_at = 0, False, step
 
     @property
     def is_in_progress(self) -> bool:
-        """Whether the model that was trained, or that was called since, is in evaluation mode now."""
+        """Whether the model that was trained, or that was called since, is in evaluation mode
+        now.
+        """
         reference = self._evaluated if self.num_passes else self._trained
         model = reference() if reference is not None else None
         return model is not None and not model.training

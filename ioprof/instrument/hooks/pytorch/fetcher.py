@@ -1,7 +1,8 @@
-"""Observes the fetch of a batch, in a worker or in the consumer itself: `fetch` spans, and `collate` spans within them.
+"""Observes the fetch of a batch, in a worker or in the consumer itself: `fetch` spans, and
+`collate` spans within them.
 
-What is collated is a list of samples, whose length is the `offset` of the `fetch` span. Of datasets that make batches themselves
-it is known where a library's hooks tell.
+What is collated is a list of samples, whose length is the `offset` of the `fetch` span. Of datasets
+that make batches themselves it is known where a library's hooks tell.
 """
 
 import functools
@@ -28,13 +29,17 @@ def _observe_init(original: Function, state: HookState) -> Function:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         if state.is_on and callable(getattr(self, "collate_fn", None)):
-            self.collate_fn = _observe_collate(self.collate_fn, state, bool(getattr(self, "auto_collation", False)))
+            self.collate_fn = _observe_collate(
+                self.collate_fn, state, bool(getattr(self, "auto_collation", False))
+            )
 
     return init
 
 
 def _observe_collate(original: Function, state: HookState, of_samples: bool) -> Function:
-    """An observer of a `collate_fn`. `of_samples`: it is given a list of samples, else what the dataset makes a batch."""
+    """An observer of a `collate_fn`. `of_samples`: it is given a list of samples, else what the
+    dataset makes a batch.
+    """
 
     @functools.wraps(original)
     def collate(*args: Any, **kwargs: Any) -> Any:

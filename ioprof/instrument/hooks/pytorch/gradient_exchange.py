@@ -1,9 +1,12 @@
-"""Backward passes of DistributedDataParallel on the CPU: when they computed, and when they exchanged gradients.
+"""Backward passes of DistributedDataParallel on the CPU: when they computed, and when they
+exchanged gradients.
 
-The exchange runs in C++, within the backward pass, and calls no Python. But DDP keeps a log of itself: for each iteration that it
-samples, when the backward computation ended, and when the exchange began and ended, by the wall clock. `gradients` has it sample
-every iteration (a few clock readings). An entry is complete when DDP is asked to bring its log up to date. Its forward pass does
-so, but not one within `no_sync()`; so it is asked at the end of each backward pass, which changes the log's averages by nothing.
+The exchange runs in C++, within the backward pass, and calls no Python. But DDP keeps a log of
+itself: for each iteration that it samples, when the backward computation ended, and when the
+exchange began and ended, by the wall clock. `gradients` has it sample every iteration (a few clock
+readings). An entry is complete when DDP is asked to bring its log up to date. Its forward pass does
+so, but not one within `no_sync()`; so it is asked at the end of each backward pass, which changes
+the log's averages by nothing.
 """
 
 from collections.abc import Iterator
@@ -14,7 +17,9 @@ from ioprof.clock import anchor
 from ioprof.instrument.hooks.pytorch.compute import emit_without_gaps
 from ioprof.instrument.span import emit
 
-_READINGS: Final = 4  # of both clocks, of which the narrowest counts: a thread may lose its core between the two
+_READINGS: Final = (
+    4  # of both clocks, of which the narrowest counts: a thread may lose its core between the two
+)
 
 
 class GradientExchange:
@@ -24,8 +29,11 @@ class GradientExchange:
         self.models: WeakSet[Any] = WeakSet()
         self._seen: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
-    def end_backward(self, start_ns: int, end_ns: int, step: int, gaps: list[tuple[int, int]]) -> None:
-        """Emit a backward pass on the CPU: its exchange, and its computation without the time that it only waited for the exchange.
+    def end_backward(
+        self, start_ns: int, end_ns: int, step: int, gaps: list[tuple[int, int]]
+    ) -> None:
+        """Emit a backward pass on the CPU: its exchange, and its computation without the time that
+        it only waited for the exchange.
 
         `gaps` have spans of their own.
         """
@@ -43,7 +51,9 @@ class GradientExchange:
             emit_without_gaps(at_ns, end_ns, gaps, "backward", step)
 
     def _exchanges(self) -> Iterator[tuple[int, int, int]]:
-        """The newest entry of each model's log, unless it was seen before: end of compute, start and end of the exchange."""
+        """The newest entry of each model's log, unless it was seen before: end of compute, start
+        and end of the exchange.
+        """
         for model in list(self.models):
             try:
                 model.logger.set_runtime_stats_and_log()

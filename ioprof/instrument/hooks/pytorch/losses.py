@@ -1,12 +1,16 @@
-"""How much of the time before the backward pass, or before the optimizer's step, is spent in functions and operators of tensors.
+"""How much of the time before the backward pass, or before the optimizer's step, is spent in
+functions and operators of tensors.
 
-A loss that is no module has no call that the hooks could observe. So some of these times are looked at in detail: torch calls a
-mode for whatever it computes with tensors (`torch.overrides.TorchFunctionMode`), which costs some 2 us per call, and the mode
-counts how long that takes. Before the backward pass only what a gradient is wanted of counts: the rest, such as a search for
-negatives among stored outputs, is no loss, though it uses tensors. Only times that are long (`compute.SMALL_SHARE`) are counted
-here: the second to fourth of them are observed, then one of `SELDOM`. Where the thread did not wait, in a function of torch (for
-torch's other threads) or between them, its CPU time counts: another program may have the core for longer than a loss takes. Where
-torch's compiler is in use none is observed: compiled code would be compiled again for the mode.
+A loss that is no module has no call that the hooks could observe. So some of these times are looked
+at in detail: torch calls a mode for whatever it computes with tensors
+(`torch.overrides.TorchFunctionMode`), which costs some 2 us per call, and the mode counts how long
+that takes. Before the backward pass only what a gradient is wanted of counts: the rest, such as a
+search for negatives among stored outputs, is no loss, though it uses tensors. Only times that are
+long (`compute.SMALL_SHARE`) are counted here: the second to fourth of them are observed, then one
+of `SELDOM`. Where the thread did not wait, in a function of torch (for torch's other threads) or
+between them, its CPU time counts: another program may have the core for longer than a loss takes.
+Where torch's compiler is in use none is observed: compiled code would be compiled again for the
+mode.
 """
 
 import resource
@@ -56,12 +60,16 @@ class TensorWatch:
             self._mode.__enter__()
             self._began_waits = _num_waits()
             self._began_cpu_ns = thread_cpu_ns()
-            self._began_ns = monotonic_ns()  # and not before: the class of the mode may just have been made
+            self._began_ns = (
+                monotonic_ns()
+            )  # and not before: the class of the mode may just have been made
 
     def end(self, now_ns: int | None) -> None:
-        """It ends, since the backward pass or the step begins; None: something else does, and what was seen does not count.
+        """It ends, since the backward pass or the step begins; None: something else does, and what
+        was seen does not count.
 
-        `Tensor.backward` is itself called by the mode, which can be taken away only when that has ended: at the next such call.
+        `Tensor.backward` is itself called by the mode, which can be taken away only when that has
+        ended: at the next such call.
         """
         mode = self._mode
         if now_ns is not None and not mode.is_over:
@@ -70,7 +78,9 @@ class TensorWatch:
             else:
                 other_ns = now_ns - self._began_ns - mode.elapsed_ns
             self._torch_ns = self._torch_ns // 2 + mode.torch_ns
-            self._whole_ns = self._whole_ns // 2 + mode.torch_ns + max(other_ns - mode.calls * _CALL_NS, 0)
+            self._whole_ns = (
+                self._whole_ns // 2 + mode.torch_ns + max(other_ns - mode.calls * _CALL_NS, 0)
+            )
         mode.is_over = True
         if _is_innermost(mode):  # and not within a mode of the user's, which has not ended yet
             self._mode = None
@@ -83,7 +93,9 @@ class TensorWatch:
 
 
 def _may_observe() -> bool:
-    """Not where no gradient is wanted, where another mode is active, or where torch's compiler has compiled anything."""
+    """Not where no gradient is wanted, where another mode is active, or where torch's compiler has
+    compiled anything.
+    """
     try:
         dynamo = sys.modules.get("torch._dynamo.utils")
         has_compiled = dynamo is not None and bool(dynamo.counters.get("frames"))
@@ -94,7 +106,9 @@ def _may_observe() -> bool:
 
 
 def _num_waits() -> int:
-    """How often this thread has waited: slept, or for a lock or another thread (voluntary context switches, man 2 getrusage)."""
+    """How often this thread has waited: slept, or for a lock or another thread (voluntary context
+    switches, man 2 getrusage).
+    """
     return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
 
 
@@ -130,7 +144,9 @@ def _mode_class() -> Any:
                 self.torch_ns = self.elapsed_ns = self.cpu_ns = self.waits = self.calls = 0
                 self.is_over = False
 
-            def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            def __torch_function__(
+                self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+            ) -> Any:
                 start_waits, start_ns, start_cpu_ns = _num_waits(), monotonic_ns(), thread_cpu_ns()
                 result = function(*args, **(kwargs or {}))
                 self.calls += 1

@@ -1,9 +1,10 @@
-"""Observes torch's messages between two ranks (`isend`, `irecv`, `send`, `recv`), as the stages of a pipeline exchange them.
+"""Observes torch's messages between two ranks (`isend`, `irecv`, `send`, `recv`), as the stages of
+a pipeline exchange them.
 
-A message has spans of kind `comm` with one name on both ranks, such as `message 0>1 2`: the second from rank 0 to rank 1 within the
-step. Their `offset` is the sender. The sender has one for the call that hands the message over, and one for its wait, if it
-waits; the receiver has one for its wait, since it computes on after the call. Messages from any rank, and those on a GPU, are not
-seen.
+A message has spans of kind `comm` with one name on both ranks, such as `message 0>1 2`: the second
+from rank 0 to rank 1 within the step. Their `offset` is the sender. The sender has one for the call
+that hands the message over, and one for its wait, if it waits; the receiver has one for its wait,
+since it computes on after the call. Messages from any rank, and those on a GPU, are not seen.
 """
 
 import sys
@@ -25,7 +26,8 @@ _PEER: Final = {
     "send": ("dst", "group_dst"),
     "recv": ("src", "group_src"),
 }
-"""The functions, and the names of their arguments for the other rank: among all, and in its group."""
+"""The functions, and the names of their arguments for the other rank: among all, and in its
+group."""
 _SENDS: Final = ("isend", "send")
 _LAUNCHES: Final = ("isend", "irecv")
 
@@ -53,14 +55,24 @@ def _observe(name: str, original: Function, state: HookState) -> Function:
             _launched(name, result, state, found, start_ns)
         else:
             if name in _SENDS:  # handed over in an instant, and then waited for
-                emit("comm", start_ns, start_ns, found[0], bytes=found[1], step=found[2], offset=found[3])
+                emit(
+                    "comm",
+                    start_ns,
+                    start_ns,
+                    found[0],
+                    bytes=found[1],
+                    step=found[2],
+                    offset=found[3],
+                )
             _emit(state, *found, start_ns)
         return result
 
     return exchange
 
 
-def _launched(name: str, work: object, state: HookState, found: tuple[str, int, int, int], start_ns: int) -> None:
+def _launched(
+    name: str, work: object, state: HookState, found: tuple[str, int, int, int], start_ns: int
+) -> None:
     if work is None:  # this rank is not in the group
         return
     record = partial(_emit, state, *found)
@@ -75,7 +87,9 @@ def _emit(state: HookState, label: str, size: int, step: int, sender: int, start
     state.per_thread.current.loop.add_gap(start_ns, end_ns)
 
 
-def _message(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], state: HookState) -> tuple[str, int, int, int] | None:
+def _message(
+    name: str, args: tuple[Any, ...], kwargs: dict[str, Any], state: HookState
+) -> tuple[str, int, int, int] | None:
     """Name, bytes, step and sender of a message; None: it is not recorded."""
     if is_compiling() or not state.is_on or state.per_thread.current.in_collective:
         return None

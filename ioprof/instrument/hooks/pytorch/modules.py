@@ -1,11 +1,12 @@
 """Observes calls of torch's modules: the outermost is a forward pass, see `compute`.
 
-`torch.nn.Module.__call__` is replaced by an observer of the extension, which shows the compiler, `inspect` and `pickle` the
-original. torch's own global hooks are not used: with them every module of a model takes a path through `_call_impl` that costs
-microseconds, and `torch.compile` warns of them.
+`torch.nn.Module.__call__` is replaced by an observer of the extension, which shows the compiler,
+`inspect` and `pickle` the original. torch's own global hooks are not used: with them every module
+of a model takes a path through `_call_impl` that costs microseconds, and `torch.compile` warns of
+them.
 
-Not every module computes a forward pass: transforms of images are modules too. One does if it has parameters, or if its arguments
-require gradients, as those of a loss do.
+Not every module computes a forward pass: transforms of images are modules too. One does if it has
+parameters, or if its arguments require gradients, as those of a loss do.
 """
 
 from types import ModuleType
@@ -52,12 +53,16 @@ def observe(module: ModuleType, state: HookState) -> None:
     require(module.Module, "__call__", "_call_impl")
     original = vars(module.Module).get("__call__")
     state.patches.wrap(module.Module, "__call__", lambda original: calling(original, enter, leave))
-    if vars(module.Module).get("_wrapped_call_impl") is original:  # its other name, by which it is pickled
+    if (
+        vars(module.Module).get("_wrapped_call_impl") is original
+    ):  # its other name, by which it is pickled
         state.patches.put(module.Module, "_wrapped_call_impl", vars(module.Module)["__call__"])
 
 
 def _note_mode(state: HookState, loop: Loop, called: Any, arguments: tuple[Any, ...]) -> bool:
-    """Whether the model evaluates; what it does is noted. What a library says to be a validation is known already."""
+    """Whether the model evaluates; what it does is noted. What a library says to be a validation is
+    known already.
+    """
     evaluation, steps, is_training = loop.evaluation, state.steps, getattr(called, "training", True)
     if state.validates:
         return False

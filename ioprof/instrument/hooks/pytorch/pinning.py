@@ -1,4 +1,6 @@
-"""Observes the copy of a batch into page-locked memory: `deliver` spans named "pin", most of them in a thread of the consumer's."""
+"""Observes the copy of a batch into page-locked memory: `deliver` spans named "pin", most of them
+in a thread of the consumer's.
+"""
 
 from types import ModuleType
 from typing import Any

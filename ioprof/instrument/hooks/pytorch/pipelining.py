@@ -1,4 +1,5 @@
-"""Observes schedules of torch's pipelines: that the ranks are stages of one, and into how many microbatches a batch is divided.
+"""Observes schedules of torch's pipelines: that the ranks are stages of one, and into how many
+microbatches a batch is divided.
 
 What the stages compute and wait for has the spans of modules, backward passes and messages.
 """
@@ -24,6 +25,8 @@ def _observe_init(original: Function, state: HookState) -> Function:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         if state.is_on:
-            state.record_fact(parallel="pipeline", microbatches=self._n_microbatches, stages=self._num_stages)
+            state.record_fact(
+                parallel="pipeline", microbatches=self._n_microbatches, stages=self._num_stages
+            )
 
     return init

@@ -1,7 +1,8 @@
 """What a worker sends with a batch: the storages of its tensors.
 
-`multiprocessing` copies the whole storage of a tensor into shared memory, also where the tensor is a view of a small part. What is
-there already, such as the tensors of a dataset in memory after they were sent once, is not copied again.
+`multiprocessing` copies the whole storage of a tensor into shared memory, also where the tensor is
+a view of a small part. What is there already, such as the tensors of a dataset in memory after they
+were sent once, is not copied again.
 """
 
 import sys
@@ -13,13 +14,16 @@ from ioprof.format.schema import SENT
 from ioprof.instrument.span import emit
 
 _FIRST: Final = 4
-"""Batch of a worker's thread that is looked at first. Those before may move what they hold to shared memory for good."""
+"""Batch of a worker's thread that is looked at first. Those before may move what they hold to
+shared memory for good."""
 _MOST_VISITED: Final = 4096
 """Objects of a batch that are looked at."""
 
 
 def record_sent(batch: object, number: int, place: int) -> None:
-    """Record what a batch sends, which is the thread's batch of that place: of the 4th, 8th, 16th ..., since it takes time."""
+    """Record what a batch sends, which is the thread's batch of that place: of the 4th, 8th, 16th
+    ..., since it takes time.
+    """
     if place < _FIRST or place & (place - 1):
         return
     parts, whole = measured(batch)
@@ -28,7 +32,8 @@ def record_sent(batch: object, number: int, place: int) -> None:
 
 
 def measured(batch: object) -> tuple[int, int]:
-    """Bytes of the tensors of a batch that are not in shared memory, and of their storages, each of which counts once.
+    """Bytes of the tensors of a batch that are not in shared memory, and of their storages, each of
+    which counts once.
 
     In lists, tuples and dictionaries, nested or not; what other objects hold is not known.
     """

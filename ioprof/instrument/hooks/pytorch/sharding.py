@@ -1,6 +1,7 @@
 """Observes `torch.distributed.fsdp.fully_shard`: that the parameters are divided among the ranks.
 
-Its collectives are those of `collectives`: they are called from Python, within forward and backward passes.
+Its collectives are those of `collectives`: they are called from Python, within forward and backward
+passes.
 """
 
 from types import ModuleType

@@ -19,7 +19,9 @@ def observe(module: ModuleType, state: HookState) -> None:
         state.wrap(module, "backward", _observe_backward)
         state.wrap(module, "grad", _observe_grad)
         return
-    require(module, "register_optimizer_step_pre_hook", "register_optimizer_step_post_hook")  # torch 2.0 and newer
+    require(
+        module, "register_optimizer_step_pre_hook", "register_optimizer_step_post_hook"
+    )  # torch 2.0 and newer
     state.wrap(module.Optimizer, "__init__", _observe_init)
 
     def before_step(optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
@@ -44,14 +46,22 @@ def observe(module: ModuleType, state: HookState) -> None:
             return
         _end_step(optimizer, state)
 
-    # torch's own way to observe all optimizers, and the only one that leaves their classes as they are.
-    handles = module.register_optimizer_step_pre_hook(before_step), module.register_optimizer_step_post_hook(after_step)
+    # torch's own way to observe all optimizers, and the only one that leaves their classes as they
+    # are.
+    handles = (
+        module.register_optimizer_step_pre_hook(before_step),
+        module.register_optimizer_step_post_hook(after_step),
+    )
     for handle in handles:
         state.patches.when_undone(handle.remove)
 
 
-def _with_closure(args: Any, kwargs: Any, state: HookState, loop: compute.Loop) -> tuple[Any, Any] | None:
-    """The arguments of an optimizer's step with its closure observed, which computes the loss; None: it has none."""
+def _with_closure(
+    args: Any, kwargs: Any, state: HookState, loop: compute.Loop
+) -> tuple[Any, Any] | None:
+    """The arguments of an optimizer's step with its closure observed, which computes the loss;
+    None: it has none.
+    """
     if "closure" in kwargs:
         if kwargs["closure"] is None:
             return None
@@ -61,7 +71,9 @@ def _with_closure(args: Any, kwargs: Any, state: HookState, loop: compute.Loop) 
     return (args[0], _observed_closure(args[1], state, loop), *args[2:]), kwargs
 
 
-def _observed_closure(closure: Callable[..., Any], state: HookState, loop: compute.Loop) -> Callable[..., Any]:
+def _observed_closure(
+    closure: Callable[..., Any], state: HookState, loop: compute.Loop
+) -> Callable[..., Any]:
     def observed(*args: Any, **kwargs: Any) -> Any:
         start_ns = monotonic_ns()
         try:
@@ -101,12 +113,20 @@ def _observe_backward(original: Function, state: HookState) -> Function:
 
 
 def _observe_grad(original: Function, state: HookState) -> Function:
-    """Gradients that the loop asks for, as for a penalty on them: a part of what it computes before the backward pass."""
+    """Gradients that the loop asks for, as for a penalty on them: a part of what it computes before
+    the backward pass.
+    """
 
     def grad(outputs: Any, *args: Any, **kwargs: Any) -> Any:
         loop = state.per_thread.current.loop
         is_part = loop.nested or loop.forward_begin_ns
-        if is_compiling() or not state.is_on or state.identity.role == "worker" or is_part or not compute.is_on_cpu(outputs):
+        if (
+            is_compiling()
+            or not state.is_on
+            or state.identity.role == "worker"
+            or is_part
+            or not compute.is_on_cpu(outputs)
+        ):
             return original(outputs, *args, **kwargs)
         loop.begin_forward(monotonic_ns(), state.steps.expected_number)
         loop.nested += 1
@@ -130,7 +150,9 @@ def _observe_init(original: Function, state: HookState) -> Function:
 
 
 def _end_step(optimizer: Any, state: HookState) -> None:
-    """An optimizer has made a step; nothing where it was stepped by another one, whose step it is part of."""
+    """An optimizer has made a step; nothing where it was stepped by another one, whose step it is
+    part of.
+    """
     thread = state.per_thread.current
     in_progress = thread.optimizers
     if not in_progress or in_progress[0][0] != id(optimizer):

@@ -9,7 +9,6 @@ from typing import Any, Final
 from ioprof.instrument.hooks.batch_numbering import PublishedNumbers, pipe_of
 from ioprof.instrument.hooks.patches import Function
 from ioprof.instrument.hooks.state import HookState
-from ioprof.instrument.hooks.thread_pools import record_thread_pools
 from ioprof.instrument.hooks.versions import UnknownVersionError, require
 
 _PARAMETERS: Final = {"index_queue": 2, "data_queue": 3, "worker_id": 10}
@@ -24,9 +23,13 @@ def observe(module: ModuleType, state: HookState) -> None:
 
 
 class _TaskQueue:
-    """The queue of a worker's tasks; it keeps the number of the batch that the newest task is for."""
+    """The queue of a worker's tasks; it keeps the number of the batch that the newest task is
+    for.
+    """
 
-    def __init__(self, queue: Any, numbers: PublishedNumbers, resume: type, state: HookState) -> None:
+    def __init__(
+        self, queue: Any, numbers: PublishedNumbers, resume: type, state: HookState
+    ) -> None:
         self._queue = queue
         self._numbers = numbers
         self._resume = resume
@@ -35,9 +38,9 @@ class _TaskQueue:
         self._num_tasks = 0
 
     def get(self, *args: Any, **kwargs: Any) -> Any:
-        if self._num_tasks == 1:  # the first batch was delivered, so its libraries have made their threads
+        if self._num_tasks == 1:  # the first batch is delivered: its libraries have their threads
             self._num_tasks += 1
-            record_thread_pools(self._state)
+            self._state.record_thread_pools()
         task = self._queue.get(*args, **kwargs)
         if isinstance(task, self._resume):
             self._numbers.begin_epoch()
@@ -55,30 +58,58 @@ class _TaskQueue:
 
 
 def check_loop(loop: Function) -> None:
-    """Raise `UnknownVersionError` if a worker's loop does not have the parameters that are used here, where they are looked for."""
+    """Raise `UnknownVersionError` if a worker's loop does not have the parameters that are used
+    here, where they are looked for.
+    """
     while hasattr(loop, "__wrapped__"):
         loop = loop.__wrapped__
     names = loop.__code__.co_varnames[: loop.__code__.co_argcount]
-    if [names.index(name) if name in names else -1 for name in _PARAMETERS] != [*_PARAMETERS.values()]:
+    if [names.index(name) if name in names else -1 for name in _PARAMETERS] != [
+        *_PARAMETERS.values()
+    ]:
         raise UnknownVersionError(f"{loop.__name__} has the parameters {', '.join(names)}")
 
 
 def observe_loop(resume: type, original: Function, state: HookState) -> Function:
-    """An observer of a worker's loop, in which a message of the class `resume` begins another epoch."""
+    """An observer of a worker's loop, in which a message of the class `resume` begins another
+    epoch.
+    """
 
     def _worker_loop(
-        dataset_kind: Any, dataset: Any, index_queue: Any, data_queue: Any, done_event: Any, auto_collation: Any,
-        collate_fn: Any, drop_last: Any, base_seed: Any, init_fn: Any, worker_id: Any, *rest: Any, **named: Any,
-    ) -> Any:  # fmt: skip
+        dataset_kind: Any,
+        dataset: Any,
+        index_queue: Any,
+        data_queue: Any,
+        done_event: Any,
+        auto_collation: Any,
+        collate_fn: Any,
+        drop_last: Any,
+        base_seed: Any,
+        init_fn: Any,
+        worker_id: Any,
+        *rest: Any,
+        **named: Any,
+    ) -> Any:
         if state.is_on:
             state.start_deferred()
             state.identity.become_worker(-1, worker_id)
             numbers = PublishedNumbers(state.spool, _consumer_pid(), pipe_of(data_queue))
             index_queue = _TaskQueue(index_queue, numbers, resume, state)
         return original(
-            dataset_kind, dataset, index_queue, data_queue, done_event, auto_collation, collate_fn, drop_last, base_seed,
-            init_fn, worker_id, *rest, **named,
-        )  # fmt: skip
+            dataset_kind,
+            dataset,
+            index_queue,
+            data_queue,
+            done_event,
+            auto_collation,
+            collate_fn,
+            drop_last,
+            base_seed,
+            init_fn,
+            worker_id,
+            *rest,
+            **named,
+        )
 
     return _worker_loop
 
