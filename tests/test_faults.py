@@ -204,8 +204,6 @@ def test_processes_have_their_executable_and_parent(data: Path) -> None:
 
 
 @pytest.mark.job
-@needs_library
-@pytest.mark.job
 def test_each_program_is_recorded_whichever_comes_first(tmp_path: Path) -> None:
     """The kernel may exchange the events of a thread and of a program that it has just started;
     later ones are recorded as well."""
@@ -222,6 +220,8 @@ def test_each_program_is_recorded_whichever_comes_first(tmp_path: Path) -> None:
     assert [] == missing
 
 
+@pytest.mark.job
+@needs_library
 def test_processes_without_the_capture_library_are_known(tmp_path: Path) -> None:
     """A shell with the library, and a program that the shell starts without it."""
     script = "env -u LD_PRELOAD sleep 0; sleep 0; true"

@@ -1,16 +1,13 @@
-"""Trains a tiny model in memory, with something beside the loop or in it whose cost is known;
-prints seconds of the loop.
+"""Trains a tiny model in memory, with something beside the loop or in it whose cost is known; prints seconds of the loop.
 
 beside_training.py WHAT STEPS
 
-WHAT: "none"; "lock", a thread that computes in Python and so holds the interpreter's lock; "loss"
-and "operators", a loss of methods and of operators of tensors that takes a large part of a step;
-"metric", a metric in Python between the forward and the backward pass; "array_metric", the same by
-NumPy; "search", one by functions of tensors that no gradient is wanted of; "pool", "executor",
-"saving" and "epochs", processes of a multiprocessing.Pool or of concurrent.futures that compute a
-metric of each step, write checkpoints, or compute what the loop takes once per epoch;
-"pool_arrays", "map_arrays" and "executor_arrays", those that return a value for each sample of each
-step.
+WHAT: "none"; "lock", a thread that computes in Python and so holds the interpreter's lock; "loss" and "operators", a loss of
+methods and of operators of tensors that takes a large part of a step; "metric", a metric in Python between the forward and the
+backward pass; "array_metric", the same by NumPy; "search", one by functions of tensors that no gradient is wanted of; "pool",
+"executor", "saving" and "epochs", processes of a multiprocessing.Pool or of concurrent.futures that compute a metric of each
+step, write checkpoints, or compute what the loop takes once per epoch; "pool_arrays", "map_arrays" and "executor_arrays", those
+that return a value for each sample of each step.
 """
 
 import json
@@ -82,14 +79,8 @@ class Beside:
     """The pool, and what the loop does with it after a step."""
 
     def __init__(self) -> None:
-        self.pool = (
-            multiprocessing.Pool(1)
-            if what in ("pool", "epochs", "pool_arrays", "map_arrays")
-            else None
-        )
-        self.executor = (
-            ProcessPoolExecutor(1) if what in ("executor", "saving", "executor_arrays") else None
-        )
+        self.pool = multiprocessing.Pool(1) if what in ("pool", "epochs", "pool_arrays", "map_arrays") else None
+        self.executor = ProcessPoolExecutor(1) if what in ("executor", "saving", "executor_arrays") else None
         self.pending: list[Callable[[], Any]] = []
 
     def _send(self, function: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:

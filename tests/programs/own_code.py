@@ -1,15 +1,13 @@
-"""Trains a tiny model with Python code of its own in the named place, and prints how long that took
-by its own stopwatch.
+"""Trains a tiny model with Python code of its own in the named place, and prints how long that took by its own stopwatch.
 
-own_code.py PLACE STEPS WORKERS PLACE: metric, logging, sleep, getitem, transform, index, calls,
-before, compute, sampler,
+own_code.py PLACE STEPS WORKERS     PLACE: metric, logging, sleep, getitem, transform, index, calls, before, compute, sampler,
                                     several, which is four functions that take as long each; collate, tasks, futures and queue,
                                     where WORKERS are processes of a multiprocessing.Pool or of a
                                     ProcessPoolExecutor, or fill a queue; thread_tasks, thread_futures, where they are threads that
                                     compute by NumPy, and thread_python, where these compute in Python; pad, a collate function that
                                     pads in Python; gradients, between the backward pass and the optimizer's step, and closure, the
                                     same in a closure of the step
-"""  # noqa: E501
+"""
 
 import json
 import logging
@@ -29,10 +27,7 @@ from torch.utils.data import DataLoader, Dataset
 
 place, num_steps, num_workers = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 BATCH = 4
-took = dict.fromkeys(
-    ("metric", "logging", "sleep", "index", "calls", "several", "before", "gradients", "closure"),
-    0.0,
-)
+took = dict.fromkeys(("metric", "logging", "sleep", "index", "calls", "several", "before", "gradients", "closure"), 0.0)
 log = logging.getLogger("own")
 log.addHandler(logging.FileHandler(os.devnull))
 log.setLevel(logging.INFO)
@@ -148,20 +143,11 @@ def fill(queue: "multiprocessing.Queue[list[list[float]]]", first: int) -> None:
 def batches() -> Iterable[torch.Tensor]:
     """Of a DataLoader, a pool or a queue."""
     if place in ("tasks", "thread_tasks"):
-        with (
-            multiprocessing.Pool(num_workers) if place == "tasks" else ThreadPool(num_workers)
-        ) as pool:
-            yield from map(
-                torch.tensor, pool.imap(make if place == "tasks" else sort, range(num_steps))
-            )
+        with multiprocessing.Pool(num_workers) if place == "tasks" else ThreadPool(num_workers) as pool:
+            yield from map(torch.tensor, pool.imap(make if place == "tasks" else sort, range(num_steps)))
     elif place in ("futures", "thread_futures", "thread_python"):
-        with (ProcessPoolExecutor if place == "futures" else ThreadPoolExecutor)(
-            num_workers
-        ) as executor:
-            yield from map(
-                torch.tensor,
-                executor.map(sort if place == "thread_futures" else make, range(num_steps)),
-            )
+        with (ProcessPoolExecutor if place == "futures" else ThreadPoolExecutor)(num_workers) as executor:
+            yield from map(torch.tensor, executor.map(sort if place == "thread_futures" else make, range(num_steps)))
     elif place == "queue":
         queue: multiprocessing.Queue[list[list[float]]] = multiprocessing.Queue(2)
         for first in range(num_workers):
@@ -169,13 +155,8 @@ def batches() -> Iterable[torch.Tensor]:
         for _ in range(num_steps):
             yield torch.tensor(queue.get())  # queue
     else:
-        sampler, joins = (
-            Chosen() if place == "sampler" else None,
-            {"collate": collate, "pad": pad}.get(place),
-        )
-        yield from DataLoader(
-            Numbers(), BATCH, sampler=sampler, collate_fn=joins, num_workers=num_workers
-        )
+        sampler, joins = Chosen() if place == "sampler" else None, {"collate": collate, "pad": pad}.get(place)
+        yield from DataLoader(Numbers(), BATCH, sampler=sampler, collate_fn=joins, num_workers=num_workers)
 
 
 def watch(model: torch.nn.Module) -> None:
@@ -187,9 +168,7 @@ def watch(model: torch.nn.Module) -> None:
     took[place] += time.perf_counter() - began
 
 
-def compute(
-    model: torch.nn.Module, optimizer: torch.optim.Optimizer, rows: torch.Tensor
-) -> torch.Tensor:
+def compute(model: torch.nn.Module, optimizer: torch.optim.Optimizer, rows: torch.Tensor) -> torch.Tensor:
     """The loss and its gradients."""
     optimizer.zero_grad()
     loss: torch.Tensor = model(rows).square().mean()
@@ -204,18 +183,14 @@ def main() -> None:
     model = torch.nn.Linear(8, 1)
     optimizer = Descent(model.parameters(), lr=1e-4)
     if place == "compute":
-        model = torch.nn.Sequential(
-            torch.nn.Linear(8, 512), *(torch.nn.Linear(512, 512) for _ in range(8))
-        )
+        model = torch.nn.Sequential(torch.nn.Linear(8, 512), *(torch.nn.Linear(512, 512) for _ in range(8)))
     began = time.perf_counter()
     for batch in batches():
         start = time.perf_counter()
         if place == "before":
             sorted(range(60_000), key=lambda value: value * 7919 % 60_013)  # before
             took["before"] += time.perf_counter() - start
-        closure = partial(
-            compute, model, optimizer, batch.repeat(50, 1) if place == "compute" else batch
-        )
+        closure = partial(compute, model, optimizer, batch.repeat(50, 1) if place == "compute" else batch)
         if place == "closure":
             loss = optimizer.step(closure)
         else:

@@ -1,9 +1,7 @@
-"""A training loop whose batches a thread of its own makes, two ahead, in a deque that a Condition
-guards; no loader.
+"""A training loop whose batches a thread of its own makes, two ahead, in a deque that a Condition guards; no loader.
 
-Arguments: TREE STEPS SKIPPED. The thread decodes SKIPPED images for each one that it uses, as one
-does who reads a video from its start. Prints the seconds of waiting for batches, the seconds of the
-loop, and the last loss.
+Arguments: TREE STEPS SKIPPED. The thread decodes SKIPPED images for each one that it uses, as one does who reads a video from its
+start. Prints the seconds of waiting for batches, the seconds of the loop, and the last loss.
 """
 
 import sys
@@ -61,9 +59,7 @@ if __name__ == "__main__":
     torch.manual_seed(0)
     torch.set_num_threads(1)
     steps = int(sys.argv[2])
-    model = nn.Sequential(
-        nn.Conv2d(3, 8, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2)
-    )
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2))
     optimizer = Descent(model.parameters(), 0.1)
     prefetcher = Prefetcher(sorted(Path(sys.argv[1]).glob("*/*.JPEG")), steps, int(sys.argv[3]))
     began, waiting = time.perf_counter(), 0.0

@@ -1,9 +1,7 @@
-"""Trains a small model on the CPU for some seconds, in a job that has one fault outside of reading
-and decoding.
+"""Trains a small model on the CPU for some seconds, in a job that has one fault outside of reading and decoding.
 
-train_with_fault.py FAULT AMOUNT STEPS WORKERS FAULT is one of `FAULTS`. Prints the seconds that the
-fault took by its own stopwatch, where the training process can time it, and the seconds of the
-loop.
+train_with_fault.py FAULT AMOUNT STEPS WORKERS     FAULT is one of `FAULTS`. Prints the seconds that the fault took by its own
+stopwatch, where the training process can time it, and the seconds of the loop.
 """
 
 import gc
@@ -19,24 +17,8 @@ from descent import Descent
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-FAULTS = (
-    "collect",
-    "collect_in_worker",
-    "sampler",
-    "buckets",
-    "batches",
-    "multinomial",
-    "index",
-    "paths",
-    "checkpoint",
-    "pickling",
-    "validation",
-    "evaluation",
-    "batch_of_validation",
-    "worker_init",
-    "spawn",
-    "none",
-)
+FAULTS = ("collect", "collect_in_worker", "sampler", "buckets", "batches", "multinomial", "index", "paths", "checkpoint",
+          "pickling", "validation", "evaluation", "batch_of_validation", "worker_init", "spawn", "none")  # fmt: skip
 BATCH = 4
 took = {"fault": 0.0}
 
@@ -62,9 +44,7 @@ class Samples(Dataset[torch.Tensor]):
         if fault == "index":
             self.kept = [self.parse(number) for number in range(int(amount))]  # index
         if fault == "paths":
-            self.kept = [
-                path for path in map(str, range(int(amount))) if not Path("/nowhere", path).exists()
-            ]  # paths
+            self.kept = [path for path in map(str, range(int(amount))) if not Path("/nowhere", path).exists()]  # paths
 
     @staticmethod
     def parse(number: int) -> int:
@@ -104,19 +84,13 @@ class Buckets(Sampler[int]):
     """Orders the samples of an epoch by their lengths, all at once."""
 
     def __init__(self, amount: float, length: int) -> None:
-        self.lengths, self.length = (
-            [number * 7919 % 10_007 for number in range(int(amount))],
-            length,
-        )
+        self.lengths, self.length = [number * 7919 % 10_007 for number in range(int(amount))], length
 
     def __len__(self) -> int:
         return self.length
 
     def __iter__(self) -> Iterator[int]:
-        ordered = sorted(
-            range(len(self.lengths)),
-            key=lambda number: (self.lengths[number] // 10, number * 7 % 101),
-        )  # buckets
+        ordered = sorted(range(len(self.lengths)), key=lambda number: (self.lengths[number] // 10, number * 7 % 101))  # buckets
         return iter([number % self.length for number in ordered[: self.length]])
 
 
@@ -167,36 +141,18 @@ def validate(model: nn.Module, batches: Iterator[torch.Tensor] | DataLoader[torc
 def main(folder: str) -> None:
     """Train."""
     length = steps * BATCH
-    dataset = (
-        timed(lambda: Samples(fault, amount, length))
-        if fault in ("index", "paths")
-        else Samples(fault, amount, length)
-    )
-    if fault in (
-        "worker_init",
-        "spawn",
-        "validation",
-        "evaluation",
-        "collect_in_worker",
-        "buckets",
-        "batches",
-    ):
+    dataset = timed(lambda: Samples(fault, amount, length)) if fault in ("index", "paths") else Samples(fault, amount, length)
+    if fault in ("worker_init", "spawn", "validation", "evaluation", "collect_in_worker", "buckets", "batches"):
         dataset.length = 4 * BATCH  # an epoch
-    sampler: Sampler[int] | None = (
-        Slow(fault, amount, length) if fault in ("sampler", "multinomial") else None
-    )
+    sampler: Sampler[int] | None = Slow(fault, amount, length) if fault in ("sampler", "multinomial") else None
     if fault == "buckets":
         sampler = Buckets(amount, dataset.length)
     loader = DataLoader(
-        dataset,
-        1 if fault == "batches" else BATCH,
-        num_workers=workers,
-        sampler=sampler,
+        dataset, 1 if fault == "batches" else BATCH, num_workers=workers, sampler=sampler,
         batch_sampler=Batches(amount, dataset.length) if fault == "batches" else None,
         worker_init_fn=start_worker if fault == "worker_init" else None,
-        multiprocessing_context="spawn" if fault == "spawn" else None,
-        persistent_workers=fault in ("buckets", "batches"),
-    )
+        multiprocessing_context="spawn" if fault == "spawn" else None, persistent_workers=fault in ("buckets", "batches"),
+    )  # fmt: skip
     held_out = DataLoader(Samples("none", 0, 4 * BATCH), BATCH)
     model = nn.Sequential(nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1))
     optimizer = Descent(model.parameters(), 1e-4)
