@@ -5,7 +5,7 @@
 #                        By default pip decides, by its own configuration (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, pip.conf).
 #   DEMO_ARGS=...        handed to `ioprof demo`, after --out demo --force
 #   TEST_ARGS=...        handed to pytest, e.g. TEST_ARGS='-k blame -x'
-#   IOPROF_EXAMPLES=1    examples of each property, of those that are worth it (default: 0.4 of them)
+#   IOPROF_EXAMPLES=1    examples of each property, of those that are worth it (default: a quarter of them)
 #   CORES=2              processes that share the tests (default: the cores of this machine)
 #   CI=true              less output
 

@@ -15,7 +15,7 @@ from ioprof.format.run_record import RunRecord
 from ioprof.format.schema import SPAN_COLUMNS
 from ioprof.format.trace import Trace, table_schema
 
-_SHARE = float(os.environ.get("IOPROF_EXAMPLES", "0.4"))
+_SHARE = float(os.environ.get("IOPROF_EXAMPLES", "0.25"))
 
 
 def examples(number: int) -> int:

@@ -192,7 +192,7 @@ def test_probe_is_the_command(tmp_path):
         ioprof.probe(tmp_path / "data", clients=0)
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_record_is_the_command(tmp_path):
     """The same facts of the run; the child's exit code is kept, and no error; the run folder is
     there and loads."""

@@ -186,6 +186,7 @@ def test_a_cold_start_fetches_all_of_it_and_a_warm_one_nothing(
     assert fetched["warm"] < 0.1 * dataset.bytes
 
 
+@pytest.mark.system(every=4)
 def test_inspect_names_the_server_and_claims_nothing(volume: Volume, tmp_path: Path) -> None:
     """A FUSE mount whose source is a server is shared storage, and the source of the bytes of its
     reads is unknown."""

@@ -131,7 +131,7 @@ def test_every_byte_of_a_library_that_reads_is_seen(
     check_counters(trace, libraries=140)
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_every_byte_is_seen_beside_another_allocator(tree: Path, tmp_path: Path) -> None:
     """A job that preloads jemalloc still does, and all its reads are recorded."""
     allocator = ctypes.util.find_library("jemalloc")
@@ -150,7 +150,7 @@ print(sum(len(open(path, 'rb').read()) for path in sys.argv[1:]), 'jemalloc' in 
     check_counters(trace, libraries=40)
 
 
-@pytest.mark.system
+@pytest.mark.system(every=4)
 @needs_faults
 def test_a_library_that_maps_is_seen_by_its_faults(tree: Path, tmp_path: Path) -> None:
     """Cold LMDB: pages of its file, each within it, all from storage; no bytes by read calls."""
@@ -198,7 +198,7 @@ def test_fio_maps_and_every_page_is_told(tmp_path: Path) -> None:
     assert 0 == bytes_of(trace, path.parent, "read")
 
 
-@pytest.mark.system
+@pytest.mark.system(every=4)
 @needs_faults
 def test_files_that_are_mapped_and_fetched_ahead_are_told_by_what_was_fetched(
     tree: Path, tmp_path: Path
@@ -227,7 +227,7 @@ def test_files_that_are_mapped_and_fetched_ahead_are_told_by_what_was_fetched(
     assert ahead["bytes"].sum() <= counted  # which has the pages of libraries, too
 
 
-@pytest.mark.system
+@pytest.mark.system(every=4)
 def test_what_is_in_memory_is_not_fetched_ahead(tree: Path, tmp_path: Path) -> None:
     """The same again: mapped, and nothing from storage."""
     need("dali-mmap")

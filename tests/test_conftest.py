@@ -31,7 +31,7 @@ def test_tidy(monkeypatch, tmp_path): monkeypatch.setenv("A", "1"); monkeypatch.
 """  # noqa: E501
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_what_a_test_leaves_behind_fails_it_and_is_put_right(tmp_path: Path) -> None:
     """Each kind of leftover is reported exactly once: the next test starts clean."""
     shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
@@ -100,7 +100,7 @@ def test_system(shared, mounted): pass
 """
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_a_test_starts_no_more_than_its_tier_allows(tmp_path: Path) -> None:
     """Neither itself, nor by a fixture that it shares with others: the error names the mark that it
     needs."""

@@ -103,7 +103,7 @@ def compare(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[s
     return compare
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_the_time_is_that_of_a_stopwatch(compare: Callable[[str], Compared], library: str) -> None:
     """In a worker, in a thread and in the main thread: the sum of the spans is within 10 % of what

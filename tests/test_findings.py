@@ -121,7 +121,7 @@ def test_rates_are_those_of_the_program(
         ), way
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 @needs_library
 def test_loaders_are_told_apart(in_ways: dict[str, tuple[list[float], dict[str, Any]]]) -> None:
     """By the class of their dataset, the slow one's and the other one's."""

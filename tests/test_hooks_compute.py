@@ -63,6 +63,7 @@ def test_the_forward_pass_is_the_modules(trained: Trace) -> None:
     )
 
 
+@pytest.mark.job(every=4)
 def test_what_the_loop_does_itself_is_not_computed(trained: Trace) -> None:
     """Neither the transform before the model, though it is a module, nor the metric after the
     loss."""

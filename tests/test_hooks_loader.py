@@ -42,6 +42,7 @@ def test_nothing_changes_in_the_job(compared: Compared) -> None:
     assert compared.bare == compared.hooked
 
 
+@pytest.mark.job(every=4)
 def test_every_batch_has_one_wait_and_one_fetch(compared: Compared) -> None:
     """A batch that was consumed was waited for once, and made once, under a number that no other
     has."""

@@ -85,6 +85,7 @@ def test_ranks_of_a_parallel_job(parallel: Trace) -> None:
     assert learned.items() <= parallel.run.config.to_dict().items()
 
 
+@pytest.mark.job(every=4)
 def test_collectives_of_a_parallel_job(parallel: Trace) -> None:
     """The script's own are named as it called them, and have their place in a step; DDP's exchange
     is seen."""
@@ -201,6 +202,7 @@ def test_an_interrupt_arrives_as_it_does(tmp_path: Path) -> None:
     assert [True] == [process.closed for process in processes if process.role == "rank"]
 
 
+@pytest.mark.job(every=4)
 def test_dali_shows_its_waits(tmp_path: Path) -> None:
     """Every batch of an iterator and of a pipeline run by hand is waited for once; nothing is said
     of what DALI did meanwhile."""

@@ -187,7 +187,7 @@ def test_each_host_makes_a_part_and_says_what_to_type(two_hosts: TwoHosts) -> No
     assert [] == list((two_hosts.folder / "spools").glob("ioprof-*"))
 
 
-@pytest.mark.system
+@pytest.mark.system(every=4)
 def test_the_run_is_all_that_the_parts_are(two_hosts: TwoHosts) -> None:
     """Every span, sample and process once, with its host; both ranks, and the settings that both
     recorded."""

@@ -235,6 +235,7 @@ def test_processes_that_do_not_see_the_folder_of_the_recording(tmp_path: Path) -
 # -------------------------------------------------------------------------- workers that are killed
 
 
+@pytest.mark.job(every=4)
 def test_a_killed_worker_is_named_with_its_batch(tmp_path: Path) -> None:
     """The worker kills itself in its third batch, as the kernel does when memory is short."""
     program = tmp_path / "program.py"

@@ -259,7 +259,7 @@ def test_killed_at_the_end_it_ends_with_the_same_dataset(
     assert ["dataset", "other"] == sorted(path.name for path in tmp_path.iterdir())
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 @pytest.mark.parametrize("layout", ["files", "lmdb", "webdataset", "raw"])
 def test_what_a_crash_of_the_machine_lost_is_made_again(tmp_path, layout):
     """After another boot all records are read back, and converted again from the first damaged one

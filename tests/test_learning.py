@@ -87,7 +87,7 @@ def test_a_small_network_learns_four_colours_in_two_ranks(learned):
     assert "accuracy after epoch 10" in jobs.report_of(folder / "run")
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_evaluations_and_checkpoints_are_spans_of_their_kinds(learned):
     """Both are charged to causes of their own, and belong to the step after which they were;
     nothing else does."""

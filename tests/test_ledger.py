@@ -111,7 +111,7 @@ def test_the_parts_are_as_long_as_the_jobs_own_clock_says(
     assert took["end"] <= found["end"] + found["exit"]
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_the_imports_are_named(whole: "tuple[Run, dict[str, float]]") -> None:
     """The longest first; torch and the job's own slow module are among them."""
     imports = whole[0].summary.ledger.imports

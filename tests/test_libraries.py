@@ -207,6 +207,7 @@ print(len(list(itertools.islice(iter(wds.DataPipeline({stages})), 2))))
     assert shards == found.config.shards
 
 
+@pytest.mark.job(every=4)
 def test_datasets_rows(arrow: Path, tmp_path: Path) -> None:
     """Arrow rows with an Image feature: the user's transform is that of its formatter, without the
     decoding in it."""
@@ -218,6 +219,7 @@ def test_datasets_rows(arrow: Path, tmp_path: Path) -> None:
     assert_transform_is_the_cause(found, "CustomFormatter")
 
 
+@pytest.mark.job(every=4)
 def test_datasets_stream(arrow: Path, tmp_path: Path) -> None:
     """A streamed dataset: what `map` calls while it is iterated has the name of the function."""
     found = job("datasets", arrow, tmp_path, "stream")
@@ -256,6 +258,7 @@ def test_litdata(images: Path, tmp_path: Path) -> None:
     assert_transform_is_the_cause(found, "StreamingDataset")
 
 
+@pytest.mark.job(every=4)
 def test_tfrecord(images: Path, tmp_path: Path) -> None:
     """A file of records with an index, as the package tfrecord reads it."""
     need("tfrecord")
@@ -285,6 +288,7 @@ def test_streaming(images: Path, tmp_path: Path) -> None:
     assert_transform_is_the_cause(found, "Pictures")
 
 
+@pytest.mark.job(every=4)
 def test_lightning(images: Path, tmp_path: Path) -> None:
     """A loader of unknown length is fetched one batch ahead: steps have the batch that they use.
     Validation has its name."""
@@ -306,6 +310,7 @@ def test_lightning(images: Path, tmp_path: Path) -> None:
     )  # and not those of the loader of the sanity check, which has none
 
 
+@pytest.mark.job(every=4)
 def test_accelerate_waits_ahead(images: Path, tmp_path: Path) -> None:
     """A loader waits one batch ahead: steps have the batch that they use."""
     need("accelerate")
@@ -316,6 +321,7 @@ def test_accelerate_waits_ahead(images: Path, tmp_path: Path) -> None:
     assert [*range(STEPS)] == of_kind(found.trace, "step")["batch"].to_list()
 
 
+@pytest.mark.job(every=4)
 def test_accelerate_dispatches(images: Path, tmp_path: Path) -> None:
     """Rank 0 loads for all: the report says so, and only rank 0 waits for a loader."""
     need("accelerate")
@@ -351,6 +357,7 @@ def renamed(folder: Path, file: str, old: str, new: str) -> Path:
     return folder
 
 
+@pytest.mark.job(every=4)
 @pytest.mark.parametrize(
     ("file", "name", "place"),
     [

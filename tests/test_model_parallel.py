@@ -130,7 +130,7 @@ def test_each_message_has_one_name_on_both_ranks(staged):
     assert [BATCH // 6 * 512 * 4] == sizes
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 def test_stages_wait_in_bubbles_and_the_time_is_charged_whole(staged):
     """Causes sum to the steps; a stage waits for others, by name; each sample counts once."""
     found = charges(staged.trace)

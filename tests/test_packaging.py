@@ -157,6 +157,7 @@ def test_the_installed_package_works_outside_of_the_checkout(
         assert f"ModuleNotFoundError: No module named '{name}'" == ended.stderr.splitlines()[-1]
 
 
+@pytest.mark.system(every=4)
 def test_the_installed_program_runs(installed: Path, tmp_path: Path) -> None:
     """The entry point is there and shows its commands."""
     assert "report" in succeed(installed / "ioprof", "--help", cwd=tmp_path)

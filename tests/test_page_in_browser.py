@@ -131,7 +131,7 @@ def test_the_page_opens_offline_with_title_lanes_and_numbers(opened: Visit) -> N
     assert opened.incidents == []
 
 
-@pytest.mark.system
+@pytest.mark.system(every=4)
 def test_hostile_names_do_nothing_in_a_browser(visit: Any) -> None:
     opened = visit(hostile_run())
     assert opened.page.title().startswith("<script>alert(1)</script> ")

@@ -190,6 +190,7 @@ def test_a_recorded_script_computes_the_same(trained: "tuple[Trace, str]", tree:
     assert alone.stdout == trained[1]
 
 
+@pytest.mark.job(every=4)
 def test_every_read_of_every_image_is_seen(trained: "tuple[Trace, str]", tree: Path) -> None:
     """Each image was read as a whole, once in each epoch, by a worker, for the batch that was then
     waited for."""

@@ -142,7 +142,7 @@ def named(trace, kind, name):
     return trace.spans.filter(kind=kind).join(files, on="file").sort("start_ns")
 
 
-@pytest.mark.system
+@pytest.mark.system(every=4)
 @needs_library
 def test_each_byte_of_a_file_is_told_once_in_each_epoch(datasets, two_epochs):
     """By the capture library or by the loader, never by both: the reads of a file add up to its
@@ -157,7 +157,7 @@ def test_each_byte_of_a_file_is_told_once_in_each_epoch(datasets, two_epochs):
     assert 0 == len(reads.filter(pl.col("end_ns") > after))
 
 
-@pytest.mark.system
+@pytest.mark.system(every=4)
 @needs_library
 def test_each_byte_of_a_record_is_told_once_in_each_epoch(datasets, two_epochs):
     """By the loader or by the kernel's faults, and never by both; LMDB itself reads no more than

@@ -174,6 +174,7 @@ def outcome(script: str, folder: Path, run: str) -> tuple[int, bytes, list[bytes
     )
 
 
+@pytest.mark.job(every=4)
 @pytest.mark.parametrize("script", ROWS.values(), ids=ROWS.keys())
 def test_a_row_is_the_same_recorded(script: str, tmp_path: Path) -> None:
     """Status, standard output and standard error, byte by byte."""

@@ -174,7 +174,7 @@ def test_causes_so_far_are_near_those_of_the_report(tmp_path: Path) -> None:
         assert estimated == pytest.approx(causes, abs=0.05)
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 @needs_library
 def test_the_command_prints_lines_and_says_that_the_job_ended(watched: Watched) -> None:
     lines = watched.printed.splitlines()
@@ -447,7 +447,7 @@ def test_the_dashboard_asks_for_metrics_and_labels_that_there_are(watched: Watch
     assert {re.sub("_(bucket|sum|count)$", "", name) for name in labels} == documented
 
 
-@pytest.mark.job
+@pytest.mark.job(every=4)
 @needs_library
 def test_the_perfetto_trace_of_a_recorded_run_has_the_sums_of_its_summary(
     watched: Watched, tmp_path: Path
