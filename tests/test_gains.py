@@ -14,6 +14,7 @@ import jobs
 import made_datasets
 import numpy as np
 import pytest
+import stored
 from fuse_server import fuse_server
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,16 +23,27 @@ from simulated_loader import Job, simulate
 from strategies import examples
 
 import ioprof
+from ioprof.analysis.answer.options import options_of
 from ioprof.analysis.charge.workers_time import making
 from ioprof.analysis.reads.demand import demand
 from ioprof.analysis.run import Run
 from ioprof.analysis.summary import summarise
 from ioprof.errors import CommandError
-from ioprof.format.run_record import Advice, Demand, JobChange, NoGain, Reason, RunRecord, Summary
+from ioprof.format.run_record import (
+    Advice,
+    Demand,
+    JobChange,
+    JobKind,
+    NoGain,
+    Reason,
+    RunRecord,
+    Summary,
+)
 from ioprof.format.trace import Trace
 from ioprof.jobs.options import RunOptions
 from ioprof.jobs.repeating import options_of_run, with_change
 from ioprof.model.accuracy import Kind, error_of, kinds, why_none, why_not
+from ioprof.model.advice import ranked
 from ioprof.model.changed import changed, with_factors
 from ioprof.model.changes import Change, change_of
 from ioprof.model.cores.contention import with_others
@@ -87,6 +99,26 @@ def test_each_advice_has_a_gain_or_a_reason() -> None:
     assert all(each.costs for each in known)
     exact = [each.predicted_speedup for each in known if not each.is_bound]
     assert exact == sorted(exact, key=lambda speedup: -(speedup or 0.0))
+
+
+def test_what_brings_next_to_nothing_is_no_advice() -> None:
+    """Where the device computes all the time, faster decoding and more workers change nothing."""
+    own = tuple({"compute": 50_000_000} for _ in range(30))
+    job = Job(2, 2, tuple({"decode": 2_000_000} for _ in range(30)), own)
+    recorded = pipeline(simulate(job).trace)
+    found = (Advice("decode", cause="decode"), Advice("compute", cause="compute"))
+    told = ranked(found, recorded, 0.0, JobKind.TORCH, options_of(JobKind.TORCH))
+    assert ["compute"] == [each.action for each in told]
+
+
+def test_a_loop_that_chooses_samples_takes_that_time_itself(tmp_path: Path) -> None:
+    """Torch's loader does so while the loop waits: without the sampler the job is many times as
+    fast, whatever its workers do."""
+    run, _ = stored.replayed("parts", stored.slug("a sampler of 30 ms"), tmp_path / "spool")
+    (advice,) = with_gains(run).summary.verdict.advice[:1]
+    assert "sampler" in advice.action
+    assert advice.predicted_speedup is not None
+    assert 1 / (1 - 0.9) < advice.predicted_speedup
 
 
 def test_a_validation_that_costs_nothing_waits_for_nothing() -> None:

@@ -279,12 +279,12 @@ def test_reads_of_pyarrows_threads_are_those_that_the_program_counts(
     code_bytes = int(
         of_kind(run.trace.spans, "fault")["bytes"].sum()
     )  # of libraries, where their pages are not cached
-    assert 0.95 * counted <= found.storage.bytes <= 1.05 * counted + code_bytes
+    most = 1.05 * counted + code_bytes
+    assert 0.95 * counted <= found.storage.bytes <= most
     if how == "fetch":
-        assert 0 == found.storage.thread_bytes
-        assert found.demand.bytes_per_s == pytest.approx(
-            counted / 120 * found.demand.at_samples_per_s, rel=0.05
-        )
+        assert found.storage.thread_bytes <= code_bytes
+        per_sample = found.demand.bytes_per_s / found.demand.at_samples_per_s
+        assert 0.95 * counted <= 120 * per_sample <= most
     else:
         assert found.storage.thread_bytes > 1_000_000
         assert Reason.READS_OF_THREADS == found.demand.reason

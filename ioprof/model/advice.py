@@ -28,8 +28,8 @@ _LEAST_SPEEDUP: Final = 1.03
 _LEAST_UNKNOWN: Final = 1.1
 """The same of one whose gain is not told: what it removes is certain, or it is the only change of
 its kind."""
-_LEAST_AT_ALL: Final = 1.01
-"""Of any change of the loader: one that brings less is no advice."""
+LEAST_AT_ALL: Final = 1.02
+"""Of any change: one that brings less is no advice."""
 _ENOUGH: Final = 0.98
 """Part of the best speedup from which on fewer workers are preferred."""
 _TIMES: Final = (2, 4)
@@ -193,7 +193,7 @@ def ranked(
         is_own = number >= len(found)
         if is_own and not _is_worth_it(each, predictor):
             continue
-        if _brings_nothing(each) and len(known) > 1:
+        if _brings_nothing(each):
             continue
         done.append(each.replace(costs=each.costs or _costs(each, recorded)))
         keys.append(
@@ -226,15 +226,9 @@ def _part(advice: Advice) -> float:
 
 
 def _brings_nothing(advice: Advice) -> bool:
-    """Whether the replay says so of a change of the loader."""
-    change = advice.change
-    if (
-        change is None
-        or advice.predicted_speedup is None
-        or (change.workers is None and change.prefetch is None)
-    ):
-        return False
-    return advice.predicted_speedup < _LEAST_AT_ALL
+    """Whether the replay says so; where it knows a part of the cost, the rest may bring more."""
+    gain = advice.predicted_speedup
+    return gain is not None and gain < LEAST_AT_ALL and not advice.is_least
 
 
 def _is_there(proposed: Advice, found: tuple[Advice, ...], recorded: Pipeline) -> bool:
@@ -264,12 +258,10 @@ def _costs(advice: Advice, recorded: Pipeline) -> str | None:
     change = advice.change
     if change is not None and change.workers is not None:
         more = change.workers - max(_numbers(recorded)[0], 0)
-        return (
-            f"{more} more processes per rank, each with the dataset object and its batches in"
-            " memory"
-            if more > 0
-            else "nothing"
-        )
+        if more <= 0:
+            return "nothing"
+        processes = "1 more process" if more == 1 else f"{more} more processes"
+        return f"{processes} per rank, each with the dataset object and its batches in memory"
     if change is not None and change.speeds.get("compute"):
         return "another model or device"
     if change is not None and change.persistent_workers:

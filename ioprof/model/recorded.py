@@ -252,6 +252,13 @@ def _rank(
     fetches = _with_stages(spans, fetches, reads)
     prefetch = trace.run.config.prefetch or _DEFAULT_PREFETCH
     sent, held_s, chose_s = _sent(spans), _held_s(spans, waits), chosen_s(waits, spans)
+    # A loop that has workers chooses the next samples once it has a batch: that is time of its own.
+    taking = [
+        op is Op.TAKE and seen.visits[visit].num_workers > 0
+        for op, visit in zip(seen.ops, seen.of_visit, strict=True)
+    ]
+    chooses_s = np.where(taking, chose_s, 0.0)
+    waits = waits.with_columns(end_ns=pl.col("end_ns") - (chooses_s * 1e9).astype(np.int64))
     iterations = _first_apart(
         tuple(
             _iteration(visit, waits, fetches, sent, held_s, chose_s, prefetch)
@@ -260,7 +267,7 @@ def _rank(
     )
     steps = spans.filter(pl.col("kind") == "step")
     program, end_ns = _program(
-        seen.ops, seen.of_visit, waits, steps, causes, arrived, _optimizer(spans)
+        seen.ops, seen.of_visit, waits, steps, causes, arrived, _optimizer(spans), chooses_s
     )
     program = with_choices(program, waits, spans)
     begin_ns, taken_ns = int(waits["start_ns"][0]), waits["end_ns"].to_numpy().astype(np.int64)
@@ -342,7 +349,14 @@ def _without_loader(
     ops, none = (Op.TAKE,) * len(begins), np.zeros(0)
     arrived = arrived.filter(pl.col("rank") == rank)
     program, end_ns = _program(
-        ops, (0,) * len(begins), begins, steps, causes, arrived, _optimizer(spans)
+        ops,
+        (0,) * len(begins),
+        begins,
+        steps,
+        causes,
+        arrived,
+        _optimizer(spans),
+        np.zeros(len(begins)),
     )
     waiting = [
         *(causes[cause] for cause in WITHOUT_CORES),
@@ -716,12 +730,16 @@ def _optimizer(spans: pl.DataFrame) -> Intervals:
 def _program(
     ops: tuple[Op, ...], of_visit: tuple[int, ...], waits: pl.DataFrame, steps: pl.DataFrame,
     causes: Mapping[str, Intervals], arrived: pl.DataFrame, optimizer: Intervals,
+    chooses_s: Seconds,
 ) -> tuple[Program, int]:  # fmt: skip
-    """What the loop did, and when the last of it had ended."""
+    """What the loop did, and when the last of it had ended. `chooses_s`: what it spent on samples
+    after each of its waits.
+    """
     begins, ends = waits["start_ns"].to_numpy(), waits["end_ns"].to_numpy()
     last = max(int(steps["end_ns"].max()), int(ends[-1]))  # type: ignore[arg-type]
     windows = pack(ends, np.maximum(ends, np.concatenate((begins[1:], [last]))))
     after = np.stack([covered(windows, causes[cause]) for cause in OWN], axis=1).astype(np.float64)
+    after[:, OWN.index("loader")] += chooses_s * 1e9
     after[:, OWN.index("host")] += (windows[:, 1] - windows[:, 0]) - after.sum(1)
     spent = np.where(np.array([op is Op.TAKE for op in ops]), 0, ends - begins) / 1e9
     arrive, step = np.full(len(ops), np.nan), np.full(len(ops), -1, np.int64)

@@ -13,6 +13,7 @@ from ioprof.analysis.charge.blame import blame
 from ioprof.analysis.reads.lineage import LEAVES
 from ioprof.analysis.run import Run
 from ioprof.format.run_record import Advice, JobKind, NoGain, Summary
+from ioprof.model.advice import LEAST_AT_ALL
 from ioprof.report.page.answer import headline
 from ioprof.report.texts.brief import brief_text
 from ioprof.report.texts.statements import is_on_cpu
@@ -51,7 +52,10 @@ def _of_words(run: Run, said: str) -> Iterator[str]:
 
 def _without_gain(summary: Summary) -> Iterator[str]:
     for advice in summary.verdict.advice:
-        if advice.predicted_speedup is None and not advice.reason:
+        gain = advice.predicted_speedup
+        if gain is not None and gain < LEAST_AT_ALL and not advice.is_least:
+            yield f"advises what brings {gain:.2f}: {advice.action}"
+        if gain is None and not advice.reason:
             yield f"neither a gain nor a reason why there is none: {advice.action}"
         if len(advice.action) > ADVICE_LENGTH:
             yield f"is cut where it is shown: {advice.action}"
