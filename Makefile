@@ -41,7 +41,7 @@ notebook: $(INSTALLED)  ## start JupyterLab with the notebooks, on the runs of t
 PYTEST = $(BIN)/python -m pytest -n $(CORES) --dist worksteal
 
 quick: $(INSTALLED)  ## run the unit tests nearest to what the working tree changes, for at most a minute
-	$(BIN)/python -m pytest -n $(CORES) --dist load --maxschedchunk 2 -q -m 'not job and not system' --budget 40 \
+	$(BIN)/python -m pytest -n $(CORES) --dist load --maxschedchunk 2 -q -m 'not job and not system' --budget 30 \
 	  $$($(BIN)/python tests/nearest.py) $(TEST_ARGS)
 
 test: $(INSTALLED)  ## run the tests but those of the tier `system`; what this machine cannot test is skipped, and said
