@@ -37,7 +37,8 @@ def _listed(command: tuple[str, ...]) -> set[Path]:
 
 
 def nearest_tests(changed: Iterable[Path]) -> list[Path]:
-    """Test files, nearest first; with nothing changed all."""
+    """Test files, those named after a changed file first, then the nearest; with nothing changed
+    all."""
     users = _users()
     distance = dict.fromkeys(changed, 0)
     waiting = list(distance)
@@ -52,7 +53,10 @@ def nearest_tests(changed: Iterable[Path]) -> list[Path]:
         if path.name.startswith("test_") and path.parent.name == "tests"
     ]
     reached = [path for path in tests if path in distance] or tests
-    return sorted(reached, key=lambda path: (distance.get(path, 0), path))[:MOST_FILES]
+    own = {f"test_{path.stem}" for path in distance if not distance[path]}
+    return sorted(reached, key=lambda path: (path.stem not in own, distance.get(path, 0), path))[
+        :MOST_FILES
+    ]
 
 
 def _users() -> dict[Path, set[Path]]:
