@@ -69,9 +69,8 @@ def main() -> None:
                 seen += _records(live)
                 if not sizes or passed_s - sizes[-1][0] >= 5:
                     sizes.append((passed_s, _sizes(spool)))
-                if (
-                    snapshot is None and passed_s > float(seconds) / 2
-                ):  # not waited for: what is dropped meanwhile is to be seen
+                # not waited for: what is dropped meanwhile is to be seen
+                if snapshot is None and passed_s > float(seconds) / 2:
                     snapshot = _snapshot(folder)
                 time.sleep(0.5)
             cpu_s = _cpu_s(recording.pid)
@@ -119,9 +118,8 @@ def _compare(name: str, trace: Trace, full: np.ndarray) -> None:
     spans = trace.spans.filter(
         pl.col("pid").is_not_null(), ~pl.col("kind").is_in(["fault", "step"])
     )
-    last_ns = int(
-        full["start"].min() + job.job_s * 1e9
-    )  # a snapshot has more of the files that were copied last
+    # a snapshot has more of the files that were copied last
+    last_ns = int(full["start"].min() + job.job_s * 1e9)
     since_ns = last_ns - int(job.window_s * 1e9) + 1000
     own = Counter(
         (KINDS.index(kind) + 1, start + zero_ns, end + zero_ns, -1 if size is None else size, pid)

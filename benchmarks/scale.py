@@ -118,9 +118,8 @@ def repeated(tree: Path, images: int) -> Path:
 def row(
     disk: slow_storage.ThrottledDisk, one: Dataset, scale: str, limit: int, by_pread: bool
 ) -> dict[str, Any]:
-    dataset = multiple_of(
-        one, Scale.parse(scale)
-    )  # before the first reading of the counters of the device
+    # before the first reading of the counters of the device
+    dataset = multiple_of(one, Scale.parse(scale))
     with tempfile.TemporaryDirectory() as folder:
         command = [
             sys.executable,

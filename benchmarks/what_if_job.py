@@ -28,9 +28,8 @@ DEFAULTS = {
     "decodes": 1,  # times that each image is decoded; 0: it was decoded before
     "copies": 1,  # of what was decoded before, after reading its file: what else `convert` does
     "resizes": 1,  # 0: it was resized before
-    "source": (
-        ""
-    ),  # the same images elsewhere, from which those are made that were decoded or resized before
+    # the same images elsewhere, from which those are made that were decoded or resized before
+    "source": (""),
     "synthetic": False,  # whether samples are there already, so that nothing is read
     "computes": True,  # whether the loop computes anything
     "own_ms": 0.0,  # time without computation in the dataset's own code, per sample
@@ -47,9 +46,8 @@ class Tree(Dataset):
     def __init__(self, root: str, settings: dict) -> None:
         self.paths = sorted(Path(root).glob("*/*.JPEG"))
         self.settings = settings
-        self.decoded: dict[
-            Path, Image.Image
-        ] = {}  # made before the first epoch, for what a run shall not do for each sample
+        # made before the first epoch, for what a run shall not do for each sample
+        self.decoded: dict[Path, Image.Image] = {}
         self.resized: dict[Path, Image.Image] = {}
         if settings["decodes"] and settings["resizes"] and not settings["synthetic"]:
             return
@@ -70,10 +68,11 @@ class Tree(Dataset):
         for _ in range(self.settings["decodes"]):
             image = Image.open(path).convert("RGB")
         for _ in range(0 if self.settings["decodes"] else self.settings["copies"]):
+            # reads as decoding does, in as many pieces
             with (
                 path.open("rb") as file,
                 Image.open(file),
-            ):  # reads as decoding does, in as many pieces
+            ):
                 while file.read(ImageFile.MAXBLOCK):
                     pass
             image = self.decoded[path].copy()

@@ -3,16 +3,10 @@ size distribution.
 
     open_source ─▶ shuffled order ─▶ engine(ImageConverter: read, transform) ─▶ journal ─▶ Layout, in order ─▶ manifest, rename
 
-    options     the options of `convert` and `generate`, validated sources/ where the images come
-                from
-    manifests   the files that mark a folder as ioprof's images/ one image: synthesis, decode,
-                resize, encode
-    api         the public names layouts/ how records are stored: a writer per layout
-                                                                             job/       the
-                                                                                        conversion
-                                                                                        as a
-                                                                                        resumable
-                                                                                        job
+    options     the options of `convert` and `generate`, validated           sources/   where the images come from
+    manifests   the files that mark a folder as ioprof's                     images/    one image: synthesis, decode, resize, encode
+    api         the public names                                             layouts/   how records are stored: a writer per layout
+                                                                             job/       the conversion as a resumable job
 
 Imports go one way: options, manifests ◀── images ◀── sources ◀── layouts ◀── job ◀── api. Nothing
 here prints. A job is planned first, which reports every error that can be found before work starts,

@@ -25,9 +25,10 @@ _PACKAGES: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 def program() -> int:
     """What the command `ioprof` calls."""
     _isolate()
+    # both before the libraries, which may leave no memory for them
     from ioprof.process import (
         started_environment,
-    )  # both before the libraries, which may leave no memory for them
+    )
     from ioprof.recording.unrecorded import has_begun, run_unrecorded
 
     environment = started_environment()

@@ -65,9 +65,8 @@ _DATA_IN_MEMORY: Final = frozenset({"tmpfs", "ramfs", "hugetlbfs", "devtmpfs"})
 
 TYPES: Final[dict[str, FileSystemType]] = {
     "ext4": _block("blocks", True, 0xEF53),
-    "ext3": _block(
-        "blocks", None, 0xEF53
-    ),  # ext2 and ext3: RWF_NOWAIT works where the ext4 driver serves them
+    # ext2 and ext3: RWF_NOWAIT works where the ext4 driver serves them
+    "ext3": _block("blocks", None, 0xEF53),
     "ext2": _block("blocks", None, 0xEF53),
     "xfs": _block("blocks", True, 0x58465342),
     "btrfs": _block("blocks", True, 0x9123683E),
@@ -80,9 +79,8 @@ TYPES: Final[dict[str, FileSystemType]] = {
     # A FUSE file system on a block device of this host: registered with FS_REQUIRES_DEV
     # (fs/fuse/inode.c), so it is not shared.
     "fuseblk": _block("unreliable", False, FUSE_MAGIC),
-    "zfs": FileSystemType(
-        "pool", "unreliable", None, 0x2FC12FC1
-    ),  # counts a cached read as fetched
+    # counts a cached read as fetched
+    "zfs": FileSystemType("pool", "unreliable", None, 0x2FC12FC1),
     "tmpfs": _memory(0x01021994),
     "devtmpfs": _memory(0x01021994),
     "ramfs": _memory(0x858458F6),

@@ -243,9 +243,8 @@ def _masked_pair(found: re.Match[str]) -> str:
     quote = re.match(r"\\?[\"']", value)
     inside = value[len(quote[0]) : -1].removesuffix("\\") if quote else value
     if not _judge(found["name"])(inside):
-        again = (
-            _PAIR.sub(_masked_pair, value) if "=" in value or ":" in value else value
-        )  # {'a': 'TOKEN=X'}
+        # {'a': 'TOKEN=X'}
+        again = _PAIR.sub(_masked_pair, value) if "=" in value or ":" in value else value
         return f"{found['name']}{found['between']}{again}"
     marks = (quote[0], quote[0]) if quote else ("", "")
     return f"{found['name']}{found['between']}{marks[0]}{MASK}{marks[1]}"

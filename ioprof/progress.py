@@ -43,9 +43,8 @@ def shown_progress(
         console=console,
     )
     task = bar.add_task(what, total=total, note="")
-    with suppress(
-        OSError
-    ):  # a bar that cannot be drawn, since the terminal has gone, is no reason to end the work
+    # a bar that cannot be drawn, since the terminal has gone, is no reason to end the work
+    with suppress(OSError):
         bar.start()
     try:
         yield _BarProgress(bar, task)

@@ -1,21 +1,19 @@
 """Loaders: datasets to batches of uint8 images, for one rank, in a seeded order.
 
     null         one random batch again and again: the upper bound of every other loader
-    files        torch's DataLoader, a file per image one order for both of them, whatever the
-    lmdb         the same on LMDB, by its memory map or by reads layout and the number of workers
-    webdataset   the same on tars, each read from end to end an order that depends on ranks and
-                 workers
-    parquet      row groups of Parquet shards, each read as a whole an order that depends on ranks
-                 and workers
+    files        torch's DataLoader, a file per image                  one order for both of them, whatever the
+    lmdb         the same on LMDB, by its memory map or by reads       layout and the number of workers
+    webdataset   the same on tars, each read from end to end           an order that depends on ranks and workers
+    parquet      row groups of Parquet shards, each read as a whole     an order that depends on ranks and workers
     raw          one packed file and its index, by map or by reads     the order of files and lmdb
     indexed      records in files of other programs, by an index       the order of files and lmdb
-    threads      any of these layouts, by threads of the rank the order of the layout's own loader
+    threads      any of these layouts, by threads of the rank           the order of the layout's own loader
     dali         DALI's own readers, threads and decoders              an order of DALI's
 
 To add one: a file with a subclass of `records.Records`, or a `base.Backend` of its own, and its
 line in `LOADERS`. Then tests/test_loader_contract.py, which states what a loader must do, runs on
 it.
-"""
+"""  # noqa: E501
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Final

@@ -142,9 +142,8 @@ class FillingFiles(FileRecords):
         self._flags[index] = 1
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            key: value for key, value in self.__dict__.items() if key != "_flags"
-        }  # a process maps them itself
+        # a process maps them itself
+        return {key: value for key, value in self.__dict__.items() if key != "_flags"}
 
     @cached_property
     def _flags(self) -> Flags:

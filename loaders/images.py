@@ -121,15 +121,12 @@ def _part(
 
 def _decoded(record: Record) -> Image.Image:
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # ImageNet's EXIF blocks are full of nonsense that does not touch the pixels
+        # ImageNet's EXIF blocks are full of nonsense that does not touch the pixels
+        warnings.simplefilter("ignore")
         warnings.simplefilter("error", Image.DecompressionBombWarning)
-        with span(
-            "decode", batch=current_batch()
-        ):  # the hooks see `load`, and not that `open` parses the header
+        # the hooks see `load`, and not that `open` parses the header
+        with span("decode", batch=current_batch()):
             image = Image.open(io.BytesIO(record.data))
         image.load()
-        return (
-            image if image.mode == "RGB" else image.convert("RGB")
-        )  # which would copy what is RGB already
+        # which would copy what is RGB already
+        return image if image.mode == "RGB" else image.convert("RGB")

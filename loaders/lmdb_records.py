@@ -6,15 +6,13 @@ records per second of one process and of eight, on a virtual disk that reads 8 M
 over a loop device that reads 128 kB ahead (2 cores):
 
                                           8 MB ahead       128 kB ahead
-    memory map, with readahead              51 346 1,093 2,469 up to 93 times the record's bytes are
-                                            read
-    memory map, without (MADV_RANDOM)      320 1,118 361 658 28 reads of a page for each record, one
-                                           after the other
-    pread of the value                   1,309 2,207 2,296 2,721 one read of the record's bytes
+    memory map, with readahead              51    346      1,093  2,469     up to 93 times the record's bytes are read
+    memory map, without (MADV_RANDOM)      320  1,118        361    658     28 reads of a page for each record, one after the other
+    pread of the value                   1,309  2,207      2,296  2,721     one read of the record's bytes
 
 Cached, all take 10 to 30 µs. The map is the default nevertheless: it is what LMDB is to everybody
 who reads it, and what a job that reads LMDB will get; `pread` shows what the same file could give.
-"""
+"""  # noqa: E501
 
 import os
 from bisect import bisect_right
@@ -172,9 +170,8 @@ class MappedValues:
 
     def _find(self, number: int) -> memoryview:
         if self._announcing is not None:
-            with suppress(
-                DatasetError, OSError
-            ):  # whatever is wrong shows when the value is looked up
+            # whatever is wrong shows when the value is looked up
+            with suppress(DatasetError, OSError):
                 self._announcing.announce(number)
         prefix = (_KEY % number).encode()
         if not self._cursor.set_range(prefix) or not bytes(self._cursor.key()).startswith(prefix):

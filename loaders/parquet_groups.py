@@ -45,9 +45,8 @@ class ParquetRecords(Records):
 
     def requests(self) -> Iterator[BatchRequest]:
         """The batches of this rank, in order."""
-        return (
-            self._order.requests()
-        )  # the footers are read here and now, before there are workers that would each do so
+        # the footers are read here and now, before there are workers that would each do so
+        return self._order.requests()
 
     def of_batch(self, request: BatchRequest) -> Iterator[Record]:
         """The records of a batch, in order, read from where its lane is; records before them are

@@ -42,9 +42,8 @@ class ThreadLoader:
         self._facts = records.facts()
 
     def __iter__(self) -> Iterator[Batch]:
-        return self._deliver(
-            _Threads(self._records, self._options)
-        )  # starts them here and now, not at the first batch
+        # starts them here and now, not at the first batch
+        return self._deliver(_Threads(self._records, self._options))
 
     def facts(self) -> LoadingFacts:
         """How records are read and decoded."""
@@ -106,9 +105,8 @@ class _Threads:
             raise LoaderError(
                 f"no loader thread can be started ({error}); use fewer --workers"
             ) from None
-        atexit.register(
-            self.stop
-        )  # a thread that the interpreter's end finds in torch's C++ would abort the process
+        # a thread that the interpreter's end finds in torch's C++ would abort the process
+        atexit.register(self.stop)
         ready.wait()
         # What a thread sets is its own number, and that of all threads that use torch for the first
         # time later: those of backward.

@@ -249,9 +249,8 @@ def _end_worker(_number: int, _frame: FrameType | None) -> None:
 
 def _prepare_worker(_worker: int) -> None:
     die_with_parent()
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C is handled by the rank, which then ends its workers
+    # Ctrl-C is handled by the rank, which then ends its workers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _end_worker)
     # A finished batch is sent by a thread that must first get the interpreter from the thread that
     # makes the next batch: every 5 ms by default, which was a median 5 ms of `delivery` for each

@@ -347,9 +347,8 @@ KINDS_OF: Final = {
 def run_tests(job_python: Path) -> dict[str, int]:
     """Run the tests of the hooks with that interpreter; how many passed, failed and were
     skipped."""
-    for site in job_python.parents[1].glob(
-        "lib/python*/site-packages"
-    ):  # for programs without hooks that have spans of their own
+    # for programs without hooks that have spans of their own
+    for site in job_python.parents[1].glob("lib/python*/site-packages"):
         (site / "ioprof").unlink(missing_ok=True)
         (site / "ioprof").symlink_to(ROOT / "ioprof")
     command = [

@@ -112,17 +112,15 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     if not hasattr(item.config, "workerinput"):  # pytest-xdist's
         return (yield)
     with open(__file__) as gate, open(Path(__file__).with_name("repository.py")) as room:
-        fcntl.flock(
-            gate, fcntl.LOCK_EX
-        )  # one behind the other, or those who may share would never let in one who may not
+        # one behind the other, or those who may share would never let in one who may not
+        fcntl.flock(gate, fcntl.LOCK_EX)
         fcntl.flock(room, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)
         fcntl.flock(gate, fcntl.LOCK_UN)
         try:
             return (yield)
         finally:
-            fcntl.flock(
-                room, fcntl.LOCK_UN
-            )  # not by closing it: a test's processes may hold copies
+            # not by closing it: a test's processes may hold copies
+            fcntl.flock(room, fcntl.LOCK_UN)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -245,9 +245,8 @@ def run(source: Path, work: Path, first: int, count: int) -> None:
         shutil.rmtree(places["RUN"])
         shutil.copytree(source, places["RUN"])
         what = damage(places["RUN"], random.Random(seed))
-        print(
-            f"{seed} {what}", file=sys.stderr, flush=True
-        )  # names the case that ends this process
+        # names the case that ends this process
+        print(f"{seed} {what}", file=sys.stderr, flush=True)
         for command in COMMANDS:
             said = answer(command, places)
             found[

@@ -159,11 +159,12 @@ class Server:
             try:
                 request = os.read(device, _MOST_REQUEST_BYTES)
             except OSError as error:
+                # ENOENT: the request was cancelled
                 if error.errno in (
                     errno.EINTR,
                     errno.EAGAIN,
                     errno.ENOENT,
-                ):  # ENOENT: the request was cancelled
+                ):
                     continue
                 return  # ENODEV: unmounted
             self._answer(device, request)

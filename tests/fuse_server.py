@@ -167,9 +167,8 @@ def _answer(server: Server, changes: dict[str, float]) -> dict[str, Any]:
 
 
 def _serve(arguments: argparse.Namespace) -> None:
-    signal.pthread_sigmask(
-        signal.SIG_BLOCK, _ENDING
-    )  # also in the threads, so that `sigwait` gets them
+    # also in the threads, so that `sigwait` gets them
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     _raise_limit_of_open_files()
     caching = _chosen(Caching, arguments)
     server = Server(os.fsencode(arguments.folder.resolve()), _chosen(Slowness, arguments), caching)

@@ -52,10 +52,11 @@ def records(dataset: Dataset) -> list[tuple[str, int, bytes]]:
             (Path(path).name, label, (dataset.path / path).read_bytes())
             for path, label in zip(*read_index(dataset), strict=True)
         ]
+    # whose bytes their own tests compare with other libraries
     if dataset.layout in (
         "raw",
         "parquet",
-    ):  # whose bytes their own tests compare with other libraries
+    ):
         with contextlib.closing(StoredRecords(dataset)) as stored:
             return [tuple(record) for piece in stored.pieces() for record in stored.read(piece)]
     with (

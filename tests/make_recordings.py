@@ -106,9 +106,8 @@ def main() -> None:
     for subject, case in all_cases():
         if options.only in f"{subject}: {case.name}":
             cases.append((subject, case))
-    cases.sort(
-        key=lambda each: bool(each[1].like or each[1].unsettled)
-    )  # those that the tests replay come first
+    # those that the tests replay come first
+    cases.sort(key=lambda each: bool(each[1].like or each[1].unsettled))
     with tempfile.TemporaryDirectory() as folder:
         images = Path(folder) / "images"
         generate(images, GenerateOptions(images=72, classes=2, workers=1))

@@ -55,9 +55,9 @@ class _Direction:
             now, rate = time.monotonic(), self._shape.rate_mbit
             free_at = max(now - _BURST_S, free_at) + (len(frame) * 8e-6 / rate if rate else 0.0)
             self._waiting.put((max(free_at, now) + self._shape.delay_ms / 1000, frame))
-            if (
-                free_at > now
-            ):  # the next frame waits in the queue of the device, which drops frames when full, like a switch  # noqa: E501
+            # the next frame waits in the queue of the device, which drops frames when full, like a
+            # switch
+            if free_at > now:
                 time.sleep(free_at - now)
 
     def _send(self) -> None:
@@ -65,9 +65,8 @@ class _Direction:
             due, frame = self._waiting.get()
             if (wait := due - time.monotonic()) > 0:
                 time.sleep(wait)
-            with suppress(
-                OSError
-            ):  # the other end is closed or its queue is full: the frame is lost
+            # the other end is closed or its queue is full: the frame is lost
+            with suppress(OSError):
                 os.write(self._target, frame)
 
 

@@ -65,9 +65,8 @@ class Oracle:
         for (rank, late, key), waited in shared.items():
             more = self._excess(rank, late, key) or {}
             total, before, reached = sum(more.values()), 0, 0
-            for cause in (
-                CAUSES
-            ):  # of fractions of nanoseconds those of the earlier causes are rounded first
+            # of fractions of nanoseconds those of the earlier causes are rounded first
+            for cause in CAUSES:
                 reached += more.get(cause, 0)
                 until = round(waited * (reached / total))
                 found.setdefault(late, Counter())[cause] += until - before

@@ -83,9 +83,8 @@ def keep(demo: Path) -> None:
         )
         kept = Trace(run, spans.sort("pid", "start_ns"), trace.files.clear())
         kept.save(DATA / name)
-        (DATA / name / "summary.json").write_text(
-            Run.of(kept).summary.to_json() + "\n"
-        )  # for tests/test_run_record.py
+        # for tests/test_run_record.py
+        (DATA / name / "summary.json").write_text(Run.of(kept).summary.to_json() + "\n")
     readme = ROOT / "README.md"
     readme.write_text(with_parts(readme.read_text(), rendered()))
 

@@ -124,9 +124,8 @@ class Job:
             batch=step,
             step=step,
         )
-        start = max(
-            began, copied - self.took()
-        )  # may start before its data is available: a test of robustness
+        # may start before its data is available: a test of robustness
+        start = max(began, copied - self.took())
         where = {} if self.on_cpu else {"tid": pid(rank) + 10_000, "stream": 0}
         end = self.span("compute", start, start + self.took(), rank, pid(rank), batch=step, **where)
         self._in_process(rank, began, end + self.took())

@@ -21,9 +21,8 @@ def temporary_folder(path: Path) -> Path:
     system that is removed when the tests end.
     """
     if not path.exists():
-        is_elsewhere = (
-            path.parent.stat().st_dev != os.stat(tempfile.gettempdir()).st_dev
-        )  # where it is, is what a test is about
+        # where it is, is what a test is about
+        is_elsewhere = path.parent.stat().st_dev != os.stat(tempfile.gettempdir()).st_dev
         if is_elsewhere or len(os.fsencode(path)) <= _MOST_BYTES:
             path.mkdir()
         else:

@@ -69,20 +69,22 @@ MAY_IMPORT: Final[dict[str, str | frozenset[str]]] = {
 """Which part of the package may import which. A part may always import itself."""
 
 HEAVY: Final = {
+    # it runs in every process of the job, torch or not
     "instrument": {
         "msgspec",
         "numpy",
         "polars",
         "plotly",
         "torch",
-    },  # it runs in every process of the job, torch or not
+    },
+    # as light as what it samples beside
     "stacks": {
         "msgspec",
         "numpy",
         "polars",
         "plotly",
         "torch",
-    },  # as light as what it samples beside
+    },
     "converters": {"polars", "plotly", "torch"},  # a data engineer's machine need not load them
     "format": {"plotly", "torch"},
     "ingest": {"plotly", "torch"},
@@ -96,44 +98,45 @@ it."""
 
 MAY_SPEAK: Final = {
     "ioprof/api.py": {"os.environ"},  # a caller in Python passes its own environment on by default
-    "ioprof/instrument/autostart.py": {
-        "os.environ"
-    },  # runs in the job, which is told by the environment that it is recorded
+    # runs in the job, which is told by the environment that it is recorded
+    "ioprof/instrument/autostart.py": {"os.environ"},
+    # the same; says why not where IOPROF_DEBUG is set
     "ioprof/instrument/site/sitecustomize.py": {
         "os.environ",
         "sys.stderr",
-    },  # the same; says why not where IOPROF_DEBUG is set
+    },
     # The command: it ends with the exit code of the command line, and leaves out what the
     # environment gives Python.
     "ioprof/__main__.py": {"SystemExit", "os.environ", "sys.argv"},
+    # a forked copy of the process ends there
     "ioprof/process.py": {
         "os._exit",
         "os.environ",
         "sys.stderr",
         "sys.stdout",
-    },  # a forked copy of the process ends there
+    },
+    # in place of the command line, where that cannot go on
     "ioprof/recording/unrecorded.py": {
         "SystemExit",
         "sys.stderr",
-    },  # in place of the command line, where that cannot go on
+    },
     # The program of each rank: it is told its rank by the environment, as every such program is.
     "ioprof/train/job.py": {"os.environ", "sys.argv", "sys.stdout", "os._exit", "SystemExit"},
+    # a program of ranks too
     "ioprof/train/network.py": {
         "os.environ",
         "sys.argv",
         "sys.stdout",
         "os._exit",
         "SystemExit",
-    },  # a program of ranks too
-    "ioprof/train/rendezvous.py": {
-        "os.environ"
-    },  # Gloo reads there which network interface it is to use
+    },
+    # Gloo reads there which network interface it is to use
+    "ioprof/train/rendezvous.py": {"os.environ"},
     # A program of its own: polars reads there how to allocate, and its answer goes to the process
     # that started it.
     "ioprof/recording/storing_process.py": {"os.environ", "os._exit", "sys.stdout"},
-    "loaders/torch_loader.py": {
-        "os._exit"
-    },  # a worker that is told to stop ends as torch's own handler would end it
+    # a worker that is told to stop ends as torch's own handler would end it
+    "loaders/torch_loader.py": {"os._exit"},
 }
 """What modules outside of ioprof/cli do of what is otherwise the command line's business, and
 why."""

@@ -194,9 +194,8 @@ def test_a_temporary_folder_that_fills_up_costs_no_run(dataset, tmp_path, small_
     disk = small_disk(64 << 20)
     arguments = ("run", dataset, "--steps", 300, "--batch-size", 4, "--out", tmp_path / "run")
     with jobs.running(*arguments, cwd=disk, steps=3) as process:
-        subprocess.run(
-            ["dd", "if=/dev/zero", f"of={disk / 'rest'}", "bs=64k"], capture_output=True
-        )  # until the disk is full
+        # until the disk is full
+        subprocess.run(["dd", "if=/dev/zero", f"of={disk / 'rest'}", "bs=64k"], capture_output=True)
         _, err = process.communicate(timeout=240)
 
     assert (0, "complete") == (process.returncode, Trace.load(tmp_path / "run").run.status), err

@@ -87,14 +87,14 @@ def test_numpy_reads_through_copies_and_streams(big: Path, tmp_path: Path) -> No
     name."""
     run_python(tmp_path / "spool", numpy_arrays(big, tmp_path))
     trace = captured(tmp_path / "spool")
-    assert (
-        BIG <= reads_of(trace, big)["bytes"].sum() <= BIG + 4096
-    )  # a seek to the end fills the stream's buffer
+    # a seek to the end fills the stream's buffer
+    assert BIG <= reads_of(trace, big)["bytes"].sum() <= BIG + 4096
+    # the header twice
     assert (
         (3 << 23) + 128
         <= reads_of(trace, tmp_path / "a.npy")["bytes"].sum()
         <= (3 << 23) + 128 + 8192
-    )  # the header twice
+    )
     check_counters(trace)
 
 

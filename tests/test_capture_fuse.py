@@ -145,6 +145,5 @@ def assert_each_fault_was_a_request(trace: Trace, mounted: Mounted) -> None:
     counters = mounted.counters()
     assert {"storage"} == set(faults["source"].to_list())
     assert faults["offset"].n_unique() == len(faults) >= 100
-    assert (
-        len(faults) <= counters["requests"]["READ"] <= len(faults) + 2
-    )  # LMDB reads its two first pages by calls
+    # LMDB reads its two first pages by calls
+    assert len(faults) <= counters["requests"]["READ"] <= len(faults) + 2

@@ -368,9 +368,8 @@ def test_a_disk_that_answers_at_once_is_storage(way: str, reader: str, tmp_path:
         pytest.skip(f"no disk under {tmp_path}: its pages cannot be evicted")
     found = []
     for turn in range(4):
-        assert (
-            evict_all([*map(str, paths)]).resident_bytes < WRONG * size / 2
-        )  # a page in use may stay
+        # a page in use may stay
+        assert evict_all([*map(str, paths)]).resident_bytes < WRONG * size / 2
         spool = tmp_path / f"spool{turn}"
         run_python(spool, f"import sys\n{reader}", *paths, **WAYS[way])
         trace = captured(spool)

@@ -98,9 +98,8 @@ def test_the_truth_is_within_the_uncertainty(job: tuple[pl.DataFrame, pl.DataFra
     assert found.uncertainty_ns is not None
     for time in (*first["start_ns"].to_list(), *first["end_ns"].to_list()):
         if is_within_collectives(other, other_of(time)):
-            assert (
-                abs(found.to_first(other_of(time)) - time) <= found.uncertainty_ns + 2
-            )  # times are whole nanoseconds
+            # times are whole nanoseconds
+            assert abs(found.to_first(other_of(time)) - time) <= found.uncertainty_ns + 2
     assert found.uncertainty_ns >= SLACK_NS
 
 
@@ -150,9 +149,8 @@ def test_more_collectives_never_know_less() -> None:
     assert many.uncertainty_ns is not None
     assert few.uncertainty_ns is not None
     assert few.uncertainty_ns <= SLACK_NS + 1_002
-    assert many.uncertainty_ns <= 2 * (
-        SLACK_NS + 1_002
-    )  # at the ends a line that is tilted within the strip
+    # at the ends a line that is tilted within the strip
+    assert many.uncertainty_ns <= 2 * (SLACK_NS + 1_002)
     assert (0.0, True) == (many.drift_ratio, abs(many.offset_ns + 7) <= SLACK_NS + 1_000)
 
 

@@ -149,9 +149,8 @@ def test_clocks_are_compared_by_messages_and_their_error_is_within_the_uncertain
     for tie in far:
         assert tie.method == "messages and their collectives"
         assert abs(tie.offset_ns - truth) <= tie.uncertainty_ns
-        assert (
-            tie.uncertainty_ns <= 250_000
-        )  # 40 to 70 us were seen; a busy machine lengthens every round trip
+        # 40 to 70 us were seen; a busy machine lengthens every round trip
+        assert tie.uncertainty_ns <= 250_000
 
 
 @pytest.mark.system(every=3)
@@ -222,9 +221,8 @@ def test_emulated_devices_of_two_hosts_exchange_at_one_time(hosts: None, tmp_pat
         )
     )
     plan = Exchange("ring", 2, 1, emulated_device("emulated:p100", MODELS["resnet50"]).links)
-    unsure_ns = (
-        trace.run.uncertainty_ns + 500_000
-    )  # of the device's own comparison of clocks, before the first step
+    # of the device's own comparison of clocks, before the first step
+    unsure_ns = trace.run.uncertainty_ns + 500_000
     assert 12 * len(gradient_buckets(MODELS["resnet50"].gradient_bytes)) == len(
         exchanges.filter(pl.col("len") == 2)
     )

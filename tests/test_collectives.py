@@ -236,9 +236,8 @@ def test_a_window_without_exchange_does_not_count() -> None:
     trace = _with_window(
         replace(drawn, spans=drawn.spans.with_columns(stream=pl.lit(None, pl.Int32))), 0, 60
     )
-    merged = add_collectives(
-        trace, [_of_plugin(trace, (21, 41))]
-    )  # the span of the drawing is that of a host
+    # the span of the drawing is that of a host
+    merged = add_collectives(trace, [_of_plugin(trace, (21, 41))])
     assert 2 == len(merged.spans.filter(pl.col("kind") == "comm"))
 
 

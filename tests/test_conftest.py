@@ -53,10 +53,11 @@ def test_what_a_test_leaves_behind_fails_it_and_is_put_right(tmp_path: Path) -> 
         tmp_path,
         tmp_path,
     ]
+    # otherwise pytest would truncate its summary lines
     environment = {
         **os.environ,
         "COLUMNS": "200",
-    }  # otherwise pytest would truncate its summary lines
+    }
     out = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
     ).stdout

@@ -149,6 +149,7 @@ def test_odd_images_come_out_right(name):
 def test_images_are_turned_upright(orientation):
     """An image with an EXIF orientation is rotated as a viewer shows it."""
     upright = quadrants()
+    # the transposition that undoes what the tag asks for
     turned_by = {
         2: 0,
         3: 3,
@@ -157,7 +158,7 @@ def test_images_are_turned_upright(orientation):
         6: 2,
         7: 6,
         8: 4,
-    }  # the transposition that undoes what the tag asks for
+    }
     lying = (
         upright.transpose(Image.Transpose(turned_by[orientation])) if orientation > 1 else upright
     )

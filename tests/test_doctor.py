@@ -97,11 +97,12 @@ def as_it_is(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, st
     (data / "record").write_bytes(b"data")
     memory = ["/dev/shm"] if Path("/dev/shm").is_dir() else []
     found = rows(doctor("--json", data, empty, *memory, TMPDIR=str(temporary)))
+    # it leaves nothing behind
     assert [data / "record"] == [
         *data.iterdir(),
         *empty.iterdir(),
         *temporary.iterdir(),
-    ]  # it leaves nothing behind
+    ]
     return found
 
 
@@ -357,9 +358,8 @@ def test_page_faults_are_tried_for_real(here: Surroundings) -> None:
     forbids the call."""
     found, refused = kernel.page_faults(here), faults.refusal()
     assert (found.state == "ok") == (refused is None)
-    assert (
-        refused is None or "too old" not in refused.seen
-    )  # that would be a mistake of ours, not of the machine
+    # that would be a mistake of ours, not of the machine
+    assert refused is None or "too old" not in refused.seen
     program = f"""
 import runpy
 runpy.run_path({str(PROGRAMS / "without_perf_events.py")!r}, run_name="__main__")

@@ -164,9 +164,8 @@ def test_hostile_names_of_files_do_nothing_anywhere(tmp_path) -> None:
     ).stdout
     for text in (ended.stderr, full):
         assert all(character.isprintable() for line in text.split("\n") for character in line)
-    assert (
-        max(map(len, ended.stderr.splitlines()[1:-1])) <= 80
-    )  # but for the lines with the paths of the folder
+    # but for the lines with the paths of the folder
+    assert max(map(len, ended.stderr.splitlines()[1:-1])) <= 80
     run.write_html(tmp_path / "page.html")
     texts = [
         run._repr_html_(),

@@ -137,9 +137,8 @@ def test_without_switch_events_the_duration_is_unknown(place: Path) -> None:
             switch(70, "in"),
             sample(71, FILE),
         )
-        assert [(50, 50), (60, 71)] == rows(
-            found, "start_ns", "end_ns"
-        )  # it may have run again since 5 without a record
+        # it may have run again since 5 without a record
+        assert [(50, 50), (60, 71)] == rows(found, "start_ns", "end_ns")
     assert {} == +found.damage
 
 

@@ -274,9 +274,8 @@ def test_lmdb_reads_are_faults_of_its_file(tmp_path: Path) -> None:
     num_faults, num_bytes = map(int, job.ended.stdout.split())
     spans = job.of(path)
     assert (200 * 5000, len(spans)) == (num_bytes, spans["offset"].n_unique())
-    assert (
-        num_faults <= len(spans) <= num_faults + 3
-    )  # opening it reads the two meta pages, and the transaction the root
+    # opening it reads the two meta pages, and the transaction the root
+    assert num_faults <= len(spans) <= num_faults + 3
     assert num_faults >= 300  # two pages each; eviction may leave some
     assert spans["offset"].max() < path.stat().st_size
 
@@ -483,9 +482,8 @@ def test_a_killed_recorder_leaves_a_file(data: Path) -> None:
         *some_pages(50),
     ]
     with staying(sys.executable, *command) as recorder:
-        wait_until(
-            lambda: recorded(is_whole=False) == 50, seconds=20
-        )  # the recorder may be writing a record
+        # the recorder may be writing a record
+        wait_until(lambda: recorded(is_whole=False) == 50, seconds=20)
         recorder.kill()
     found, _ = read_only_file(spool)
     assert (False, None, 50) == (found.facts.closed, found.facts.counted, recorded(is_whole=True))

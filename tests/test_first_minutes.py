@@ -54,9 +54,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which("git") is None:
         pytest.skip("no git on this machine")
     folder = copy_checkout(tmp_path_factory.mktemp("first") / "repository")
-    (folder / ".git").unlink(
-        missing_ok=True
-    )  # of a worktree, a file that leads to another repository
+    # of a worktree, a file that leads to another repository
+    (folder / ".git").unlink(missing_ok=True)
     git = (
         "git",
         "-c",
@@ -82,9 +81,8 @@ def own_environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("first") / "environment"
     venv.create(path, with_pip=True, symlinks=True)
     site = next((path / "lib").glob("python*")) / "site-packages"
-    for old in site.glob(
-        "setuptools*"
-    ):  # of Python 3.11's own; an isolated build would fetch a newer one
+    # of Python 3.11's own; an isolated build would fetch a newer one
+    for old in site.glob("setuptools*"):
         shutil.rmtree(old)
     borrow_dependencies(path)
     return path
@@ -102,9 +100,8 @@ def test_the_three_lines_of_the_readme_end_in_a_report(
         "URL": repository.as_uri(),
         "HOME": str(tmp_path),
         "PIP_NO_INDEX": "1",  # offline: its dependencies are there already
-        "PIP_NO_BUILD_ISOLATION": (
-            "0"
-        ),  # pip reads this one the other way round: the build uses the setuptools that is there
+        # pip reads this one the other way round: the build uses the setuptools that is there
+        "PIP_NO_BUILD_ISOLATION": ("0"),
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
     }
     inherited = {

@@ -103,9 +103,8 @@ def test_its_report_shows_what_its_workers_read_and_what_it_waited_for(
     workers = {process.pid for process in trace.run.processes if process.role == "worker"}
     assert workers == set(reads["pid"])
     assert set(range(STEPS)) == set(reads["batch"])
-    at_import = (
-        pl.col("name").cast(str) == "zlib.decompress"
-    )  # modules of Cython decompress their constants
+    # modules of Cython decompress their constants
+    at_import = pl.col("name").cast(str) == "zlib.decompress"
     counts = dict(
         trace.spans.filter(at_import.not_().fill_null(True)).group_by("kind").len().iter_rows()
     )

@@ -49,9 +49,8 @@ def test_a_process_returns_what_it_freed() -> None:
     when it was loaded."""
     kept_mb, settings = lines("return")
     assert int(kept_mb) <= 2
-    assert settings.endswith(
-        "narenas:1,dirty_decay_ms:50,muzzy_decay_ms:0"
-    )  # the last of a name counts
+    # the last of a name counts
+    assert settings.endswith("narenas:1,dirty_decay_ms:50,muzzy_decay_ms:0")
     assert 12 <= int(lines("keep")[0])  # what would otherwise stay
 
 

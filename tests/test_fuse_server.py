@@ -221,9 +221,8 @@ def test_a_cached_page_is_asked_for_once(folder: Path) -> None:
         for _ in range(3):
             path.read_bytes()
         books = mounted.counters()
-        assert (
-            LARGEST <= books["bytes"] < 2 * LARGEST
-        )  # another program may empty the page cache of the machine
+        # another program may empty the page cache of the machine
+        assert LARGEST <= books["bytes"] < 2 * LARGEST
         assert max(map(int, books["read_sizes"])) <= 8192
         with open(path, "rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

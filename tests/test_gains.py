@@ -294,9 +294,8 @@ def test_cpu_time_is_that_between_samples_of_the_work() -> None:
     """Neither imports before it nor the exit after it count, also within the same second."""
     second = 1_000_000_000
     times = np.arange(7) * second
-    cpu_s = np.array(
-        [0.0, 1.0, 2.0, 2.3, 2.6, 2.9, 3.9]
-    )  # the work begins after 2.1 s, and ends after 5.4 s
+    # the work begins after 2.1 s, and ends after 5.4 s
+    cpu_s = np.array([0.0, 1.0, 2.0, 2.3, 2.6, 2.9, 3.9])
     counts = Counted(times, cpu_s, np.zeros(7))
     busy = np.array(
         [[start, start + 300_000_000] for start in range(2_100_000_000, 5_200_000_000, second)]

@@ -90,9 +90,8 @@ def test_a_window_lies_between_ends_of_steps(tmp_path: Path) -> None:
     times = []
     for step in (11, 12, 13):
         times.append(work())
-        if (
-            step == 12
-        ):  # the start of Kineto takes longer than the window, which would end with step 11
+        # the start of Kineto takes longer than the window, which would end with step 11
+        if step == 12:
             while clock.monotonic_ns() - times[0][0] < 1_000_000:
                 pass
         costs.append(gpu.step(step))

@@ -4,10 +4,9 @@ is data.
 All removals and overwrites of the code, with the proof that each needs:
 
     what                             where                                proof
-    a spool                          recording/spool.py token, owner, inode, mode; each file by its
-                                     name
+    a spool                          recording/spool.py                   token, owner, inode, mode; each file by its name
     the marker of a run folder       recording/pending_run.py             the spool's token
-"""
+"""  # noqa: E501
 
 import io
 import json

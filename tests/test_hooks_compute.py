@@ -131,9 +131,8 @@ def test_clipping_is_computed(tmp_path: Path) -> None:
     """Once it was seen that torch computes it."""
     run([PROGRAM, "clipped"], tmp_path / "spool")
     trace = recorded(tmp_path / "spool")
-    later = (
-        pl.col("start_ns") >= of_name(trace, "clip")["start_ns"].median()
-    )  # the first loads code
+    # the first loads code
+    later = pl.col("start_ns") >= of_name(trace, "clip")["start_ns"].median()
     trace = replace(trace, spans=trace.spans.filter(later))
     assert common_ns(trace, "compute", "clip") >= 0.5 * took_ns(trace, "clip") > 0
 

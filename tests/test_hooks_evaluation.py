@@ -38,9 +38,8 @@ def test_an_evaluation_without_a_loader_is_one(tmp_path: Path) -> None:
     assert EVALUATIONS == len(truth)
     whole = union(intervals(truth))
     common = total(overlaps(union(intervals(found)), whole))
-    assert common >= 0.8 * total(
-        whole
-    )  # not the preparation of the first batch, and of the last evaluation no rest
+    # not the preparation of the first batch, and of the last evaluation no rest
+    assert common >= 0.8 * total(whole)
     assert total(union(intervals(found))) <= 1.3 * common
 
 

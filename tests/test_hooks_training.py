@@ -157,9 +157,8 @@ def test_slow_decoding_is_named(tmp_path: Path) -> None:
     folder.mkdir()
     Image.effect_noise((1600, 1200), 80).convert("RGB").save(folder / "image.jpg")
     trace = job(tmp_path, "images", folder)
-    decodes = of_kind(trace, "decode").filter(
-        pl.col("name") == "JPEG"
-    )  # modules of Cython decompress their constants at import
+    # modules of Cython decompress their constants at import
+    decodes = of_kind(trace, "decode").filter(pl.col("name") == "JPEG")
     assert STEPS * 4 == len(decodes)
     assert [*range(STEPS)] == decodes["batch"].unique().sort().to_list()
     assert (

@@ -133,9 +133,8 @@ def two_hosts(tmp_path_factory: pytest.TempPathFactory) -> TwoHosts:
     processes = [_record_node(folder, number, name) for number, name in enumerate(AHEAD_S)]
     said = tuple(process.communicate(timeout=200)[0] for process in processes)
     assert [0, 0] == [process.returncode for process in processes], "\n".join(said)
-    assert (
-        "complete" == Trace.load(folder / "run").run.status
-    )  # the first task has gathered both parts
+    # the first task has gathered both parts
+    assert "complete" == Trace.load(folder / "run").run.status
     return TwoHosts(
         folder, said, gather(folder / "run", "--json", "--force", env=environment(folder))
     )

@@ -84,9 +84,8 @@ def test_spans_files_and_processes_are_those_of_the_tables(
         min(row["start_ns"] for row in kept),
         {path: at for at, path in enumerate(paths)},
     )
-    rank_of = [
-        row["rank"] if row["rank"] != 2**31 else None for row in kept
-    ]  # it is no 32-bit number
+    # it is no 32-bit number
+    rank_of = [row["rank"] if row["rank"] != 2**31 else None for row in kept]
     assert trace.spans.select(
         "start_ns", "end_ns", "host", "rank", "pid", "file", "bytes", "name"
     ).rows() == [

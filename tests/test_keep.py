@@ -169,9 +169,8 @@ def test_steps_whose_batch_was_begun_before_are_left_out(tmp_path: Path, spool: 
     shutil.copytree(spool, tmp_path / "spool")
     first = STEPS // 2
     zero_ns = read_spool(spool).run.clocks.zero_monotonic_ns or 0
-    cut_ns = (
-        zero_ns + (first + 3) * STEP_NS
-    )  # the first span is the read for step 0, three steps before it
+    # the first span is the read for step 0, three steps before it
+    cut_ns = zero_ns + (first + 3) * STEP_NS
     keep(tmp_path / "spool", cut_ns, cut_ns + 4 * STEPS * STEP_NS)
     found = read_spool(tmp_path / "spool")
     assert found.run.whole_job is not None

@@ -293,9 +293,8 @@ def test_a_fault_recorder_without_descriptors_leaves_nothing(tmp_path: Path) -> 
     recorded.unlink()
     before, limits = os.listdir("/proc/self/fd"), resource.getrlimit(resource.RLIMIT_NOFILE)
     messages = []
-    for limit in range(
-        3, limits[0]
-    ):  # free numbers may be below those of descriptors that are open
+    # free numbers may be below those of descriptors that are open
+    for limit in range(3, limits[0]):
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limits[1]))
         try:
             faults.FaultRecorder(tmp_path).stop()

@@ -270,9 +270,8 @@ def histories(draw: st.DrawFn) -> list[bytes]:
                 fork(time, child, pid),
                 *([switch(time, "in", pid=child)] if child != pid else []),
             ]
-            time += (
-                2 * perf.FAULT_CPU_NS
-            )  # what a thread that had this number before waited for is not taken for its own
+            # what a thread that had this number before waited for is not taken for its own
+            time += 2 * perf.FAULT_CPU_NS
         elif what == "exit":
             threads[pid] -= 1
             history.append(ended(time, pid))

@@ -93,9 +93,8 @@ def test_a_scan_begins_at_an_event() -> None:
 def test_names_that_collide_cost_no_more() -> None:
     """The names of a file cannot be chosen so that all have one place in the table of names,
     whatever its seed is."""
-    zero_product = (0xA0761D6478BD642F).to_bytes(
-        8, "little"
-    )  # the constant of wyhash, which was a factor of the first step
+    # the constant of wyhash, which was a factor of the first step
+    zero_product = (0xA0761D6478BD642F).to_bytes(8, "little")
     plain = event("kernel", "@", MONO_NS, 5).encode()
     seconds = []
     for start in (b"12345678", zero_product):

@@ -307,9 +307,8 @@ def test_waits_are_parts_of_calls_that_do_not_overlap(
     random.Random(seed).shuffle(events)
     others = {"kernel", "h2d", "d2h", "comm"}
     again = read(tmp_path, *events)
-    if len({number for *_, number, _ in made}) == len(
-        made
-    ):  # of two launches with one number the first in the file counts
+    # of two launches with one number the first in the file counts
+    if len({number for *_, number, _ in made}) == len(made):
         assert sorted(waits(again, "start_ns", "end_ns", "name")) == sorted(
             waits(window, "start_ns", "end_ns", "name")
         )

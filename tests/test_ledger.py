@@ -99,9 +99,8 @@ def test_the_parts_are_as_long_as_the_jobs_own_clock_says(
     close = {"rel": 0.05, "abs": 0.1}
     imports = {entry.name: entry.seconds for entry in run.summary.ledger.imports}
     assert took["imports"] == pytest.approx(imports["torch"] + imports["slow_to_import"], **close)
-    assert (
-        found["imports"] >= sum(imports.values()) * 0.999
-    )  # torch imports more of itself when an optimizer is made
+    # torch imports more of itself when an optimizer is made
+    assert found["imports"] >= sum(imports.values()) * 0.999
     assert took["index"] == pytest.approx(found["start-up"], **close)
     assert took["epochs"] == pytest.approx(
         found["first batch"] + found["steps"] + found["epoch start"], rel=0.05, abs=0.2

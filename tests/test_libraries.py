@@ -142,9 +142,8 @@ def assert_transform_is_the_cause(found: Job, name: str, images: int = STEPS * 4
 def assert_images_are_decoded(found: Job, images: int = STEPS * 4) -> None:
     """Each image once, within the fetch of a batch."""
     name = pl.col("name").cast(pl.String)
-    other = name.str.starts_with("zlib") | name.str.starts_with(
-        "pyarrow"
-    )  # modules at their import, tables that are opened
+    # modules at their import, tables that are opened
+    other = name.str.starts_with("zlib") | name.str.starts_with("pyarrow")
     decodes = of_kind(found.trace, "decode").filter(~other)
     assert images <= len(decodes)
     assert [] == decodes.filter(pl.col("batch").is_null())["name"].cast(pl.String).to_list()
@@ -236,9 +235,10 @@ def test_datasets_formatting(arrow: Path, tmp_path: Path) -> None:
     found = job("datasets", arrow, tmp_path, "numbers")
     assert found.alone == found.recorded
     assert_waits_are_tied(found.trace)
+    # the first one imports
     steady = Trace(
         found.trace.run, found.trace.spans.filter(pl.col("batch") > 0), found.trace.files
-    )  # the first one imports
+    )
     formatting = of_kind(steady, "transform")
     assert {"TorchFormatter", "query_table"} == set(names(formatting))
     covered = seconds(formatting) + seconds(of_kind(steady, "collate"))
@@ -304,10 +304,11 @@ def test_lightning(images: Path, tmp_path: Path) -> None:
     assert {"sanity check": 1, "validation": 1} == names(of_kind(found.trace, "validate"))
     assert 5 <= names(of_kind(found.trace, "wait"))["validate"] <= 6
     config = found.trace.run.config
+    # and not those of the loader of the sanity check, which has none
     assert ("Stream", 1) == (
         config.dataset,
         config.workers,
-    )  # and not those of the loader of the sanity check, which has none
+    )
 
 
 @pytest.mark.job(every=4)

@@ -30,9 +30,8 @@ def environment(
     """Records with names of several lengths, appended, or put in another order; returns the
     file."""
     with lmdb.open(str(folder), map_size=1 << 28, lock=False, sync=False) as opened:
-        for number in order or range(
-            len(values)
-        ):  # a transaction each, so that pages are used again
+        # a transaction each, so that pages are used again
+        for number in order or range(len(values)):
             with opened.begin(write=True) as transaction:
                 transaction.put(
                     KEY.format(first + number, "n" * (number % 40)).encode(), values[number]

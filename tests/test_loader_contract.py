@@ -28,9 +28,8 @@ from ioprof.loaders.dali_parts import ListedPart
 from ioprof.loaders.dali_pipelines import is_installed
 from ioprof.loaders.order import batches_per_epoch
 
-pytestmark = pytest.mark.filterwarnings(
-    "default:.*CUDA.*", "default:.*NVML.*"
-)  # DALI's own, on machines without a GPU
+# DALI's own, on machines without a GPU
+pytestmark = pytest.mark.filterwarnings("default:.*CUDA.*", "default:.*NVML.*")
 
 RECORDS: Final = 41
 JOBS: Final = [(1, 4), (3, 4), (4, 5)]

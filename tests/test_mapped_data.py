@@ -130,9 +130,8 @@ def test_without_page_faults_the_report_says_how_much_was_not_timed(tmp_path: Pa
     assert device > 8 << 20
     hidden = Run.of(run.trace.select(pl.col("kind") != "fault"))
     found = hidden.summary.capture
-    assert (
-        -0.02 * device <= found.mapped_bytes_untimed - device <= 0.02 * device + (64 << 20)
-    )  # and what libraries the job read
+    # and what libraries the job read
+    assert -0.02 * device <= found.mapped_bytes_untimed - device <= 0.02 * device + (64 << 20)
     assert "came by mapped files and were not timed" in hidden.summary.verdict.text
     assert "mapped data not timed" in [caveat.name for caveat in caveats(hidden.summary)]
     assert found.storage_coverage_ratio < 0.5

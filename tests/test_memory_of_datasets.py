@@ -68,9 +68,8 @@ def test_memory_per_record_is_that_of_a_number_in_an_array(
 ) -> None:
     """By the peak of what Python and NumPy allocate, of two sizes; workers=1 does all in this
     process."""
-    monkeypatch.setattr(
-        "ioprof.format.record_index._BLOCK_BYTES", 1024
-    )  # less than the names of the smaller one
+    # less than the names of the smaller one
+    monkeypatch.setattr("ioprof.format.record_index._BLOCK_BYTES", 1024)
     monkeypatch.setattr("ioprof.converters.job.journal._BLOCK_ENTRIES", 16)
     threshold = gc.get_threshold()
     gc.set_threshold(10)  # otherwise the peak has garbage that the next collection frees

@@ -167,9 +167,8 @@ def test_sharded_parameters_learn_what_one_process_learns(tmp_path):
         pl.col("name").cast(pl.String)
     )
     collectives = spans.filter(kind="comm")
-    assert {"all", "reduce"} == {
-        name.partition("_")[0] for name in collectives["name"]
-    }  # all_gather..., reduce_scatter...
+    # all_gather..., reduce_scatter...
+    assert {"all", "reduce"} == {name.partition("_")[0] for name in collectives["name"]}
     computed = spans.filter(kind="compute")
     both = collectives.join(computed, how="cross", suffix="_computed")
     assert both.filter(
@@ -231,10 +230,11 @@ def test_a_stage_of_a_foreign_script_waits_for_the_slow_one_before_it(tmp_path):
     steps = found.steps.filter(pl.col("rank") == 1).sort("step")["straggler_ns"].to_list()[2:]
     waited = printed[1]["waits"][2:]
     with comparing_times():
+        # backward passes wait a little, too
         assert 0.8 * sum(waited) <= sum(steps) <= 1.3 * sum(waited), (
             steps,
             waited,
-        )  # backward passes wait a little, too
+        )
         largest, *_ = found.details.of_cause("straggler", sum(steps), trace)
         assert "bubble, rank 0: compute" == largest[0]
 

@@ -30,9 +30,8 @@ def test_a_notebook_runs_within_a_minute(path, tmp_path, monkeypatch):
     ).execute()
 
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert (
-        after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 60
-    )  # a busy machine makes no difference
+    # a busy machine makes no difference
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 60
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert all(cell.outputs for cell in code)
     data = [output.get("data", {}) for cell in code for output in cell.outputs]

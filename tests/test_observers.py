@@ -144,6 +144,7 @@ def test_operations_of_a_pipeline_have_the_names_of_their_classes(
         ("transform", "Crop", None),
     )
     told = [span for span in spans(tmp_path) if span != outer]
+    # blur alone calls the method of crops
     assert [
         inner,
         crops,
@@ -152,7 +153,7 @@ def test_operations_of_a_pipeline_have_the_names_of_their_classes(
         crops,
         inner,
         crops,
-    ] == told  # blur alone calls the method of crops
+    ] == told
     assert outer == spans(tmp_path)[0] == spans(tmp_path)[-1]
 
 

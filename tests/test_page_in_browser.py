@@ -452,9 +452,8 @@ def test_one_stall_in_100_000_steps_is_seen_at_once_found_by_one_key_and_its_rea
     opened = visit(run)
     row = opened.page.locator("#labels .label", has_text="wait").bounding_box()
     canvas = opened.page.locator("#canvas").bounding_box()
-    line = _picture(opened)[
-        round(row["y"] - canvas["y"]) + 2
-    ]  # near the top of the row, which a share of 3 % does not reach
+    # near the top of the row, which a share of 3 % does not reach
+    line = _picture(opened)[round(row["y"] - canvas["y"]) + 2]
     step = run.steps.filter(step=61_803).row(0, named=True)
     expected = step["start_ns"] / run.steps["end_ns"].max() * len(line)
     dark = np.flatnonzero(np.abs(line - np.median(line)) > 60)

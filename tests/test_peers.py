@@ -227,9 +227,8 @@ def test_a_file_that_was_downloaded_names_its_peer(tmp_path: Path) -> None:
         found.pid,
         found.files,
     )
-    assert (
-        2 * (BYTES - 8192) <= found.bytes <= 2 * (BYTES + LONGEST_HEAD)
-    )  # what came with the header is before the file
+    # what came with the header is before the file
+    assert 2 * (BYTES - 8192) <= found.bytes <= 2 * (BYTES + LONGEST_HEAD)
     assert names == sorted(written["path"])
 
 

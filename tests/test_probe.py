@@ -503,9 +503,8 @@ def test_a_throttled_disk_gives_no_more_than_its_rule(tmp_path):
         disk.throttle(rate)
         before = disk.read_bytes()
         probed = partial(probed_by_child, disk.path / "file", clients=2, join=disk.join)
-        found = probed(seconds=3) or probed(
-            seconds=30
-        )  # nothing, if the machine stood still for so long
+        # nothing, if the machine stood still for so long
+        found = probed(seconds=3) or probed(seconds=30)
         fetched = disk.read_bytes() - before
     assert found
     for one in found:

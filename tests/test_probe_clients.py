@@ -139,9 +139,8 @@ def test_the_kernel_counts_the_same_bytes(descriptor):
     found = run(ranges(descriptor, lengths * 5), 3)
     after = read_by("rchar")
     assert 5 * sum(lengths) == found.read["bytes"].sum()
-    assert (
-        abs((after - again) - (again - before) - 5 * sum(lengths)) < 64
-    )  # the file's own length changes with its numbers
+    # the file's own length changes with its numbers
+    assert abs((after - again) - (again - before) - 5 * sum(lengths)) < 64
 
 
 @pytest.mark.job

@@ -551,9 +551,8 @@ def test_prove_records_a_script_again_without_and_with_the_change(tmp_path: Path
     assert f"num_workers={wanted} instead of 1" in found["changed"]
     assert [sys.executable, str(PROGRAM), "plain"] == found["command"]
     assert found["measured"] == pytest.approx(found["pairs"][0])
-    assert (
-        found["measured"] > 0.7
-    )  # its workers sleep, so that two of them make batches nearly twice as fast on an idle machine
+    # its workers sleep, so that two of them make batches nearly twice as fast on an idle machine
+    assert found["measured"] > 0.7
     assert "changed job" in ioprof("report", found["runs"][1], "--full", cwd=tmp_path).out
     assert "changed job" not in ioprof("report", found["runs"][0], "--full", cwd=tmp_path).out
     again = ioprof("prove", folder, "--advice", number, "--pairs", 1, cwd=tmp_path)

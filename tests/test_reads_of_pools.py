@@ -276,9 +276,8 @@ def test_reads_of_pyarrows_threads_are_those_that_the_program_counts(
         assert found.demand.bytes_per_s is None
         return
     assert counted == pytest.approx(of_batch, rel=0.02)
-    code_bytes = int(
-        of_kind(run.trace.spans, "fault")["bytes"].sum()
-    )  # of libraries, where their pages are not cached
+    # of libraries, where their pages are not cached
+    code_bytes = int(of_kind(run.trace.spans, "fault")["bytes"].sum())
     most = 1.05 * counted + code_bytes
     assert 0.95 * counted <= found.storage.bytes <= most
     if how == "fetch":

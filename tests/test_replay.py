@@ -54,9 +54,8 @@ def loader_jobs(draw: st.DrawFn, **fixed: Any) -> Job:
     times = st.integers(1, 20).map(lambda ms: ms * MS)
     stages = tuple({stage: draw(times) for stage in STAGES} for _ in range(count))
     waits = [row["storage"] for row in stages]
-    assume(
-        np.mean(waits) < 4 * np.median(waits)
-    )  # a few long ones among short ones are those of a rate, which other readers share
+    # a few long ones among short ones are those of a rate, which other readers share
+    assume(np.mean(waits) < 4 * np.median(waits))
     own = tuple({"compute": draw(times), "host": draw(times)} for _ in range(count))
     drawn = {name: draw(st.integers(0, 3)) * MS for name in ("lag", "take", "start", "end")}
     sizes = {

@@ -31,11 +31,12 @@ def host_series(seconds: int, used: Callable[[int], float], rank_pid: int) -> pl
     [
         (lambda second: 0.2, 0.2, 0.0),  # goes on, loop or not
         (lambda second: 0.0 if second <= 3 else 0.2, 0.0, 0.2),  # began with the loop
+        # another program that ran for two of ten seconds
         (
             lambda second: 0.7 if second in (6, 7) else 0.0,
             0.14,
             0.0,
-        ),  # another program that ran for two of ten seconds
+        ),
     ],
 )
 def test_who_serves_reads_began_with_the_loop(

@@ -111,6 +111,5 @@ def test_a_faster_device_waits_for_the_loop(own: int, speed: float) -> None:
         capture = gpu((0, STEPS - 1, 0, 10 * STEPS), loop_waited_ns=loop_waited_ns)
         found = whatif(timeline(drawing, capture=capture), Change(speeds={"compute": speed}))
         assert found.baseline_error == pytest.approx(0, abs=1e-6)
-        assert 10 / found.speedup == pytest.approx(
-            max(left, 10 / speed), rel=0.1
-        )  # a loop may run ahead in the first steps
+        # a loop may run ahead in the first steps
+        assert 10 / found.speedup == pytest.approx(max(left, 10 / speed), rel=0.1)

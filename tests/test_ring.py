@@ -154,9 +154,8 @@ def test_long_recordings_hold_neither_memory_nor_descriptors(writer: str, tmp_pa
             str(Path("/proc/self/fd", number).resolve()) for number in os.listdir("/proc/self/fd")
         ]
     assert len(mapped) <= 2  # the header and the current window
-    assert kept.count(str(path)) <= (
-        0 if writer == "native" else 2
-    )  # Python's mmap keeps one for each mapping
+    # Python's mmap keeps one for each mapping
+    assert kept.count(str(path)) <= (0 if writer == "native" else 2)
 
 
 @writers
@@ -325,9 +324,8 @@ def test_a_killed_process_leaves_every_span_it_finished(writer: str, tmp_path: P
     table = trace.spans.join(trace.files, on="file", how="left").sort("step")
     rows = table.select("step", "bytes", "path").rows()
     assert [(place, place, f"/data/{place}") for place in range(len(rows))] == rows
-    assert (
-        finished <= len(rows) <= finished + 300
-    )  # it may have gone on between its last words and the signal
+    # it may have gone on between its last words and the signal
+    assert finished <= len(rows) <= finished + 300
     assert [False] == [process.closed for process in trace.run.processes]
 
 
@@ -341,9 +339,8 @@ def test_a_full_disk_costs_spans_and_not_the_job(
     lost = int(run_program("no_room.py", disk, writer, 100_000, -1))
     trace = trace_of(disk)
     chunks = (3 << 20) // wire_format.CHUNK_BYTES - 1  # without the header
-    assert (
-        chunks - WINDOW_CHUNKS + 1
-    ) * SLOTS == trace.spans.height  # of a window a thread has only one, or all are full
+    # of a window a thread has only one, or all are full
+    assert (chunks - WINDOW_CHUNKS + 1) * SLOTS == trace.spans.height
     assert 100_000 - trace.spans.height == lost
     assert [lost + 1] == [process.lost for process in trace.run.processes]
 

@@ -93,9 +93,8 @@ def test_causes_of_every_step_sum_to_its_wall_time(datasets, two_epochs, layout)
         "h2d",
         "compute",
     ):
-        of_batches = spans.filter(
-            pl.col("kind") == kind, pl.col("batch").is_not_null()
-        )  # Python reads its libraries for none
+        # Python reads its libraries for none
+        of_batches = spans.filter(pl.col("kind") == kind, pl.col("batch").is_not_null())
         found = of_batches.select("rank", "batch").unique().sort("rank", "batch").rows()
         assert [(rank, batch) for rank in range(2) for batch in range(10)] == found, kind
 
@@ -171,9 +170,8 @@ def test_each_byte_of_a_record_is_told_once_in_each_epoch(datasets, two_epochs):
     ):
         values = sum(len(value) for _, value in transaction.cursor())
     faults = named(trace, "fault", r"data\.mdb$")
-    own = faults.filter(
-        pl.col("offset").is_null()
-    )  # the loader knows the record, the kernel the page
+    # the loader knows the record, the kernel the page
+    own = faults.filter(pl.col("offset").is_null())
     assert (160, 2 * values) == (len(own), own["bytes"].sum())
     after = pl.col("start_ns").shift(-1).over("pid", "tid")
     assert 0 == len(faults.filter(pl.col("end_ns") > after))
@@ -280,9 +278,8 @@ def test_each_kind_of_device_trains_the_model_that_the_run_names():
 def test_a_gpu_that_does_not_answer_is_no_reason_to_fail(monkeypatch):
     """Every call to the vendor's library can fail, not only the first: a device can fall off the
     bus."""
-    monkeypatch.setattr(
-        pynvml, "nvmlInit", lambda: None
-    )  # so that the next call finds a library that was not initialised
+    # so that the next call finds a library that was not initialised
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
 
     assert [] == gpus()
 

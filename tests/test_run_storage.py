@@ -517,17 +517,14 @@ def test_staged_while_training_the_shared_path_is_read_in_the_first_epoch_only(
     found = where(trace, served.path, tmp_path / "local")
     shared = [found.get((epoch, False), 0) for epoch in range(3)]
     assert dataset.bytes <= shared[0] + shared[1]
-    assert (
-        shared[1] < 0.3 * dataset.bytes
-    )  # a worker may begin the second epoch while another has not ended the first,
-    assert (
-        found.get((0, True), 0) < 0.3 * dataset.bytes
-    )  # which then finds those images in the copy
+    # a worker may begin the second epoch while another has not ended the first,
+    assert shared[1] < 0.3 * dataset.bytes
+    # which then finds those images in the copy
+    assert found.get((0, True), 0) < 0.3 * dataset.bytes
     assert 0 == shared[2]
     assert found[2, True] >= dataset.bytes
-    assert size < 1.6 * sum(
-        os.stat(path).st_size for path in dataset.data_files()
-    )  # blocks and searches of a small dataset
+    # blocks and searches of a small dataset
+    assert size < 1.6 * sum(os.stat(path).st_size for path in dataset.data_files())
     assert 0.99 < trace.run.stage.filled_ratio <= 1
     assert [] == os.listdir(tmp_path / "local")
     assert "written to" in jobs.whole_report(finished, tmp_path)
@@ -549,9 +546,8 @@ def test_what_was_filled_and_is_kept_is_a_dataset(datasets, tmp_path, layout):
         "--keep-staged",
     )
     trace, _ = run(datasets[layout].path, *arguments, cwd=tmp_path)
-    assert (
-        trace.run.stage.filled_ratio < 0.9 or layout == "webdataset"
-    )  # which reads more than it is asked for
+    # which reads more than it is asked for
+    assert trace.run.stage.filled_ratio < 0.9 or layout == "webdataset"
     assert [] == plan_verification(tmp_path / "local" / layout, deep=True, workers=1).run().problems
     assert [layout] == os.listdir(tmp_path / "local")
     if layout != "files":

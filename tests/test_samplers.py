@@ -85,10 +85,11 @@ def end(job: "subprocess.Popen[bytes]") -> None:
 def test_the_last_sample_of_a_process_agrees_with_the_kernel(data: Path, spool: Path) -> None:
     """For a process that has finished its reads and waits, the series end at exactly the values of
     /proc and psutil."""
+    # takes its last sample while the process waits
     with (
         reader(data) as job,
         Sampler(str(spool), period_s=0.02),
-    ):  # takes its last sample while the process waits
+    ):
         assert job.stdout
         assert b"read\n" == job.stdout.readline()
         process = psutil.Process(job.pid)
@@ -289,9 +290,8 @@ def test_a_process_that_is_just_being_made_is_found_by_the_next_list(tmp_path: P
     assert {(7, 100)} == job.read()[0].keys()
     show(tmp_path, 11, parent=7)
     assert {(7, 100), (11, 100)} == job.read()[0].keys()
-    (tmp_path / "loadavg").write_text(
-        "0.00 0.01 0.05 1/123 8\n"
-    )  # the kernel begins with low pids again
+    # the kernel begins with low pids again
+    (tmp_path / "loadavg").write_text("0.00 0.01 0.05 1/123 8\n")
     show(tmp_path, 8, parent=11)
     shutil.rmtree(tmp_path / "10")  # a list of all has no threads
     assert {(7, 100), (8, 100), (11, 100)} == job.read()[0].keys()

@@ -227,9 +227,8 @@ def test_half_of_a_files_dataset_needs_no_copy(datasets):
         found.data_path.is_symlink(),
         found.data_path.resolve(),
     )
-    moved = found.path.parent.rename(
-        found.path.parent.with_name("moved")
-    )  # both folders together, as a user moves them
+    # both folders together, as a user moves them
+    moved = found.path.parent.rename(found.path.parent.with_name("moved"))
     try:
         assert 18 == len(records(Dataset.load(moved / found.path.name)))
     finally:

@@ -125,9 +125,8 @@ def test_the_stack_of_a_process_is_read(minor: str, tmp_path: Path) -> None:
         ("generator", "generator"),
         ("sleep", "innermost"),
     ]
-    stacks = [
-        stack for stack in stacks if not stack.endswith(f":{line['ready']}:innermost")
-    ]  # it had not gone to sleep yet
+    # it had not gone to sleep yet
+    stacks = [stack for stack in stacks if not stack.endswith(f":{line['ready']}:innermost")]
     assert {"\n".join(f"{file}:{line[mark]}:{function}" for mark, function in expected)} == set(
         stacks
     )
@@ -171,15 +170,13 @@ def test_who_holds_the_interpreter_lock_is_sampled(minor: str, tmp_path: Path) -
         assert 1 == others["tid"].n_unique()
         waiting = main.join(others, on="time_ns", how="semi")["stack"].unique().to_list()
         places = {stack.split("\n")[-1] for stack in waiting}
-        assert {f"{file}:{line['pause']}:main"} == places - {
-            f"{file}:{line['ready']}:<module>"
-        }  # it had not begun to pause yet
+        # it had not begun to pause yet
+        assert {f"{file}:{line['pause']}:main"} == places - {f"{file}:{line['ready']}:<module>"}
         holding = others["stack"].to_list()
         innermost = [stack.rsplit("\n", 1)[-1].rsplit(":", 1)[-1] for stack in holding]
         assert innermost.count("compute") + innermost.count("square") > 0.5 * len(innermost)
-        assert all(
-            stack.startswith("<thread>:0:thread ") for stack in holding
-        )  # no hooks wrote its name
+        # no hooks wrote its name
+        assert all(stack.startswith("<thread>:0:thread ") for stack in holding)
 
 
 @pytest.mark.system
@@ -304,9 +301,8 @@ def test_a_thread_is_sampled_until_it_ends(minor: str, tmp_path: Path) -> None:
         reader = Reader(file.fileno())
         words = found.layout.frames.words(found.code_type)
         reader.add(0, process.pid, states[thread], words, 1, thread)
-        reader.add(
-            1, process.pid, states[thread], words, 1, thread + 1
-        )  # a number that this state does not have
+        # a number that this state does not have
+        reader.add(1, process.pid, states[thread], words, 1, thread + 1)
         reader.run(monotonic_ns() + 300_000_000, 1_000_000)
         alive, other = reader.state(0), reader.state(1)
         process.stdin.write("end\n")  # one thread after another begins and ends from now on

@@ -88,9 +88,8 @@ def test_a_spool_is_not_taken_for_a_conversion(
         str(tmp_path / "run"),
     ) == tuple(facts[key] for key in ("kind", "name", "command", "out"))
     assert f"next: ioprof gather {recording.spool}" == following
-    (recording.spool / JOB).write_text(
-        "{"
-    )  # its description is damaged, its capture files are what it is known by
+    # its description is damaged, its capture files are what it is known by
+    (recording.spool / JOB).write_text("{")
     (recording.spool / "node1-1.ring").write_bytes(b"")
     facts, following = told(capsys, recording.spool)
     assert ("an unfinished recording (a spool)", 1) == (facts["kind"], facts["processes"])

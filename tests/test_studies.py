@@ -88,10 +88,11 @@ def test_the_first_epochs_predict_as_a_shorter_run(
     [
         (None, 100),
         ({"asked_bytes": None}, 100),
+        # the processes took 35
         (
             {"asked_bytes": 60, "peak_bytes": 60, "page_cache_bytes": 25},
             25,
-        ),  # the processes took 35
+        ),
         ({"asked_bytes": 60, "peak_bytes": 40, "page_cache_bytes": 25}, 45),
         ({"asked_bytes": 60}, 60),
         ({"asked_bytes": 10, "peak_bytes": 60, "page_cache_bytes": 5}, 0),

@@ -96,9 +96,8 @@ def test_what_no_gradient_is_wanted_of_counts_only_where_all_counts(of_gradients
     watch.begin()
     assert not ((stored - 1) * 2).square().mean().requires_grad
     watch.end(monotonic_ns())
-    assert (
-        not torch.ones(1).add(1).requires_grad
-    )  # the mode is taken away at the next call, at the latest
+    # the mode is taken away at the next call, at the latest
+    assert not torch.ones(1).add(1).requires_grad
     assert watch.is_computation is not of_gradients
 
 

@@ -214,9 +214,8 @@ list(make_loader("webdataset", Dataset.load(Path(sys.argv[1])), LoaderOptions(5,
         < of_batches["bytes"].sum()
         <= sum(path.stat().st_size for path in dataset.shard_paths())
     )
-    assert (
-        BLOCK * len(dataset.shard_paths()) == reads["bytes"].sum() - of_batches["bytes"].sum()
-    )  # where each shard begins
+    # where each shard begins
+    assert BLOCK * len(dataset.shard_paths()) == reads["bytes"].sum() - of_batches["bytes"].sum()
     assert {"fetch", "decode", "transform", "collate", "wait", "deliver"} <= set(spans["kind"])
 
 

@@ -131,10 +131,11 @@ def test_a_wait_for_threads_is_charged_by_time() -> None:
 @pytest.mark.parametrize(
     ("threads", "expected"),
     [
+        # handed over at the end, as where the main thread takes the result
         (
             "########..",
             {"storage": 8, "host": 2},
-        ),  # handed over at the end, as where the main thread takes the result
+        ),
         ("######....", {"host": 10}),  # ended long before: the main thread did something else
         (".......##.", {"host": 10}),  # was busy for a short time only
     ],
@@ -178,9 +179,8 @@ def test_advice_about_threads_is_not_to_use_threads(work: str, who: str) -> None
     )
     assert ("t0" == who) == ("while the loop waits for them" in actions)
     assert ("main" == who) == ("ahead of the step that uses it" in actions)
-    assert ("t0" == who and "read" == work) == (
-        "among more threads" in actions
-    )  # that a core is idle was not recorded
+    # that a core is idle was not recorded
+    assert ("t0" == who and "read" == work) == ("among more threads" in actions)
 
 
 def test_a_span_of_the_user_says_what_the_main_thread_did() -> None:

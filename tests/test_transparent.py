@@ -289,9 +289,8 @@ def in_terminal(command: str, typed: dict[str, bytes], folder: Path) -> tuple[in
     environment = {**os.environ, "TMPDIR": str(folder), "PS1": "", "TERM": "dumb"}
     pid, terminal = pty.fork()
     if pid == 0:
-        os.execve(
-            "/bin/bash", ["bash", "-c", f"set -m; {command}"], environment
-        )  # set -m: the command is a group of its own
+        # set -m: the command is a group of its own
+        os.execve("/bin/bash", ["bash", "-c", f"set -m; {command}"], environment)
     shown = b""
     left = dict(typed)
     while True:
@@ -455,7 +454,6 @@ def test_the_command_finds_the_python_of_its_packages(tmp_path: Path) -> None:
             "a b",
         ]
         assert f"{options}\n" == ended.stdout
-        ended = subprocess.run(
-            [tmp_path / "bin" / "ioprof"], restore_signals=False, **how
-        )  # Python ignores both
+        # Python ignores both
+        ended = subprocess.run([tmp_path / "bin" / "ioprof"], restore_signals=False, **how)
         assert "ioprof_ignored=13+25" in ended.stdout

@@ -130,9 +130,8 @@ def test_sums_are_those_of_the_run_folder(watched: Watched) -> None:
     kinds = Counter(
         dict(trace.spans.filter(pl.col("kind") != "sampler").group_by("kind").len().rows())
     )
-    assert (
-        live.spans - live.skipped >= sum(kinds.values()) - kinds["fault"]
-    )  # which another program writes
+    # which another program writes
+    assert live.spans - live.skipped >= sum(kinds.values()) - kinds["fault"]
     assert live.skipped == 0
     reads = trace.spans.filter(pl.col("kind") == "read", pl.col("rank").is_not_null())
     by_source = {str(source): (number, size) for source, number, size in _sums(reads)}
@@ -355,9 +354,8 @@ def test_a_copy_that_is_being_written_is_read_when_it_is_complete(tmp_path: Path
     follower = Follower(tmp_path / "x.ring")
     assert len(follower.look().records) == SLOTS
     start = HEADER_BYTES
-    with open(
-        written.path, "ab"
-    ) as file:  # the copy is there, the active chunk has not begun again
+    # the copy is there, the active chunk has not begun again
+    with open(written.path, "ab") as file:
         file.write(written.data[start : start + CHUNK_BYTES])
     assert len(follower.look().records) == 0
     written.flush(0)
@@ -472,7 +470,6 @@ def test_the_perfetto_trace_of_a_recorded_run_has_the_sums_of_its_summary(
         (found.begun[number]["kind"], found.ended[number]["kind"]) for number in found.begun
     )
     assert led.keys() == {("read", "fetch"), ("fetch", "wait"), ("wait", "step")}
-    assert (
-        led["fetch", "wait"] == led["wait", "step"] >= watched.live.ranks[0].steps - 2
-    )  # a wait may have begun before any step
+    # a wait may have begun before any step
+    assert led["fetch", "wait"] == led["wait", "step"] >= watched.live.ranks[0].steps - 2
     assert written.counters == len(run.trace.counters) == sum(map(len, found.counters.values()))

@@ -141,9 +141,8 @@ def test_storage_bytes_are_those_of_the_device(tmp_path: Path) -> None:
         for way, (device, each) in cold.items()
         if each.untimed <= WRONG * device + METADATA_BYTES
     ]
-    assert (
-        len(timed) >= 15
-    )  # minor faults are recorded within a budget; the others' bytes are shown as not timed
+    # minor faults are recorded within a budget; the others' bytes are shown as not timed
+    assert len(timed) >= 15
     assert len(ways) == len(cold) >= 15
     assert all(device > SIZE / 4 for device, _ in cold.values())
     assert {} == {

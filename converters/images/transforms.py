@@ -19,6 +19,7 @@ from ioprof.jpeg import Box, CorruptJpegError, Decoder, UndecidedJpegError
 Pixels = NDArray[np.uint8]
 """Height × width × RGB."""
 
+# no format whose decoder starts another program, as EPS does
 _READ_FORMATS: Final = (
     "JPEG",
     "PNG",
@@ -26,7 +27,7 @@ _READ_FORMATS: Final = (
     "PPM",
     "TIFF",
     "WEBP",
-)  # no format whose decoder starts another program, as EPS does
+)
 _JPEG: Final = b"\xff\xd8\xff"
 _END_MARKERS: Final = {_JPEG: b"\xff\xd9", b"\x89PNG\r\n\x1a\n": b"IEND\xae\x42\x60\x82"}
 # a JPEG whose shorter side is at least that many times the target's is decoded at reduced size
@@ -169,9 +170,8 @@ def _with_pillow(data: bytes, use: Callable[[Image.Image], Result]) -> Result:
         raise BadImageError("empty file")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # broken EXIF, unknown TIFF tags: the pixels are still good
+            # broken EXIF, unknown TIFF tags: the pixels are still good
+            warnings.simplefilter("ignore")
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(io.BytesIO(data), formats=_READ_FORMATS) as image:
                 return use(image)
@@ -269,9 +269,8 @@ def _decode_by_pillow(image: Image.Image, side: int) -> Pixels:
 
 
 def _rgb(image: Image.Image) -> Image.Image:
-    if image.mode.startswith(
-        "I"
-    ):  # 16 bits per pixel: Pillow would clip values above 255 instead of scaling
+    # 16 bits per pixel: Pillow would clip values above 255 instead of scaling
+    if image.mode.startswith("I"):
         deep = np.clip(np.asarray(image.convert("I")), 0, 0xFFFF)
         return Image.fromarray((deep >> 8).astype(np.uint8)).convert("RGB")
     if image.mode == "P":

@@ -43,9 +43,8 @@ def count_valid_records(unchecked: UncheckedDataset, is_finished: bool) -> int:
 def _truncate_and_count_valid(unchecked: UncheckedDataset) -> int:
     dataset = unchecked.dataset
     with contextlib.suppress(IoprofError, OSError):
-        with LAYOUTS[dataset.layout](
-            unchecked.target, start=dataset.records
-        ) as layout:  # drops incomplete records
+        # drops incomplete records
+        with LAYOUTS[dataset.layout](unchecked.target, start=dataset.records) as layout:
             records = layout.num_durable()
         return _count_valid(unchecked._replace(dataset=replace(dataset, records=records)))
     return 0

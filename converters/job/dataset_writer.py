@@ -99,9 +99,8 @@ class DatasetWriter:
         if not start:
             work.clear()
             trusted = True
-        if (
-            trusted
-        ):  # otherwise the data is checked again at the end, however often the job is interrupted
+        # otherwise the data is checked again at the end, however often the job is interrupted
+        if trusted:
             work.record_boot()
         tally = self._write(work, start, outcomes, advance)
         sync_file_system(work.folder)
@@ -202,9 +201,8 @@ class DatasetWriter:
             UncheckedDataset(self.manifest(work.data, tally), self._target(work), work.journal),
             is_finished,
         )
-        return (
-            0 if self.options.layout == "lmdb" and found < tally.records else found
-        )  # a damaged LMDB cannot be truncated
+        # a damaged LMDB cannot be truncated
+        return 0 if self.options.layout == "lmdb" and found < tally.records else found
 
     def _target(self, work: PartialOutput) -> Target:
         options = self.options

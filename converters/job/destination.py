@@ -38,10 +38,11 @@ _AT_FDCWD: Final = -100  # <fcntl.h>
 _RENAME_NOREPLACE: Final = 1  # <linux/fs.h>
 _RENAME_EXCHANGE: Final = 2
 _OCCUPIED: Final = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
+# an old kernel; a file system without it (NFS, some FUSE)
 _NO_RENAMEAT2: Final = (
     errno.ENOSYS,
     errno.EINVAL,
-)  # an old kernel; a file system without it (NFS, some FUSE)
+)
 
 
 def check_destination(path: Path, force: bool) -> Path:
@@ -120,9 +121,8 @@ def require_space(destination: Path, needed_bytes: int, needed_files: int) -> No
             " GB free; give another place, or fewer images",
             exit_code=1,
         )
-    if (
-        status.f_files and needed_files > status.f_favail
-    ):  # some file systems have no fixed number of inodes, and report 0
+    # some file systems have no fixed number of inodes, and report 0
+    if status.f_files and needed_files > status.f_favail:
         raise CommandError(
             f"{destination}: needs {needed_files} files, {place} has inodes for {status.f_favail};"
             " use --layout lmdb",
@@ -159,9 +159,8 @@ def new_folder(destination: Path, force: bool = False) -> Iterator[Path]:
 def _partial_folder(destination: Path) -> Iterator[Path]:
     missing = [parent for parent in destination.parents if not parent.exists()]
     suffix = f"{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(4)}"
-    partial = destination.with_name(
-        _partial_prefix(destination) + suffix
-    )  # not mkdtemp: it creates folders with mode 0700
+    # not mkdtemp: it creates folders with mode 0700
+    partial = destination.with_name(_partial_prefix(destination) + suffix)
     try:
         make_folders(destination.parent)
         partial.mkdir()

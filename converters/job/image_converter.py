@@ -81,9 +81,10 @@ class ImageConverter:
         self._readers: dict[str, Reader] = {}
 
     @cached_property
+    # cached here, not in __init__: it cannot be pickled
     def _transform(
         self,
-    ) -> Callable[[bytes], bytes]:  # cached here, not in __init__: it cannot be pickled
+    ) -> Callable[[bytes], bytes]:
         return transform_for(self._image, accepts_corrupt=self._accepts_corrupt)
 
     def __getstate__(self) -> dict[str, object]:

@@ -27,12 +27,13 @@ from ioprof.errors import CommandError
 from ioprof.files import make_folders, read_regular_file
 from ioprof.format.dataset import write_json_atomically
 
+# Lustre without -o flock, some FUSE
 _NO_LOCKS: Final = (
     errno.ENOSYS,
     errno.ENOLCK,
     errno.EOPNOTSUPP,
     errno.EINVAL,
-)  # Lustre without -o flock, some FUSE
+)
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _MAX_JOB_BYTES: Final = 1 << 20
 
@@ -114,20 +115,19 @@ class PartialOutput:
         removed the folder.
         """
         if self.folder.exists() and not self.has_progress and not self.data.exists():
+            # fails where a job has just started
             with (
                 contextlib.suppress(CommandError, OSError),
                 _lock(self.folder),
-            ):  # fails where a job has just started
+            ):
                 shutil.rmtree(self.folder, ignore_errors=True)
 
     def remove(self, parents: Sequence[Path] = ()) -> None:
         """Remove the whole folder, and those of `parents` that are empty then."""
-        shutil.rmtree(
-            self.data, ignore_errors=True
-        )  # first: a journal without data means that the data has been renamed
-        for folder in [
-            path for path in self.folder.glob("*/") if path.is_dir()
-        ]:  # parts that were merged
+        # first: a journal without data means that the data has been renamed
+        shutil.rmtree(self.data, ignore_errors=True)
+        # parts that were merged
+        for folder in [path for path in self.folder.glob("*/") if path.is_dir()]:
             shutil.rmtree(folder, ignore_errors=True)
         shutil.rmtree(self.folder, ignore_errors=True)
         with contextlib.suppress(OSError):  # not empty: another process uses it now

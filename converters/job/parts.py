@@ -243,9 +243,8 @@ class Merge(Resumable):
     @property
     def _job(self) -> Job:
         first = self.parts[0]
-        options = replace(
-            self.options, on_error="quarantine", on_corrupt=None
-        )  # with `fail` there would be no finished parts
+        # with `fail` there would be no finished parts
+        options = replace(self.options, on_error="quarantine", on_corrupt=None)
         writing = DatasetWriter(
             self.destination,
             options,

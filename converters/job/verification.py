@@ -189,9 +189,8 @@ class Verifier:
     def _compare_totals(self, found: Verification) -> None:
         for name in ("records", "bytes", "digest"):
             actual, expected = getattr(found, name), getattr(self.dataset, name)
-            if actual != expected and (
-                self.dataset.is_read or name == "records"
-            ):  # of an index nothing else is known
+            # of an index nothing else is known
+            if actual != expected and (self.dataset.is_read or name == "records"):
                 found.add_problem(f"{name}: {actual}, the manifest says {expected}")
         if self.source is not None and self.source.wnids != tuple(
             entry.wnid for entry in self.dataset.classes

@@ -172,9 +172,8 @@ class _Pool:
             # they have nothing to clean up; a stopped process would not react to SIGTERM
             worker.process.kill()
         for worker in self._workers:
-            with contextlib.suppress(
-                subprocess.TimeoutExpired
-            ):  # blocked in the kernel, for example on a dead file server
+            # blocked in the kernel, for example on a dead file server
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 worker.process.wait(timeout=_EXIT_TIMEOUT_S)
         self._workers.clear()
 

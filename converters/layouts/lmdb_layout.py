@@ -91,9 +91,8 @@ class LmdbLayout:
     def finish(self) -> None:
         """Commit the last records; called once all have been added."""
         self._finish_shard()
-        while self._shard + 1 < len(
-            self._folders
-        ):  # no image of the last shards was good: they stay empty
+        # no image of the last shards was good: they stay empty
+        while self._shard + 1 < len(self._folders):
             self._next_shard()
 
     def _finish_shard(self) -> None:

@@ -58,9 +58,8 @@ class ParquetLayout:
             len(self._group) >= GROUP_RECORDS or self._group_bytes + size > GROUP_BYTES
         ):
             self._end_group()
-        self._group.append(
-            record._replace(data=bytes(record.data))
-        )  # a view is valid until the next record
+        # a view is valid until the next record
+        self._group.append(record._replace(data=bytes(record.data)))
         self._group_bytes += size
         self._bytes += size
 
@@ -139,9 +138,8 @@ class ParquetLayout:
 
     def __exit__(self, *_: object) -> None:
         if self._writer is not None:
-            with contextlib.suppress(
-                OSError, self._pyarrow.ArrowException
-            ):  # `add` has already reported a full disk
+            # `add` has already reported a full disk
+            with contextlib.suppress(OSError, self._pyarrow.ArrowException):
                 self._writer.close()
 
 

@@ -172,9 +172,8 @@ class StoredRecords:
             yield from self._entries(piece)
         except lmdb.Error as error:  # where a page is damaged
             raise DatasetError(f"{piece.shard}: {error}; {_AGAIN}") from None
-        if (
-            self._mapped_bytes > _MAX_MAPPED_BYTES
-        ):  # pages that were read stay mapped, and count as this process's memory
+        # pages that were read stay mapped, and count as this process's memory
+        if self._mapped_bytes > _MAX_MAPPED_BYTES:
             self.close()
             self._mapped_bytes = 0
 

@@ -60,9 +60,8 @@ def find_shards(path: Path, split: str, suffixes: tuple[str, ...]) -> list[Path]
 def head_of(file: Path) -> bytes:
     """The first bytes of a regular file; none for anything else, or for one that cannot be read."""
     try:
-        descriptor = os.open(
-            file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-        )  # a named pipe must not block here
+        # a named pipe must not block here
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         return b""
     try:
@@ -80,9 +79,10 @@ def head_of(file: Path) -> bytes:
 @contextmanager
 def mapped(file: Path) -> Iterator[memoryview]:
     """A file as a buffer: of a large record only the pages are read that are looked at."""
+    # a pipe would block
     with open(
         file, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)
-    ) as stream:  # a pipe would block
+    ) as stream:
         status = os.fstat(stream.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise DatasetError(f"{file}: not a regular file")

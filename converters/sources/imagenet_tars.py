@@ -28,9 +28,8 @@ def open_tar(path: Path, split: str, refusals: Refusals) -> Source | None:
     file = path / archive_name(split) if path.is_dir() else path
     if not file.exists() or file.suffix == ".parquet":
         return None
-    descriptor = os.open(
-        file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-    )  # a named pipe must not block here
+    # a named pipe must not block here
+    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or not tar_members.is_tar(descriptor):

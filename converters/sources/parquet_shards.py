@@ -101,9 +101,8 @@ def _find_shards(path: Path, split: str) -> list[Path]:
 
 
 def _files(path: Path, pattern: str) -> list[Path]:
-    return sorted(
-        file for file in path.glob(pattern) if file.is_file()
-    )  # to open a pipe would block
+    # to open a pipe would block
+    return sorted(file for file in path.glob(pattern) if file.is_file())
 
 
 def _open_file(file: Path) -> Any:

@@ -94,9 +94,8 @@ class Source:
             (rank[image.place] << 32 | image.group for image in images), np.int64, len(images)
         )
         order = np.argsort(keys, kind="stable").astype(np.uint32)
-        groups = np.split(
-            order, np.flatnonzero(np.diff(keys[order])) + 1
-        )  # one per file and row group
+        # one per file and row group
+        groups = np.split(order, np.flatnonzero(np.diff(keys[order])) + 1)
         shuffled = [groups[place] for place in random.permutation(len(groups))]
         return np.concatenate([group[random.permutation(len(group))] for group in shuffled])
 

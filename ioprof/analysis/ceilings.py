@@ -142,9 +142,8 @@ def _add_rank(
     fetches = spans.filter(pl.col("kind") == "fetch", pl.col("batch").is_not_null())
     fetched = fetches.filter(pl.Series(covered(_ends(fetches), steady) > 0))
     loops = spans.filter(pl.col("kind") == "step").select("pid", "tid").unique()
-    of_loop = waits.join(
-        loops, on=["pid", "tid"], how="semi", nulls_equal=True
-    )  # a thread may take batches beside the loop
+    # a thread may take batches beside the loop
+    of_loop = waits.join(loops, on=["pid", "tid"], how="semi", nulls_equal=True)
     if not wall_ns or received.is_empty() or fetched.is_empty() or of_loop.is_empty():
         return
     length = pl.col("end_ns") - pl.col("start_ns")

@@ -48,9 +48,8 @@ class Finding:
         """All of them; see the function of that name."""
         trace, received = self._trace, self._received
         whole_job = trace.run.whole_job
-        has_all = (
-            whole_job is None or not whole_job.is_part
-        )  # else the first of its epochs is none that is known
+        # else the first of its epochs is none that is known
+        has_all = whole_job is None or not whole_job.is_part
         over_epochs = trend(charged, self._of_batch, self.reads.of_epochs()) if has_all else None
         late = skew(arrived, trace.run.uncertainty_ns)
         found = self.reads.found(made.total_ns, by_process(trace))

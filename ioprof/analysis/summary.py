@@ -86,9 +86,8 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
     charged, made, hidden = found.charged, found.fetched, found.overlaps
     table, work, received, unsure = charged.steps, found.work, batches(trace), thread_reads(trace)
     with ThreadPoolExecutor(1) as threads:
-        looking = threads.submit(
-            _look_at_reads, trace, received
-        )  # at all spans, which needs no interpreter
+        # at all spans, which needs no interpreter
+        looking = threads.submit(_look_at_reads, trace, received)
         code, whole, limits = (
             unexplained(trace, charged, found.samples),
             ledger(trace),

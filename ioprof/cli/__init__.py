@@ -58,9 +58,8 @@ def main(arguments: list[str] | None = None) -> int:
         require_extension()
     except CommandError as error:
         if given[:1] == ["record"] and "--" in given:
-            raise ImportError(
-                str(error)
-            ) from None  # `__main__` then runs the command without a recording
+            # `__main__` then runs the command without a recording
+            raise ImportError(str(error)) from None
         error_line(str(error))
         return error.exit_code
     commands = (

@@ -58,9 +58,8 @@ def show_findings(findings: Sequence[Finding], json: bool) -> None:
     else:
         output.print(findings_table(findings), soft_wrap=False)
         for finding in findings:
-            if (
-                finding.to_type
-            ):  # on lines of their own, which no table breaks, so that they can be copied
+            # on lines of their own, which no table breaks, so that they can be copied
+            if finding.to_type:
                 output.print(
                     f"\n{finding.name} ({finding.state}): {finding.means}\n    {finding.to_type}",
                     markup=False,

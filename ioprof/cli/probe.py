@@ -61,9 +61,8 @@ def probe(
         return _probe_network(ranks, device, path, json)
     if html:
         check_page_file(html, force)
-    with (
-        interrupted_by_any()
-    ):  # a scheduler's or a closing terminal's signal, too, removes the scratch files
+    # a scheduler's or a closing terminal's signal, too, removes the scratch files
+    with interrupted_by_any():
         found = ioprof.probe(**given, reporter=reporter)
     facts = found.facts()
     if html:

@@ -120,9 +120,10 @@ def _make(ended: EndedCommand, folder: Path, quiet: bool) -> int:
 
 def _show(run: "Run", folder: Path, quiet: bool) -> int:
     if run.trace.run.part is None and not quiet:
+        # after the job: it loads the libraries of the report
         from ioprof.report.texts.brief import (
             brief_text,
-        )  # after the job: it loads the libraries of the report
+        )
 
         messages.print(brief_text(run.summary, run.steps), markup=False)
         next_command("ioprof", "report", run.folder or folder)

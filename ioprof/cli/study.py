@@ -30,10 +30,11 @@ def study(
     if json:
         output.file.write(found.to_json() + "\n")
         return 0
+    # the jobs are started before these libraries are loaded
     from ioprof.report.study import (
         study_notes,
         study_table,
-    )  # the jobs are started before these libraries are loaded
+    )
 
     for note in study_notes(found):
         output.print(note, markup=False)

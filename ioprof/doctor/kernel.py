@@ -9,9 +9,8 @@ from ioprof.doctor.finding import Finding, Surroundings, content, limited, missi
 from ioprof.instrument.faults import RING_BYTES, refusal
 from ioprof.instrument.perf_events import RefusedError
 
-_RING_KIB: Final = (
-    RING_BYTES + resource.getpagesize()
-) // 1024  # of each CPU, with the kernel's page of state
+# of each CPU, with the kernel's page of state
+_RING_KIB: Final = (RING_BYTES + resource.getpagesize()) // 1024
 _MIN_OPEN_FILES: Final = 1024
 _FAST_CLOCKS: Final = (
     "tsc",

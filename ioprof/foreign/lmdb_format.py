@@ -1,14 +1,14 @@
 """The pages of an LMDB environment, checked: of LMDB 0.9 (`mdb.c`), data version 1, as 64-bit
 little-endian machines write it.
 
-page number u64 | - u16 | flags u16 | lower u16 | upper u16 | places of nodes u16 ... nodes are
-sorted by their keys node low u16 | high u16 | flags u16 | key's length u16 | key | data in a
-branch, low, high and flags are the child's page number, and the first key stands for all that are
-smaller in a leaf, low and high are the length of the value, which is the data, or with the flag
-BIGDATA lies on page number u64 meta (pages 0 and 1) after the page's 16 bytes: magic u32 | version
-u32 | address u64 | map size u64 | free-page tree 48 | main tree 48 | last page u64 | transaction
-u64; a tree is page size u32 | flags u16 | depth u16 | three counts u64 | entries u64 | root u64
-"""
+page   number u64 | - u16 | flags u16 | lower u16 | upper u16 | places of nodes u16 ...      nodes are sorted by their keys
+node   low u16 | high u16 | flags u16 | key's length u16 | key | data
+in a branch, low, high and flags are the child's page number, and the first key stands for all that are smaller
+in a leaf, low and high are the length of the value, which is the data, or with the flag BIGDATA lies on page number u64
+meta   (pages 0 and 1) after the page's 16 bytes: magic u32 | version u32 | address u64 | map size u64 | free-page tree 48 |
+main tree 48 | last page u64 | transaction u64; a tree is page size u32 | flags u16 | depth u16 | three counts u64 |
+entries u64 | root u64
+"""  # noqa: E501
 
 import struct
 from collections.abc import Iterator

@@ -1,15 +1,12 @@
 """MXNet's RecordIO files (`.rec`) of images, without MXNet.
 
-    frame     magic (uint32) kind and length (uint32: 3 and 29 bits) data zeros up to a multiple of
-              4 bytes
-    record    one frame of kind 0; or, where its data holds the magic number at a multiple of 4
-              bytes, frames of the kinds 1, 2 ..., and 3: the data in between, with the number taken
-              out
-    data      flag (uint32) label (float32) id, id2 (uint64) then `flag` labels (float32), if it is
-              not 0 then the image
+    frame     magic (uint32)   kind and length (uint32: 3 and 29 bits)   data   zeros up to a multiple of 4 bytes
+    record    one frame of kind 0; or, where its data holds the magic number at a multiple of 4 bytes, frames of the kinds 1, 2 ...,
+              and 3: the data in between, with the number taken out
+    data      flag (uint32)   label (float32)   id, id2 (uint64)   then `flag` labels (float32), if it is not 0   then the image
 
 (dmlc-core, `recordio.h`; MXNet, `python/mxnet/recordio.py`.)
-"""
+"""  # noqa: E501
 
 import struct
 from collections.abc import Iterator
@@ -52,9 +49,8 @@ def records(file: memoryview, where: str) -> Iterator[Listed]:
                     f"{where}: damaged at byte {place} (a frame of kind {kind} out of order); get"
                     " the file again"
                 )
-            if (
-                len(head) < _HEADER.size + _LABEL.size
-            ):  # the magic number may lie within the header too
+            # the magic number may lie within the header too
+            if len(head) < _HEADER.size + _LABEL.size:
                 part = bytes(file[start : min(end, start + _HEADER.size + _LABEL.size)])
                 head = part if first else head + MAGIC + part
             place = end + -end % 4

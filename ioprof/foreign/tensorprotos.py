@@ -1,10 +1,8 @@
 """Values of an LMDB record: Caffe2's `TensorProtos`, encoded and decoded without generated protobuf
 code.
 
-    TensorProtos   protos = 1, once for the image and once for the label; further protos are allowed
-                   and ignored
-    TensorProto    dims = 1 (int64, one by one) data_type = 2 int32_data = 4 (packed) byte_data = 5
-                   string_data = 6
+    TensorProtos   protos = 1, once for the image and once for the label; further protos are allowed and ignored
+    TensorProto    dims = 1 (int64, one by one)   data_type = 2   int32_data = 4 (packed)   byte_data = 5   string_data = 6
 
 An encoded image is a STRING with dims [1]; a raw one is BYTES with dims [height, width, channels],
 rows first, RGB. The label is an INT32 with dims [1]; label 0 is written like any other, because
@@ -14,7 +12,7 @@ wire format: https://protobuf.dev/programming-guides/encoding/.
 Caffe's `Datum` is read too, but never written: channels = 1, height = 2, width = 3, data = 4, label
 = 5, encoded = 7. Pixels that are not encoded are stored in planes, blue first (Caffe's
 `CVMatToDatum`), and are returned as RGB, rows first.
-"""
+"""  # noqa: E501
 
 from collections.abc import Iterator
 from typing import Final
@@ -156,9 +154,8 @@ def _datum(message: memoryview) -> tuple[memoryview, Shape | None, int]:
         and channels * height * width == len(data)
     ):
         return _interleaved(data, channels, height * width), (height, width, 3), label
-    if numbers.get("encoded") or bytes(data[:8]).startswith(
-        _ENCODED
-    ):  # convert_imageset sets it, older tools did not
+    # convert_imageset sets it, older tools did not
+    if numbers.get("encoded") or bytes(data[:8]).startswith(_ENCODED):
         return data, None, label
     raise DatasetError(
         f"LMDB record's raw image has {len(data)} bytes for {channels} x {height} x {width}"[:200]

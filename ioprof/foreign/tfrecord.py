@@ -1,14 +1,12 @@
 """TFRecord files of `tf.train.Example`, without TensorFlow.
 
-    record     length (uint64) masked CRC-32C of the length (uint32) data masked CRC-32C of the data
-               (uint32)
+    record     length (uint64)   masked CRC-32C of the length (uint32)   data   masked CRC-32C of the data (uint32)
     Example    features = 1 { feature = 1, a map entry { key = 1, value = 2 } }
-    Feature    bytes_list = 1 { value = 1 } float_list = 2 int64_list = 3 { value = 1, packed or not
-               }
+    Feature    bytes_list = 1 { value = 1 }   float_list = 2   int64_list = 3 { value = 1, packed or not }
 
 All numbers are little-endian (TensorFlow, `lib/io/record_writer.h` and
 `core/example/feature.proto`).
-"""
+"""  # noqa: E501
 
 import struct
 from collections.abc import Iterator

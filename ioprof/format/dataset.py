@@ -5,25 +5,17 @@ last, by rename, so an incomplete folder is never one. The manifest and the inde
 input: every value is checked before it is used.
 
     DATASET/dataset.json               the manifest
-    files: DATASET/SPLIT/WNID/NAME one file per record; NAME ends in .JPEG, in .rgb for raw pixels,
-        or in the source's suffix
-            DATASET/SPLIT.txt          the index: a line `SPLIT/WNID/NAME label` per record, in the
-                                       order of the records
-    lmdb: DATASET/SPLIT/data.mdb one environment that contains only records; key `%08d_NAME` (the
-        number of the record),
-                                       value: see ioprof.foreign.tensorprotos; with shards, each is
-                                           a folder `SPLIT-%05d-of-%05d`, and the
+    files:  DATASET/SPLIT/WNID/NAME    one file per record; NAME ends in .JPEG, in .rgb for raw pixels, or in the source's suffix
+            DATASET/SPLIT.txt          the index: a line `SPLIT/WNID/NAME label` per record, in the order of the records
+    lmdb:   DATASET/SPLIT/data.mdb     one environment that contains only records; key `%08d_NAME` (the number of the record),
+                                       value: see ioprof.foreign.tensorprotos; with shards, each is a folder `SPLIT-%05d-of-%05d`, and the
                                        numbers continue from one to the next
-    webdataset: DATASET/SPLIT/SPLIT-%06d.tar per record `KEY.jpg` (`.png`, `.rgb`), `KEY.cls` and
-        `KEY.json`, in this order; KEY
+    webdataset: DATASET/SPLIT/SPLIT-%06d.tar   per record `KEY.jpg` (`.png`, `.rgb`), `KEY.cls` and `KEY.json`, in this order; KEY
                                        is the number of the record (`%08d`), cls its label in digits, json its wnid, name and label;
                                        SPLIT-%06d.idx is the index of a tar for DALI
-    parquet: DATASET/data/SPLIT-%05d-of-%05d.parquet rows `image{bytes, path}` and `label`, as
-        Hugging Face's datasets have them
-    raw: DATASET/SPLIT.bin the records one after the other; SPLIT.index and SPLIT.names: see
-        ioprof.format.record_index
-    indexed: DATASET/SPLIT.index the same index, of records that lie in files of other programs;
-        nothing is copied
+    parquet: DATASET/data/SPLIT-%05d-of-%05d.parquet   rows `image{bytes, path}` and `label`, as Hugging Face's datasets have them
+    raw:    DATASET/SPLIT.bin          the records one after the other; SPLIT.index and SPLIT.names: see ioprof.format.record_index
+    indexed: DATASET/SPLIT.index       the same index, of records that lie in files of other programs; nothing is copied
 """  # noqa: E501
 
 import hashlib

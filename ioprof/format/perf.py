@@ -3,8 +3,7 @@
 A perf file holds the perf records of one host of a job (man perf_event_open, section MMAP layout):
 
     HEADER_BYTES   a header, `HEADER_DTYPE`; the rest of its bytes is zero
-    any number     records as the kernel wrote them, one after the other, nearly all in the order of
-                   their times
+    any number     records as the kernel wrote them, one after the other, nearly all in the order of their times
 
 A record begins with `type` u32, `misc` u16, `size` u16. The size includes these eight bytes and is
 a multiple of eight. All events have sample_type TID | TIME | ADDR (the file header holds the
@@ -12,20 +11,16 @@ attributes of the events of major faults), those of minor faults also IP, and sa
 each record except a sample ends with `pid` u32, `tid` u32, `time` u64:
 
     SAMPLE   (9)    pid u32, tid u32, time u64, addr u64           end of a major fault
-                    ip u64, pid u32, tid u32, time u64, addr u64   end of a minor fault; recognised
-                                                                   by its length
-    SWITCH  (14) context switch; misc: in or out, preempted or not
-    MMAP2   (10) pid u32, tid u32, addr u64, len u64, pgoff u64, device and inode 24 bytes, prot
-            u32, flags u32, path, 0 ...
+                    ip u64, pid u32, tid u32, time u64, addr u64   end of a minor fault; recognised by its length
+    SWITCH  (14)                                                   context switch; misc: in or out, preempted or not
+    MMAP2   (10)    pid u32, tid u32, addr u64, len u64, pgoff u64, device and inode 24 bytes, prot u32, flags u32, path, 0 ...
     MMAP     (1)    pid u32, tid u32, addr u64, len u64, pgoff u64, path, 0 ...
     FORK     (7)    pid u32, ppid u32, tid u32, ptid u32, time u64
     EXIT     (4)    as FORK
     COMM     (3)    pid u32, tid u32, name, 0 ...                  misc: whether by execve
-    LOST     (2) id u64, lost u64 number of records lost because the ring was full
-    SWITCH_STATE (64)                                              by the recorder: SWITCH events
-                                                                   enabled (misc 1) or disabled (0)
-    MINOR_STATE (65)                                               by the recorder: the same for
-                                                                   minor faults
+    LOST     (2)    id u64, lost u64                               number of records lost because the ring was full
+    SWITCH_STATE (64)                                              by the recorder: SWITCH events enabled (misc 1) or disabled (0)
+    MINOR_STATE (65)                                               by the recorder: the same for minor faults
 
 SWITCH events are enabled until the first SWITCH_STATE. While they are disabled the duration of a
 fault is unknown. It is also unknown whether a thread that was switched out before a SWITCH_STATE
@@ -35,7 +30,7 @@ Minor faults are recorded from the first MINOR_STATE on.
 
 Times are CLOCK_MONOTONIC of the kernel in nanoseconds; `pgoff` is in bytes. A file may end
 anywhere.
-"""
+"""  # noqa: E501
 
 import re
 import struct
@@ -89,10 +84,11 @@ HEADER_DTYPE: Final = np.dtype(
         ("anchor_after_ns", "<i8"),  # CLOCK_MONOTONIC after it
         ("host", "S64"),
         ("attributes", "V104"),  # struct perf_event_attr up to PERF_ATTR_SIZE_VER4
+        # add to the times of records to get CLOCK_MONOTONIC of the job; not 0 in time namespaces #
         (
             "shift_ns",
             "<i8",
-        ),  # add to the times of records to get CLOCK_MONOTONIC of the job; not 0 in time namespaces  # noqa: E501
+        ),
     ]
 )
 """The start of a perf file, little-endian."""
@@ -215,9 +211,8 @@ def are_enabled(records: Records, kind: int) -> _Array:
     changes = np.flatnonzero(records.types == kind)
     last_change = np.searchsorted(changes, np.arange(len(records)), side="right") - 1
     at_start = kind == SWITCH_STATE
-    enabled: _Array = np.append(records.miscs[changes] == 1, at_start)[
-        last_change
-    ]  # -1, no change yet: the appended one
+    # -1, no change yet: the appended one
+    enabled: _Array = np.append(records.miscs[changes] == 1, at_start)[last_change]
     return enabled
 
 

@@ -1,12 +1,12 @@
 """The index of the layouts `raw` and `indexed`: where each record lies, 24 bytes for each, so that
 any is one read.
 
-SPLIT.index per record: offset u64, length u32, label i32, file u32, zero u32; little-endian
-SPLIT.names per record: its file name, and a line feed SPLIT.bin of `raw`: the records, one after
-the other SPLIT.files of `indexed`: JSON with `kind` (how a record's bytes hold its image), and
-`files`: path, size and time of
+SPLIT.index    per record: offset u64, length u32, label i32, file u32, zero u32; little-endian
+SPLIT.names    per record: its file name, and a line feed
+SPLIT.bin      of `raw`: the records, one after the other
+SPLIT.files    of `indexed`: JSON with `kind` (how a record's bytes hold its image), and `files`: path, size and time of
                modification (ns) of each file; in the index `file` is a place in this list
-"""
+"""  # noqa: E501
 
 import io
 import os
@@ -106,9 +106,8 @@ class RecordIndex:
             with path.open("rb", buffering=0) if path.is_file() else io.BytesIO() as stream:
                 while block := stream.read(_BLOCK_BYTES):
                     ends = np.flatnonzero(np.frombuffer(block, np.uint8) == _LINE_FEED) + size + 1
-                    first = (
-                        -(count + 1) % _NAMES_PER_PLACE
-                    )  # of the names that end here, the first after which a place is kept
+                    # of the names that end here, the first after which a place is kept
+                    first = -(count + 1) % _NAMES_PER_PLACE
                     places += ends[first::_NAMES_PER_PLACE].tolist()
                     count, end, size = (
                         count + len(ends),

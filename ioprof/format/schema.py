@@ -129,9 +129,9 @@ SPAN_COLUMNS: Final = {
     "batch": "int64",
     "bytes": "int64",
     "file": "int64",
-    "offset": (
-        "int64"
-    ),  # of a read, where in the file; of a `fetch`, how many samples the batch has; of `SENT`, see there  # noqa: E501
+    # of a read, where in the file; of a `fetch`, how many samples the batch has; of `SENT`, see
+    # there
+    "offset": ("int64"),
     "source": "source",
     "name": "category",
 }

@@ -593,9 +593,8 @@ def _check_parts(traces: Sequence[Trace]) -> None:
     for key in _IDENTITY:
         _check_same(key, [_comparable(getattr(trace.run, key)) for trace in traces])
     zeros = [trace.run.clocks.zero_monotonic_ns for trace in traces]
-    _check_same(
-        "clocks.zero_monotonic_ns", [zero for zero in zeros if zero is not None]
-    )  # null: a part without any span
+    # null: a part without any span
+    _check_same("clocks.zero_monotonic_ns", [zero for zero in zeros if zero is not None])
     _check_disjoint([trace.spans for trace in traces])
 
 

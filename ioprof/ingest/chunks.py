@@ -112,9 +112,8 @@ def read_block(
     num_bytes = _read_into(
         file, start, buffers.data[: -(-(end - start) // CHUNK_BYTES) * CHUNK_BYTES]
     )
-    if (
-        num_bytes % CHUNK_BYTES < CHUNK_HEADER_BYTES
-    ):  # the header of the last chunk is incomplete: ignore it
+    # the header of the last chunk is incomplete: ignore it
+    if num_bytes % CHUNK_BYTES < CHUNK_HEADER_BYTES:
         num_bytes -= num_bytes % CHUNK_BYTES
     if not num_bytes:
         return None
@@ -190,9 +189,8 @@ def _find_stale(headers: _Array) -> _Array:
     data exists.
     """
     places = np.arange(len(headers))
-    origins = np.where(headers["origin"] <= places, headers["origin"], 0).astype(
-        np.int64
-    )  # a home comes before its copies
+    # a home comes before its copies
+    origins = np.where(headers["origin"] <= places, headers["origin"], 0).astype(np.int64)
     copies = np.flatnonzero((origins > 0) & ~_is_home(headers))
     sequences = headers["state"] >> np.uint64(32)
     stale = np.zeros(len(headers), bool)

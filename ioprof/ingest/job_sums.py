@@ -155,9 +155,8 @@ def _sums(records: _Array, took_ns: _Array) -> _Array:
     found = np.zeros((_SHAPE[0] * _SHAPE[1], 3), np.int64)
     found[:, 0] = np.bincount(places, minlength=len(found))
     for column, values in ((1, np.clip(records["bytes"], 0, _MOST_BYTES)), (2, took_ns)):
-        found[:, column] = np.bincount(
-            places, values, len(found)
-        )  # in float64, which is exact up to 2^53
+        # in float64, which is exact up to 2^53
+        found[:, column] = np.bincount(places, values, len(found))
     return found.reshape(_SHAPE)
 
 

@@ -82,8 +82,7 @@ class StringIds:
     def map(self, numbers: _Array) -> _Array:
         """Ids of the run for these ids of the process. -1: no string."""
         last = len(self._table) - 1
-        places: _Array = np.minimum(
-            numbers.astype(np.uint32, copy=False), last
-        )  # as uint32, -1 is the largest value
+        # as uint32, -1 is the largest value
+        places: _Array = np.minimum(numbers.astype(np.uint32, copy=False), last)
         ids: _Array = self._table[places]
         return ids

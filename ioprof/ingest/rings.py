@@ -201,9 +201,8 @@ class Process:
         captures = [capture for capture in self.captures if capture.sees_reads]
         if not captures:
             return None
-        if any(
-            capture.since_ns is not None for capture in captures
-        ):  # they count since the process began
+        # they count since the process began
+        if any(capture.since_ns is not None for capture in captures):
             return ReadCounters(spans=sum(capture.num_spans for capture in captures))
         compared = [capture.header for capture in captures if capture.header["io_time_ns"] > 0]
         io_counters = ("io_rchar", "io_syscr", "io_read_bytes", "seen_bytes", "seen_calls")

@@ -316,9 +316,8 @@ def instruction_lines(table: bytes, first_line: int) -> list[int]:
     has_number = ((codes == _NO_COLUMNS) | (codes == _LONG)) & (next_bytes < _HEAD)
     halves = next_bytes >> 1
     deltas = np.where(has_number, np.where(next_bytes & 1, -halves, halves), _LINE_DELTA[codes])
-    for place in np.flatnonzero(
-        has_number & (next_bytes & 64 != 0)
-    ).tolist():  # of more than one byte
+    # of more than one byte
+    for place in np.flatnonzero(has_number & (next_bytes & 64 != 0)).tolist():
         start = heads[place] + 1
         deltas[place] = _signed_varint(table[start : start + _MOST_BYTES])
     lines = first_line + np.cumsum(deltas)

@@ -78,9 +78,8 @@ def other_module(path: Sequence[str], loaded: Collection[str]) -> str | None:
                 if spec is not None and spec.loader is not None:
                     return spec.origin or place
     finally:
-        for place in (
-            set(sys.path_importer_cache) - known
-        ):  # what the job adds there meanwhile, it must find
+        # what the job adds there meanwhile, it must find
+        for place in set(sys.path_importer_cache) - known:
             del sys.path_importer_cache[place]
     return None
 

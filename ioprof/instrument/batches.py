@@ -64,9 +64,8 @@ class _Iterator(Generic[Batch]):
     def __next__(self) -> Batch:
         state = self._state
         thread = state.per_thread.current
-        if thread.waiting or not state.is_consumer(
-            thread
-        ):  # as in a loader that takes from this one
+        # as in a loader that takes from this one
+        if thread.waiting or not state.is_consumer(thread):
             return next(self._iterator)
         from ioprof.instrument.hooks.own_batches import take_batch
 

@@ -69,9 +69,8 @@ def start(
     store = distributed._get_default_store()  # noqa: SLF001
     while hasattr(store, "underlying_store"):
         store = store.underlying_store
-    if (
-        type(store).__name__ != "TCPStore"
-    ):  # others are for ranks of one host, or keep nothing that both could wait for
+    # others are for ranks of one host, or keep nothing that both could wait for
+    if type(store).__name__ != "TCPStore":
         return False
     exchange = _Exchange(
         store, f"ioprof/clocks {environment.get('TORCHELASTIC_RESTART_COUNT', '0')}", spool, is_on

@@ -220,9 +220,8 @@ class FaultRecorder:
             self._writer.error = (
                 f"the recorder failed after {after_s:.1f} s ({type(error).__name__}: {error})"
             )
-            with contextlib.suppress(
-                OSError
-            ):  # records that are no longer read should not cost the job time
+            # records that are no longer read should not cost the job time
+            with contextlib.suppress(OSError):
                 self._events.enable(on=False)
                 self._switches.stop(clock.monotonic_ns())
                 self._minor.stop(clock.monotonic_ns())
@@ -238,9 +237,8 @@ class FaultRecorder:
         while not self._stopping:
             for descriptor, happened in wait_for_records(poller, self._rings, period_ms, look_ms):
                 if happened & (select.POLLHUP | select.POLLERR) and descriptor != self._wake:
-                    poller.unregister(
-                        descriptor
-                    )  # the thread that opened the event has ended; its children write
+                    # the thread that opened the event has ended; its children write
+                    poller.unregister(descriptor)
             now_ns = clock.monotonic_ns()
             examined_ns, has_any = (
                 selector.examined_ns,
@@ -336,9 +334,8 @@ class _OptionalEvents:
         self._events = Events([], attributes, majors.kernel, counts_lost=False)
         for cpu, output in zip(majors.cpus, majors.descriptors, strict=True) if is_wanted else ():
             descriptor, _ = open_one(attributes, cpu)
-            if (
-                descriptor < 0
-            ):  # do without: events of some CPUs only would be taken for those of all
+            # do without: events of some CPUs only would be taken for those of all
+            if descriptor < 0:
                 self.close()
                 break
             self._events.descriptors.append(descriptor)
@@ -400,11 +397,12 @@ class _MinorFaultEvents(_OptionalEvents):
         now_ns = clock.monotonic_ns()
         self._last_wait_ns = now_ns - idle_ns + self.TRIAL_NS
         self._reserve_ns = float(self.RESERVE_NS)
+        # time, and number of faults that waited, and of minor ones, until then
         self._last_counts = (
             now_ns,
             0,
             0,
-        )  # time, and number of faults that waited, and of minor ones, until then
+        )
         if wanted is not False:
             self._enable(now_ns, on=True)
 

@@ -368,9 +368,8 @@ class Session:
         asked_ns = clock.monotonic_ns()
         try:
             assert self._patch is not None
-            if (
-                "CUDA" in self._activities
-            ):  # earlier launches are not recorded and must not run into the window
+            # earlier launches are not recorded and must not run into the window
+            if "CUDA" in self._activities:
                 sys.modules["torch"].cuda.synchronize()
             started_ns = clock.monotonic_ns()
             window = _Window(
@@ -468,9 +467,8 @@ class _ProfilerPatch:
     def __init__(self, profile_class: Any, before_other: Callable[[], None]) -> None:
         self._class = profile_class
         self._prepare, self._exit = profile_class._prepare_trace, profile_class.__exit__
-        self._others: WeakSet[Any] = (
-            WeakSet()
-        )  # from its warm-up to its end a profiler is in use without being enabled
+        # from its warm-up to its end a profiler is in use without being enabled
+        self._others: WeakSet[Any] = WeakSet()
         profile_class._prepare_trace, profile_class.__exit__ = self._make_wrappers(before_other)
 
     def num_others(self) -> int:

@@ -19,12 +19,13 @@ from typing import Final
 
 from ioprof.errors import CaptureError
 
+# of perf_event_open, by machine
 NUMBERS: Final = {
     "x86_64": 298,
     "aarch64": 241,
     "riscv64": 241,
     "ppc64le": 319,
-}  # of perf_event_open, by machine
+}
 _PARANOID: Final = "/proc/sys/kernel/perf_event_paranoid"
 _MOST_PARANOID: Final = 2
 """Up to this level every user may record events of their own programs in user space."""
@@ -54,9 +55,8 @@ _FLAGS: Final = {
     "use_clockid": 25,
     "context_switch": 26,
 }
-_ATTRIBUTES: Final = struct.Struct(
-    "<IIQQQQQIIQQQQIiQ"
-)  # struct perf_event_attr up to PERF_ATTR_SIZE_VER4 (Linux 4.1)
+# struct perf_event_attr up to PERF_ATTR_SIZE_VER4 (Linux 4.1)
+_ATTRIBUTES: Final = struct.Struct("<IIQQQQQIIQQQQIiQ")
 _HEAD, _TAIL = 1024, 1032  # data_head and data_tail in struct perf_event_mmap_page
 
 
@@ -233,9 +233,8 @@ def allowed_cpus() -> list[int]:
     """
     before = os.sched_getaffinity(0)
     try:
-        os.sched_setaffinity(
-            0, range(os.sysconf("SC_NPROCESSORS_CONF"))
-        )  # the kernel reduces the set to the allowed CPUs
+        # the kernel reduces the set to the allowed CPUs
+        os.sched_setaffinity(0, range(os.sysconf("SC_NPROCESSORS_CONF")))
         return sorted(os.sched_getaffinity(0))
     except OSError:
         return sorted(before)
@@ -283,9 +282,8 @@ class Ring:
         self._address = address
         length = mmap.PAGESIZE + size
         self._bytes = memoryview((ctypes.c_ubyte * length).from_address(address)).cast("B")
-        self._words = self._bytes[: mmap.PAGESIZE].cast(
-            "Q"
-        )  # aligned, so an element is loaded and stored atomically
+        # aligned, so an element is loaded and stored atomically
+        self._words = self._bytes[: mmap.PAGESIZE].cast("Q")
 
     def head(self) -> int:
         """Total number of bytes that the kernel has written."""

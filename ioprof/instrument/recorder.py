@@ -173,10 +173,11 @@ def _uninterrupted_medians(
     import resource
     import statistics
 
+    # of bytes each assignment would make a copy first
     there, here = (
         bytearray(displaced_bytes),
         bytearray(displaced_bytes),
-    )  # of bytes each assignment would make a copy first
+    )
     found: list[list[int]] = [[] for _ in timers]
     for _ in range(trials):
         for timer, results in zip(timers, found, strict=True):

@@ -238,9 +238,8 @@ class Ring:
         return self._user_kind, kind if name is None else f"{kind} {name}"
 
     def _room(self, slots: int) -> "_Chunk | None":
-        if (
-            not self.is_open
-        ):  # and perhaps in a forked child, whose parent's other threads held the lock
+        # and perhaps in a forked child, whose parent's other threads held the lock
+        if not self.is_open:
             return None
         place: _Place | None = getattr(self._local, "place", None)
         if place is not None and place.chunk.count + slots <= SLOTS:
@@ -318,9 +317,8 @@ class Ring:
         self._header[: len(header)] = header
         self._counters = self._header.cast("Q")
         self.is_open = True
-        with suppress(
-            OSError
-        ):  # mapped now, so that no span has to wait for it; without room, spans are lost and counted  # noqa: E501
+        # mapped now, so that no span has to wait for it; without room, spans are lost and counted #
+        with suppress(OSError):
             self._map_window(0)
 
 

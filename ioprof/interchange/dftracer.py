@@ -1,12 +1,15 @@
 """Traces of DFTracer (.pfw: an event of Chrome's JSON format per line, with times in microseconds;
 plain or gzipped).
 
-in the file span POSIX, STDIO: open, open64, fopen, ... open file POSIX, STDIO: read, pread, preadv,
-fread, ... read file, bytes (`ret`), offset; where the bytes came from is not known other calls of
-POSIX and STDIO left out, and counted compute, comm, device, checkpoint (its AI names) compute,
-comm, h2d, checkpoint dataloader: fetch wait data: preprocess, item transform other events of the
-program user
-"""
+in the file                                       span
+POSIX, STDIO: open, open64, fopen, ...            open     file
+POSIX, STDIO: read, pread, preadv, fread, ...     read     file, bytes (`ret`), offset; where the bytes came from is not known
+other calls of POSIX and STDIO                    left out, and counted
+compute, comm, device, checkpoint (its AI names)  compute, comm, h2d, checkpoint
+dataloader: fetch                                 wait
+data: preprocess, item                            transform
+other events of the program                       user
+"""  # noqa: E501
 
 import zlib
 from collections import Counter
@@ -144,9 +147,8 @@ class _File:
             }
         )
         size = columns["ret"]
-        size = np.where(
-            is_read[columns["call"]] & (size != NONE), np.maximum(size, 0), NONE
-        )  # a call that failed returned -1
+        # a call that failed returned -1
+        size = np.where(is_read[columns["call"]] & (size != NONE), np.maximum(size, 0), NONE)
         # A hash may be explained after its first use.
         meanings = {(is_path, number): name for _, is_path, number, name in found.explained}
         return pl.DataFrame(

@@ -172,10 +172,11 @@ def _scanned(
     cells, num_events = events
     table = np.frombuffer(memoryview(cells), np.int64).reshape(len(COLUMNS), -1)[:, :num_events]
     columns = dict(zip(COLUMNS, table, strict=True))
+    # twice the number of a name, or of a hash plus 1; hashes are numbered after the names
     for name in (
         "host",
         "path",
-    ):  # twice the number of a name, or of a hash plus 1; hashes are numbered after the names
+    ):
         codes = columns[name]
         columns[name] = np.where(codes == NONE, NONE, (codes >> 1) + (codes & 1) * len(names))
     texts, of_hashes = [each.decode() for each in names], [each.decode() for each in hashes]

@@ -164,9 +164,8 @@ def _numbered(paths: pl.Series) -> tuple[pl.Series, pl.Series]:
     values = (codes.fill_null(no_path) if codes.null_count() else codes).to_numpy()
     starts = _run_starts([paths])
     run_of = np.full(no_path + 1, len(starts))
-    run_of[values[starts][::-1]] = np.arange(len(starts))[
-        ::-1
-    ]  # of a code that is there twice the last assignment counts
+    # of a code that is there twice the last assignment counts
+    run_of[values[starts][::-1]] = np.arange(len(starts))[::-1]
     used = np.flatnonzero(run_of[:no_path] < len(starts))
     used = used[np.argsort(run_of[used])]
     number_of = np.zeros(no_path + 1, np.int64)

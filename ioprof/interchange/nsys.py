@@ -214,9 +214,8 @@ class _Database:
             ):
                 self._damage["an activity with impossible values"] += 1
                 continue
-            escaped = json.dumps(str(name)[:_NAME_CHARS])[
-                1:-1
-            ]  # names of Kineto's files are as they are in JSON
+            # names of Kineto's files are as they are in JSON
+            escaped = json.dumps(str(name)[:_NAME_CHARS])[1:-1]
             kept.append(
                 (
                     category,

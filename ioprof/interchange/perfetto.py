@@ -26,6 +26,7 @@ from ioprof.interchange.tracks import Process, Track, Tracks
 _Array = npt.NDArray[Any]
 
 _PACKET: Final = 1  # of Trace
+# of TracePacket
 _TIMESTAMP, _SEQUENCE, _INTERNED, _FLAGS, _EVENT, _DESCRIPTOR = (
     8,
     10,
@@ -33,7 +34,7 @@ _TIMESTAMP, _SEQUENCE, _INTERNED, _FLAGS, _EVENT, _DESCRIPTOR = (
     13,
     11,
     60,
-)  # of TracePacket
+)
 _UUID, _NAME, _PROCESS, _THREAD, _PARENT, _COUNTER = 1, 2, 3, 4, 5, 8  # of TrackDescriptor
 _CATEGORY_IID, _ANNOTATION, _TYPE, _NAME_IID, _TRACK, _DOUBLE_VALUE, _FLOW, _LAST_FLOW = (
     3,

@@ -35,10 +35,11 @@ def multiple_of(dataset: Dataset, scale: Scale, reporter: Reporter = SILENT) -> 
             )
         reporter.say(f"--dataset-scale {scale}: using {folder}")
         return found
+    # loads the libraries of images and layouts
     from ioprof.converters.job.multiples import (
         plan_multiple,
         stored_labels,
-    )  # loads the libraries of images and layouts
+    )
 
     workers = 1 if dataset.bytes * scale.factor < _WORTH_PROCESSES_BYTES else None
     subset = np.empty(0, dtype=np.int64)

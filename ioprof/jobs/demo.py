@@ -77,8 +77,7 @@ def _prepare(out: Path, force: bool) -> None:
                 " --out"
             )
         if not force:
-            raise output_exists(
-                out
-            )  # with it, each of its folders is replaced by itself, where ioprof made it
+            # with it, each of its folders is replaced by itself, where ioprof made it
+            raise output_exists(out)
     make_folders(out)
     marker.touch()

@@ -119,9 +119,8 @@ def _make_index(
         found = _list_records(source)
         advance(len(source.images))
     root = f"{source.root.absolute()}/"
-    is_tree = kind == "tree" and all(
-        place.startswith(root) for place in source.images.places
-    )  # else a flat folder with a list
+    # else a flat folder with a list
+    is_tree = kind == "tree" and all(place.startswith(root) for place in source.images.places)
     left = remove_own(folder, _OWN.fullmatch) if folder.exists() else []
     if left:
         raise CommandError(

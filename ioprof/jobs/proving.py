@@ -60,9 +60,8 @@ def prove_advice(
     else:
         advice, change = _advice(run, number)
         script = RecordedScript.of(recorded, change, command, environment)
-        shown = "".join(
-            each if each.isprintable() else "?" for each in shlex.join(script.shown)
-        )  # of a run made by anybody
+        # of a run made by anybody
+        shown = "".join(each if each.isprintable() else "?" for each in shlex.join(script.shown))
         reporter.say(f"{2 * pairs} runs of: {shown}")
         repeat = _recorded(script, force, environment, reporter)
     outs = [

@@ -51,9 +51,8 @@ def make_study(
     jobs = {
         value: _with_value(options, varied, value, folder / f"{varied}-{value}") for value in chosen
     }
-    if (
-        varied == RANKS
-    ):  # datasets of other scales are made, and the checks of the jobs would make them
+    # datasets of other scales are made, and the checks of the jobs would make them
+    if varied == RANKS:
         for job in jobs.values():
             plan_job(job, environment, SILENT)
     folder.mkdir(parents=True, exist_ok=True)

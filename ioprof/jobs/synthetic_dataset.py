@@ -24,10 +24,11 @@ def cached_dataset(environment: Mapping[str, str], reporter: Reporter) -> Path:
     reporter.say(
         f"no dataset given: making a synthetic one of {NUM_IMAGES} images in {folder} (once)"
     )
+    # most runs have a dataset, and need not load what makes one
     from ioprof.converters import (
         ConvertOptions,
         convert,
-    )  # most runs have a dataset, and need not load what makes one
+    )
 
     base.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=base) as temporary:

@@ -229,9 +229,8 @@ def command_after(recorded: "Run") -> tuple[object, ...]:
         "--seed",
         config.seed,
     )
-    named = (
-        folder if folder.name else folder.resolve()
-    )  # the working directory has no name of its own
+    # the working directory has no name of its own
+    named = folder if folder.name else folder.resolve()
     return (
         "ioprof",
         "run",
@@ -254,9 +253,8 @@ def _dataset_to_read(
     loader without one.
     """
     if options.loader == "null":
-        if not scale.is_one and (
-            options.dataset is None or options.steps
-        ):  # else it says how long an epoch is
+        # else it says how long an epoch is
+        if not scale.is_one and (options.dataset is None or options.steps):
             raise CommandError(
                 f"--dataset-scale {scale} is about a dataset, and --loader null reads none; leave"
                 " it out"

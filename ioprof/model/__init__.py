@@ -4,8 +4,8 @@
     recorded.py    a Trace -> Pipeline: what the workers made, and what the training loop did
                    between taking batches
     pipeline.py    the types of a recorded pipeline; nothing in it depends on how it was recorded
-    cpu_use.py     which part of the measured times was computation, and which was waiting for a
-                   core
+    cores/         which part of the measured times was computation, which was waiting for a core,
+                   and who else used the cores
     storage_use.py latency and rate of the storage that the reads show
     changes.py     Change: what is different from the recorded run
     plan.py        Pipeline + Change -> Plan: segments of work in seconds, on cores and storage that

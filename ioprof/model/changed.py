@@ -143,9 +143,8 @@ def _without_wake_ups(pipeline: Pipeline) -> Pipeline:
 
     ranks = tuple(awake(rank) for rank in pipeline.ranks)
     if all(rank.worker_cpu.busy_ratio >= _ALWAYS_BUSY for rank in ranks):
-        return replace(
-            pipeline, ranks=ranks, scattered={}
-        )  # the scheduler balances threads that go on computing
+        # the scheduler balances threads that go on computing
+        return replace(pipeline, ranks=ranks, scattered={})
     return replace(pipeline, ranks=ranks)
 
 
@@ -155,9 +154,8 @@ def _scaled(each: Iteration, factors: Mapping[str, float]) -> Iteration:
     work = float(stages.sum() / max(tasks.stages_s.sum(), 1e-12))
     delivery, loader = factors.get("delivery", 1.0), factors.get("loader", 1.0)
     has_storage = 1.0 if factors.get("storage", 1.0) > 0 else 0.0
-    whole = (
-        factors.get("validation", 1.0) if each.is_validation else 1.0
-    )  # whatever it spends the time on
+    # whatever it spends the time on
+    whole = factors.get("validation", 1.0) if each.is_validation else 1.0
     scaled = replace(
         tasks,
         stages_s=stages * whole,

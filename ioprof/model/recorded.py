@@ -184,9 +184,8 @@ def _served_s_per_read(trace: Trace, reads: pl.DataFrame, beside: Mapping[str, O
     count = len(reads.filter(pl.col("end_ns") >= first, pl.col("end_ns") <= last))
     if not count:
         return 0.0
-    took_s = (
-        float((reads["end_ns"] - reads["start_ns"]).to_numpy().mean()) / 1e9
-    )  # a read waits for what one thread does for it
+    # a read waits for what one thread does for it
+    took_s = float((reads["end_ns"] - reads["start_ns"]).to_numpy().mean()) / 1e9
     return min(took_s, sum(each.serving for each in beside.values()) * (last - first) / 1e9 / count)
 
 
@@ -241,9 +240,8 @@ def _rank(
         raise ReplayError(Refusal.FEW_BATCHES, str(num_takes))
     if seen.num_known < _LEAST_KNOWN_RATIO * num_takes:
         raise ReplayError(Refusal.UNKNOWN_BATCHES, f"{num_takes - seen.num_known} of {num_takes}")
-    if (
-        seen.num_known < num_takes
-    ):  # such as a wait for a compilation in another thread: time of the loop
+    # such as a wait for a compilation in another thread: time of the loop
+    if seen.num_known < num_takes:
         is_around = pl.col("name").cast(pl.String).is_in(_AROUND_BATCHES).fill_null(value=False)
         waits = waits.filter(
             pl.col("batch").is_in(fetches["batch"].implode()).fill_null(value=False) | is_around

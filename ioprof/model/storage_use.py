@@ -122,9 +122,8 @@ def _is_steady(reads: pl.DataFrame) -> bool:
     (waited_ns,) = spread(edges, waits[:, 0], waits[:, 1], waits[:, 1] - waits[:, 0])
     if (waited_ns <= 0).any() or _variation(num_bytes) >= _variation(num_bytes / waited_ns):
         return False
-    in_windows = pl.col("end_ns").is_between(
-        int(edges[0]), int(edges[-1])
-    )  # the first batches may read much more, as indexes
+    # the first batches may read much more, as indexes
+    in_windows = pl.col("end_ns").is_between(int(edges[0]), int(edges[-1]))
     sizes = (
         reads.filter(in_windows)
         .group_by("rank", "batch")
@@ -157,9 +156,8 @@ def _burst(reads: pl.DataFrame, rate: float) -> float:
     """The most bytes by which the reads of at most a second were ahead of a constant rate (the size
     of a token bucket).
     """
-    started = (
-        WINDOW_NS // _TICK_NS
-    )  # before that, workers start, and what they find has been fetched for others
+    # before that, workers start, and what they find has been fetched for others
+    started = WINDOW_NS // _TICK_NS
     ticks = _bytes_by_time(reads, _TICK_NS)
     done = np.concatenate(
         ([0.0], np.cumsum(ticks[started:] if len(ticks) > 2 * started else ticks))

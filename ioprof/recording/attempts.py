@@ -76,9 +76,8 @@ def _candidates(wanted: Path) -> Iterator[Path]:
     """Folders by preference: where the user wants it, else in the working directory, else where
     temporary files are.
     """
-    name = os.fsencode(wanted.resolve().name or "run").decode(
-        errors="replace"
-    )  # of a name that tables cannot be written to
+    # of a name that tables cannot be written to
+    name = os.fsencode(wanted.resolve().name or "run").decode(errors="replace")
     for first in (wanted, Path(name), Path(tempfile.gettempdir()) / name):
         if _has_room(first):
             yield first

@@ -159,9 +159,8 @@ def recorded_command(
             with ExitStack() as samplers, _streams(None if is_first else recording.out) as streams:
                 # a program that is not the job's: before page faults are recorded
                 forwarder.start()
-                with (
-                    signals_blocked()
-                ):  # in their threads: Python handles a signal when the main thread does not wait
+                # in their threads: Python handles a signal when the main thread does not wait
+                with signals_blocked():
                     samplers.enter_context(recording.external_samplers())
                 job_environment = {**recording.environment, preload.GPU_WINDOW_VARIABLE: gpu_window}
                 process = _start(command, job_environment, ignored, streams)

@@ -228,8 +228,7 @@ def _load_part(folder: Path, reporter: Reporter) -> "Trace":
     """
     from ioprof.format.trace import Trace
 
-    if (
-        is_pending(folder) and not (folder / "run.json").is_file()
-    ):  # with that it has all that was recorded
+    # with that it has all that was recorded
+    if is_pending(folder) and not (folder / "run.json").is_file():
         return _complete(folder, None, force=False, reporter=reporter).trace
     return Trace.load(folder)

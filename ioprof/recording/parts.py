@@ -113,9 +113,8 @@ def parts_in(folder: Path) -> list[Path]:
 
 
 def _job(environment: Mapping[str, str]) -> str | None:
-    named = (
-        name for name in _JOBS if environment.get(name, "none") != "none"
-    )  # torchrun's number without --rdzv-id
+    # torchrun's number without --rdzv-id
+    named = (name for name in _JOBS if environment.get(name, "none") != "none")
     job = next((f"{name}={environment[name]}" for name in named if environment[name]), None)
     step = environment.get("SLURM_STEP_ID")
     return f"{job} step {step}" if job and step else job

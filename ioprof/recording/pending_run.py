@@ -100,9 +100,10 @@ class PendingRun:
         with suppress(OSError):  # what was written at the start suffices
             self._write_job(os.getpid())
         known = None if storing is None else storing.store(self.spool, self.out, run)
+        # its libraries take half a second: after the job
         from ioprof.recording.run_writer import (
             make_run_folder,
-        )  # its libraries take half a second: after the job
+        )
 
         made = make_run_folder(self.spool, self.out, run, known, complete)
         self._is_open = False

@@ -94,9 +94,8 @@ def begin_job_log(out: Path) -> Path:
     try:
         (out / JOB_LOG).write_bytes(_JOB_LOG_BEGIN)
     except OSError:
-        (out / JOB_LOG).unlink(
-            missing_ok=True
-        )  # with half a line the folder would not be recognised
+        # with half a line the folder would not be recognised
+        (out / JOB_LOG).unlink(missing_ok=True)
         raise
     return out / JOB_LOG
 

@@ -118,9 +118,8 @@ def forwarded_signals() -> Iterator[SignalForwarder]:
     """
     forwarder = SignalForwarder()
     others = signal.valid_signals() - _NOT_FORWARDED - {*_ALWAYS}
-    unused = [
-        number for number in others if signal.getsignal(number) is signal.SIG_DFL
-    ]  # by a program that calls ioprof
+    # by a program that calls ioprof
+    unused = [number for number in others if signal.getsignal(number) is signal.SIG_DFL]
     with handle_signals([*_ALWAYS, *unused], forwarder.note):
         try:
             yield forwarder

@@ -150,9 +150,8 @@ def remove_spool(spool: Path, origin: Origin) -> list[str]:
     try:
         if os.fstat(folder).st_ino != origin.inode:
             return []
-        names = sorted(
-            os.listdir(folder), key=lambda name: (name == JOB, name)
-        )  # the proof goes last
+        # the proof goes last
+        names = sorted(os.listdir(folder), key=lambda name: (name == JOB, name))
         left = [name for name in names if not _remove(name, folder)]
     finally:
         os.close(folder)

@@ -36,8 +36,7 @@ def removed_on_failure(out: Path, names: Iterable[str]) -> Iterator[None]:
     except BaseException as error:
         for name in names:
             (out / name).unlink(missing_ok=True)
-        if isinstance(
-            error, pl.exceptions.PolarsError
-        ):  # polars' error for a disk that is full or gone
+        # polars' error for a disk that is full or gone
+        if isinstance(error, pl.exceptions.PolarsError):
             raise OSError(errno.EIO, str(error).splitlines()[0], str(out)) from None
         raise

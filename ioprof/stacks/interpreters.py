@@ -158,10 +158,11 @@ class Interpreters:
     def _symbols(self, pid: int, path: str, inode: int) -> dict[str, int]:
         if (path, inode) not in self._known:
             self._known[path, inode] = {}
+            # as a process in a container sees it, and as this one does
             for place in (
                 f"{self._proc}/{pid}/root{path}",
                 path,
-            ):  # as a process in a container sees it, and as this one does
+            ):
                 with suppress(OSError):
                     if os.stat(place).st_ino == inode:
                         self._known[path, inode] = symbol_addresses(place, _SYMBOLS)

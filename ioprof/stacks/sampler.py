@@ -254,9 +254,8 @@ class StackSampler:
         reads_roles = monotonic_ns() >= self._roles_ns
         if reads_roles:
             self._roles_ns = monotonic_ns() + _ROLES_AFTER_NS
-        has_workers = any(
-            target.role == "worker" for target in self._live
-        )  # which make the batches, and not threads
+        # which make the batches, and not threads
+        has_workers = any(target.role == "worker" for target in self._live)
         for target in self._live:
             if target.role == "other" and target.number >= 0 and reads_roles:
                 self._update_role(target)

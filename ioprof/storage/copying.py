@@ -242,9 +242,8 @@ class _Copier:
                     place += count
                     begin_ns = self._now_ns()
                 if part.bytes == part.file_bytes:
-                    os.ftruncate(
-                        target, part.file_bytes
-                    )  # a previous copy, of a longer file, may be there
+                    # a previous copy, of a longer file, may be there
+                    os.ftruncate(target, part.file_bytes)
             finally:
                 os.close(target)
         return found.digest(), read_ns

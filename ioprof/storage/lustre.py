@@ -70,9 +70,8 @@ def lustre_of(mount: Mount, path: Path, roots: Roots) -> Lustre:
     sources, _, inside = mount.source.rpartition(":/")
     servers = tuple(printable_text(server) for server in re.split("[:,]", sources) if server)
     name = inside.split("/")[0]
-    own = re.compile(
-        re.escape(name) + r"-[0-9a-f]+"
-    )  # llite names mounts like scratch-ffff9e10c2a4b000
+    # llite names mounts like scratch-ffff9e10c2a4b000
+    own = re.compile(re.escape(name) + r"-[0-9a-f]+")
     instances = sorted(
         {
             entry
@@ -145,9 +144,8 @@ def _version(roots: Roots) -> str | Unknown:
     text = first_known(read_text(place / "version") for place in _places(roots))
     if isinstance(text, Unknown):
         return text
-    lines = (
-        text.splitlines()
-    )  # until 2.11 there were several: "lustre: 2.10.1", "kernel: ...", "build: ..."
+    # until 2.11 there were several: "lustre: 2.10.1", "kernel: ...", "build: ..."
+    lines = text.splitlines()
     return next(
         (line.removeprefix("lustre:").strip() for line in lines if line),
         Unknown("the version is empty"),
@@ -172,9 +170,8 @@ def _value(name: str, instance: str, roots: Roots, scale: int) -> int | Unknown:
     text = first_known(read_text(place / "llite" / instance / name) for place in _places(roots))
     if isinstance(text, Unknown):
         return text
-    number = re.fullmatch(
-        r"(\d{1,12})(\.\d{1,6})?", text
-    )  # "64" or "64.00", depending on the release
+    # "64" or "64.00", depending on the release
+    number = re.fullmatch(r"(\d{1,12})(\.\d{1,6})?", text)
     return (
         int(float(number[0]) * scale)
         if number

@@ -100,9 +100,8 @@ def _parse_composite(data: bytes, order: str) -> Layout:
         number, flags, start, end, offset, size = _unpack(
             _ENTRY, data, _size(_COMPOSITE_HEADER) + place * _size(_ENTRY), order
         )
-        if (
-            flags & _IS_EXTENSION
-        ):  # space into which the neighbouring component can grow; it holds no data
+        # space into which the neighbouring component can grow; it holds no data
+        if flags & _IS_EXTENSION:
             continue
         if offset + size > len(data) or start >= end:
             raise ValueError(

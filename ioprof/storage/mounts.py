@@ -13,9 +13,8 @@ from typing import Final
 
 from ioprof.storage.kernel_text import Roots, Unknown, read_bytes
 
-_ESCAPED: Final = re.compile(
-    rb"\\([0-7]{3})"
-)  # blanks, newlines and backslashes, by the kernel's mangle()
+# blanks, newlines and backslashes, by the kernel's mangle()
+_ESCAPED: Final = re.compile(rb"\\([0-7]{3})")
 
 
 @dataclass(frozen=True)

@@ -41,9 +41,8 @@ _CHUNK_FILES: Final = 64
 _READ_BYTES: Final = 1 << 20
 _PART_BYTES: Final = 1 << 26
 _TRIES: Final = 3
-_PROBES: Final = (
-    1 << 14
-)  # of one call, for all files together: each probe of an uncached page costs a read
+# of one call, for all files together: each probe of an uncached page costs a read
+_PROBES: Final = 1 << 14
 _PROBES_OF_FILE: Final = 16
 _PROBES_OF_LARGE_FILE: Final = 1024
 _LARGE_PAGES: Final = 1 << 12
@@ -339,9 +338,8 @@ class _Files:
 
     def _by_nowait(self, descriptor: int, pages: int, probes: int) -> _Answer:
         places = [number * pages // probes * PAGE_BYTES for number in range(probes)]
-        os.posix_fadvise(
-            descriptor, 0, 0, os.POSIX_FADV_RANDOM
-        )  # so that no probe reads more than its own page
+        # so that no probe reads more than its own page
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
         try:
             absent = [place for place in places if not self._queries.is_cached(descriptor, place)]
         except OSError as error:
@@ -353,9 +351,8 @@ class _Files:
                 reason = f"cannot be read ({error.strerror})"
             return _Answer(reason=reason)
         for place in absent:
-            os.pread(
-                descriptor, 1, place
-            )  # waits for the fetch that the probe started: a page being read cannot be dropped
+            # waits for the fetch that the probe started: a page being read cannot be dropped
+            os.pread(descriptor, 1, place)
             os.posix_fadvise(descriptor, place, PAGE_BYTES, os.POSIX_FADV_DONTNEED)
         return _Answer(pages, (probes - len(absent)) * pages // probes, "RWF_NOWAIT sampled")
 
@@ -404,9 +401,8 @@ def mincore_pages(descriptor: int, size: int) -> int | None:
 
 def _open(path: str) -> int:
     try:
-        return os.open(
-            path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-        )  # a named pipe must not block here
+        # a named pipe must not block here
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise CommandError(f"{path}: cannot be opened ({error.strerror})", exit_code=1) from None
 

@@ -81,9 +81,8 @@ def _files(folder: Path, device: int, list_entries: List) -> Iterator[tuple[int,
         entries = list_entries(folders.pop(), min(left, _MAX_FOLDER_ENTRIES))
         left -= len(entries) + 1
         for entry in entries:
-            with suppress(
-                OSError
-            ):  # removed meanwhile, or in a folder that may be listed but not searched
+            # removed meanwhile, or in a folder that may be listed but not searched
+            with suppress(OSError):
                 if entry.is_dir(follow_symlinks=False):
                     folders.append(entry.path)
                 elif (

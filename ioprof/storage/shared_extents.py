@@ -15,12 +15,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 _FS_IOC_FIEMAP: Final = 0xC020660B  # <linux/fs.h>
-_HEAD: Final = struct.Struct(
-    "<QQIIII"
-)  # struct fiemap: start, length, flags, extents mapped, room for extents, reserved
-_EXTENT: Final = struct.Struct(
-    "<QQQQQI12x"
-)  # struct fiemap_extent: logical, physical, length, reserved twice, flags
+# struct fiemap: start, length, flags, extents mapped, room for extents, reserved
+_HEAD: Final = struct.Struct("<QQIIII")
+# struct fiemap_extent: logical, physical, length, reserved twice, flags
+_EXTENT: Final = struct.Struct("<QQQQQI12x")
 _SYNC: Final = 1
 _LAST, _SHARED = 1, 0x2000
 _EXTENTS: Final = 64

@@ -79,9 +79,8 @@ def train(config: JobConfig, rank: int, local_rank: int) -> None:
     """All steps of one rank."""
     torch.set_num_threads(config.threads or max(1, (os.cpu_count() or 1) // _ranks_here(config)))
     dataset = config.open_dataset()
-    device_id = (
-        local_rank if config.device == "cuda" else None
-    )  # a loader may decode on the rank's own GPU
+    # a loader may decode on the rank's own GPU
+    device_id = local_rank if config.device == "cuda" else None
     loader = _loader(config, dataset, rank, device_id)
     batches = iter(loader)
     if config.ranks > 1:
@@ -126,9 +125,10 @@ def _loader(config: JobConfig, dataset: Dataset | None, rank: int, device_id: in
         return make_loader(
             config.loader, dataset, replace(config.loader_options(rank), device_id=device_id)
         )
+    # jobs with stages load torch's pipelining
     from ioprof.train.accelerators.pipeline import (
         NoBatches,
-    )  # jobs with stages load torch's pipelining
+    )
 
     return NoBatches(config.first_step, config.steps)
 
@@ -156,9 +156,8 @@ def _stop(_number: int, _frame: FrameType | None) -> None:
 def _disarm() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
-    signal.signal(
-        signal.SIGCHLD, signal.SIG_DFL
-    )  # torch's handler would raise because the loader's workers stop too
+    # torch's handler would raise because the loader's workers stop too
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 if __name__ == "__main__":

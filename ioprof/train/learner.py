@@ -78,9 +78,10 @@ class Learner:
         """What a checkpoint has of this rank. Buffers are those of rank 0, which the next forward
         pass would send in any case.
         """
+        # jobs with checkpoints load it
         from torch.distributed.checkpoint.state_dict import (
             get_state_dict,
-        )  # jobs with checkpoints load it
+        )
 
         if self._config.ranks > 1:
             for buffer in self._own.buffers():

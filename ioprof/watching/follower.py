@@ -126,9 +126,8 @@ class Follower:
         found, room, parts = _nothing(), _MOST_CHUNKS, []
         for place in waiting:
             state = self._state(place)
-            if state.origin == place + 1 or (
-                not state.origin and state.slots
-            ):  # the Python writer's chunks have no origin
+            # the Python writer's chunks have no origin
+            if state.origin == place + 1 or (not state.origin and state.slots):
                 active[place] = state
                 self._chunks.setdefault(place, _Chunk(state.flushes))
             elif (
@@ -154,9 +153,8 @@ class Follower:
         known, own = self._chunks[place], _nothing()
         first = known.slots if state.flushes == known.flushes else 0
         records = self._slots(place, first, state.slots, own)
-        if (
-            self._state(place).flushes != state.flushes
-        ):  # it was flushed meanwhile: the next look finds the copy
+        # it was flushed meanwhile: the next look finds the copy
+        if self._state(place).flushes != state.flushes:
             if state.flushes != known.flushes:
                 self._chunks[place] = _Chunk(state.flushes, 0, state.tallies)
             return own.records

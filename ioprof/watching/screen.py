@@ -45,9 +45,8 @@ def follow(job: WatchedJob, every_s: float, console: Console) -> None:
 
 def _look_until_end(job: WatchedJob, every_s: float, show: Callable[[], None]) -> None:
     while True:
-        is_running = (
-            job.is_running
-        )  # before the look, so that the last look finds all that was recorded
+        # before the look, so that the last look finds all that was recorded
+        is_running = job.is_running
         job.look()
         show()
         if not is_running:

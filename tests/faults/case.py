@@ -214,9 +214,8 @@ def prepared_data(case: Case, data: Path, folder: Path) -> Iterator[tuple[Path, 
             yield data, group.join
     elif case.read_ms:
         slow_storage.evict(data)
-        with fuse_server(
-            data, read_ms=case.read_ms, keep_cache=False
-        ) as mounted:  # in each epoch again
+        # in each epoch again
+        with fuse_server(data, read_ms=case.read_ms, keep_cache=False) as mounted:
             yield mounted.path, None
     else:
         yield data, None

@@ -80,11 +80,12 @@ CASES = (
     Case(
         name="healthy job on two cores",
         program="train_on_files.py",
+        # so many that samples of stacks find the twentieth of the time that has no other name
         arguments=(
             "{data}",
             1,
             108,
-        ),  # so many that samples of stacks find the twentieth of the time that has no other name
+        ),
         never_says=_ACCUSATIONS,
         num_cores=2,
     ),

@@ -11,9 +11,8 @@ CASES = tuple(
         says=("ecode",),
         names=(advice,),
         needs=(library,),
-        environment=(
-            ("TOKENIZERS_PARALLELISM", "false"),
-        ),  # which it would otherwise warn of in a forked worker
+        # which it would otherwise warn of in a forked worker
+        environment=(("TOKENIZERS_PARALLELISM", "false"),),
         like="" if library in ("pyarrow", "zlib") else "pyarrow decodes most of the time",
     )
     for kind, library, advice in (

@@ -103,9 +103,9 @@ def test_times_agree_with_cuda_events(tensors, tmp_path):
         anchor.record()
         anchor.synchronize()
         readings["anchor"] = before_ns, clock.monotonic_ns()
-        torch.mm(
-            matrix, matrix
-        )  # while it runs the rest is queued, so that the events and the kernel follow each other immediately  # noqa: E501
+        # while it runs the rest is queued, so that the events and the kernel follow each other
+        # immediately
+        torch.mm(matrix, matrix)
         begin.record()
         torch.mm(matrix, matrix)
         end.record()

@@ -1,13 +1,12 @@
 """Two ranks of DistributedDataParallel that exchange gradients once for several batches
 (`no_sync`), on the CPU.
 
-accumulate_on_ranks.py STEPS HOW HOW: staggered, each rank collects the garbage of many objects in
-every tenth step, and not in
+accumulate_on_ranks.py STEPS HOW     HOW: staggered, each rank collects the garbage of many objects in every tenth step, and not in
                                      the same one as the other; none
 
 Prints, by rank, how long collecting and the whole loop took, and of each backward pass that
 exchanges when it began and ended.
-"""
+"""  # noqa: E501
 
 import gc
 import json
@@ -72,9 +71,8 @@ def main() -> None:
         "passes": passes,
         "kept": len(kept),
     }
-    sys.stdout.write(
-        json.dumps(found) + "\n"
-    )  # under torchrun's `python -u`, print() would write the end of the line by itself
+    # under torchrun's `python -u`, print() would write the end of the line by itself
+    sys.stdout.write(json.dumps(found) + "\n")
     dist.destroy_process_group()
 
 

@@ -1,8 +1,7 @@
 """Trains a tiny model on features that a manager of multiprocessing keeps for all workers.
 
-ask_manager.py STEPS WORKERS Prints samples, batches and how long the loop took by its own
-stopwatch.
-"""
+ask_manager.py STEPS WORKERS     Prints samples, batches and how long the loop took by its own stopwatch.
+"""  # noqa: E501
 
 import sys
 import time

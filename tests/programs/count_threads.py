@@ -45,7 +45,6 @@ if __name__ == "__main__":
         model(numbers).sum().backward()
         optimizer.step()
         said |= {*texts}
-        trainer = describe(
-            "trainer"
-        )  # while the loader is at work: its threads end some time after it
+        # while the loader is at work: its threads end some time after it
+        trainer = describe("trainer")
     print("\n".join(sorted(said)), trainer, f"{model.weight.sum().item():.9f}", sep="\n")

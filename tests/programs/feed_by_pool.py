@@ -1,12 +1,10 @@
 """Trains a small model on the CPU with batches that a pool makes of JPEGs.
 
-feed_by_pool.py KIND DATA STEPS AHEAD Prints the seconds that the loop waited for them after its
-first step, by its own stopwatch, and those of these steps. KIND: "threads", tasks of a
-ThreadPoolExecutor, a sample each; "batches", a whole batch each; "pool", imap of a
-multiprocessing.pool.ThreadPool; "loky" and "generator", a generator of joblib.Parallel, whose
-processes or threads make a batch each. AHEAD: so many batches are submitted ahead, as far as KIND
-can.
-"""
+feed_by_pool.py KIND DATA STEPS AHEAD     Prints the seconds that the loop waited for them after its first step, by its own
+stopwatch, and those of these steps. KIND: "threads", tasks of a ThreadPoolExecutor, a sample each; "batches", a whole batch
+each; "pool", imap of a multiprocessing.pool.ThreadPool; "loky" and "generator", a generator of joblib.Parallel, whose processes
+or threads make a batch each. AHEAD: so many batches are submitted ahead, as far as KIND can.
+"""  # noqa: E501
 
 import sys
 import time

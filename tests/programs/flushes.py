@@ -1,8 +1,7 @@
 """Trains a tiny model and waits in each step until a record of it is on storage; prints how long
 that took by its own stopwatch.
 
-flushes.py HOW STEPS FOLDER HOW: log, a line of a file; database, a row of a database of SQLite;
-checkpoint, the weights, in
+flushes.py HOW STEPS FOLDER     HOW: log, a line of a file; database, a row of a database of SQLite; checkpoint, the weights, in
                                 every fourth step, by the usual way: a new file, fsync, rename, fsync of the folder
 """  # noqa: E501
 

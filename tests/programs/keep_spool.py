@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
+# imports no library: the process is copied later (`Fork`)
 from ioprof.recording.pending_run import (
     PendingRun,
-)  # imports no library: the process is copied later (`Fork`)
+)
 
 
 def keep(self: PendingRun, run: Any, storing: Any = None, complete: Any = None) -> NoReturn:

@@ -111,9 +111,8 @@ def train(
     manual.begin_steps()
     rows = [step(nccl, rank, number, late_s, together, with_compute) for number in range(steps)]
     nccl.calls.nccl_close(nccl.communicator)
-    sys.stdout.write(
-        "".join(f"{json.dumps(row)}\n" for row in rows)
-    )  # at once: the other rank writes too
+    # at once: the other rank writes too
+    sys.stdout.write("".join(f"{json.dumps(row)}\n" for row in rows))
     sys.stdout.flush()
 
 

@@ -236,9 +236,9 @@ def threads(paths: list[Path], milliseconds: float) -> Iterable[torch.Tensor]:
             yield ready.get()
     finally:
         ends.set()
-        maker.join(
-            0.5
-        )  # the interpreter's end would abort a thread in torch's C++; one that waits in put() may stay  # noqa: E501
+        # the interpreter's end would abort a thread in torch's C++; one that waits in put() may
+        # stay
+        maker.join(0.5)
 
 
 def own(paths: list[Path], milliseconds: float) -> Iterable[torch.Tensor]:

@@ -1,10 +1,9 @@
 """Trains a tiny model, with work of its own of which the place is known; prints how long that took
 by its own stopwatch.
 
-own_tensors.py WHAT STEPS WHAT: negatives, a search in the loop by functions of tensors; shards, of
-which one worker of two has
+own_tensors.py WHAT STEPS     WHAT: negatives, a search in the loop by functions of tensors; shards, of which one worker of two has
                               nine of ten, and Python for each sample
-"""
+"""  # noqa: E501
 
 import json
 import sys

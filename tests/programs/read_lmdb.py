@@ -18,9 +18,8 @@ def read(path: str) -> str:
     return f"{faults} {sum(map(len, values))}"
 
 
-with (
-    tempfile.TemporaryDirectory() as folder
-):  # so that the code of LMDB, too, is in memory when faults are counted
+# so that the code of LMDB, too, is in memory when faults are counted
+with tempfile.TemporaryDirectory() as folder:
     with lmdb.open(folder) as environment, environment.begin(write=True) as transaction:
         transaction.put(b"%08d" % 0, bytes(5000))
     read(folder)

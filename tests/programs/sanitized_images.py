@@ -18,9 +18,8 @@ from types import ModuleType
 from extension import loaded
 from PIL import Image, ImageFile
 
-ImageFile.MAXBLOCK = (
-    1 << 22
-)  # of the encoder's buffer, which has to hold a noisy image where it optimises its codes
+# of the encoder's buffer, which has to hold a noisy image where it optimises its codes
+ImageFile.MAXBLOCK = 1 << 22
 MOST_PIXELS = 2_000_000  # of a damaged header, so that a case takes milliseconds
 MARKERS = bytes(
     (

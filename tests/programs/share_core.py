@@ -1,9 +1,9 @@
 """Trains a small model on one core that another process keeps busy, with Python at two places of
 each step.
 
-share_core.py STEPS MS Prints the seconds in which that Python had no core, by wall time and CPU
-time of the thread, and those of the loop. After each step it sleeps, which is no wait for a core.
-"""
+share_core.py STEPS MS     Prints the seconds in which that Python had no core, by wall time and CPU time of the thread, and those
+of the loop. After each step it sleeps, which is no wait for a core.
+"""  # noqa: E501
 
 import os
 import subprocess

@@ -1,8 +1,8 @@
 """Trains a policy on an environment that simulates in a process of its own, and is asked over a
 pipe.
 
-step_environment.py STEPS NUMBERS NUMBERS: how much Python the environment runs in each step of it.
-"""
+step_environment.py STEPS NUMBERS     NUMBERS: how much Python the environment runs in each step of it.
+"""  # noqa: E501
 
 import sys
 from multiprocessing import Pipe, Process

@@ -29,9 +29,8 @@ def mapped(path: str) -> np.memmap:
 
 def touch(array: np.memmap, pages: list[int]) -> None:
     """Read one byte of each page, and say what that took."""
-    read_each(
-        np.memmap(__file__, np.uint8, mode="r"), [0]
-    )  # so that its own code, too, is in memory when faults are counted
+    # so that its own code, too, is in memory when faults are counted
+    read_each(np.memmap(__file__, np.uint8, mode="r"), [0])
     cores, started, before = on_core_ns(), time.monotonic_ns(), major_faults()
     read_each(array, pages)
     faults, took = major_faults() - before, time.monotonic_ns() - started

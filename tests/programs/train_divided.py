@@ -95,9 +95,8 @@ def main() -> None:
     rank = int(os.environ["RANK"])
     dist.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=rank, world_size=2)
     losses, waits = (train_stages if sys.argv[1] == "pipeline" else train_sharded)(rank)
-    os.write(
-        1, (json.dumps({"rank": rank, "losses": losses, "waits": waits}) + "\n").encode()
-    )  # not mixed with the other rank's
+    # not mixed with the other rank's
+    os.write(1, (json.dumps({"rank": rank, "losses": losses, "waits": waits}) + "\n").encode())
     dist.barrier()
 
 

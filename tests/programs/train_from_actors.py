@@ -1,12 +1,11 @@
 """A learner that trains on what two actor processes make by the model, all on the CPU, as in
 reinforcement learning.
 
-train_from_actors.py STEPS HOW HOW: beside, the actors play while the learner trains; before, what
-they play last is what the
+train_from_actors.py STEPS HOW     HOW: beside, the actors play while the learner trains; before, what they play last is what the
                                    learner trains on again and again, without them
 
 Prints the steps and how long they took by its own stopwatch.
-"""
+"""  # noqa: E501
 
 import json
 import sys

@@ -47,9 +47,8 @@ class Part(nn.Module):
         self.register_buffer("wide", torch.randn(WIDTH, 4096))
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
-        features = torch.relu(
-            self.layer(features)
-        )  # first, so that gradients go through all that follows, also in the first stage
+        # first, so that gradients go through all that follows, also in the first stage
+        features = torch.relu(self.layer(features))
         for _ in range(self.repeats):
             features = features + (features @ self.wide @ self.wide.T).tanh() * 1e-4
         return features

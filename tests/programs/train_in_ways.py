@@ -1,8 +1,8 @@
 """Trains, or infers, on the CPU in one of several ways, and prints the samples and batches that its
 own counters saw.
 
-train_in_ways.py WAY BATCHES WORKERS [SECONDS] WAY is one of `WAYS`, SECONDS what a sample takes.
-"""
+train_in_ways.py WAY BATCHES WORKERS [SECONDS]     WAY is one of `WAYS`, SECONDS what a sample takes.
+"""  # noqa: E501
 
 import sys
 import time

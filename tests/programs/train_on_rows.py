@@ -38,9 +38,8 @@ class Rows(Dataset):
         self.num_bytes += sum(
             group.column(place).total_compressed_size for place in range(group.num_columns)
         )
-        values = [
-            np.frombuffer(column.chunk(0).buffers()[1]) for column in table.columns
-        ]  # to_numpy() would import pandas
+        # to_numpy() would import pandas
+        values = [np.frombuffer(column.chunk(0).buffers()[1]) for column in table.columns]
         return torch.from_numpy(np.array([column.mean() for column in values], np.float32))
 
     def __getitem__(self, index: int) -> torch.Tensor | int:

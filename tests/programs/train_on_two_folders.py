@@ -1,10 +1,9 @@
 """Trains a small model on the CPU on bytes of files in two folders, one of them slow, with one
 fault.
 
-train_on_two_folders.py FAULT SLOW FAST STEPS WORKERS FAULT is one of `FAULTS`. Several ranks
-exchange gradients by gloo. A file of the slow folder is read from storage each time. Prints the
-seconds of the loop.
-"""
+train_on_two_folders.py FAULT SLOW FAST STEPS WORKERS     FAULT is one of `FAULTS`. Several ranks exchange gradients by gloo. A file
+of the slow folder is read from storage each time. Prints the seconds of the loop.
+"""  # noqa: E501
 
 import os
 import sys

@@ -1,8 +1,8 @@
 """Trains a small model on the CPU whose input has one fault, and prints the seconds of its loop.
 
-train_with_input.py FAULT STEPS WORKERS FAULT is one of `FAULTS`. Several ranks exchange gradients
-by gloo, or, for `local_sgd`, train alone and average their models every `AVERAGE_EVERY` steps.
-"""
+train_with_input.py FAULT STEPS WORKERS     FAULT is one of `FAULTS`. Several ranks exchange gradients by gloo, or, for
+`local_sgd`, train alone and average their models every `AVERAGE_EVERY` steps.
+"""  # noqa: E501
 
 import os
 import sys
@@ -79,9 +79,8 @@ class Samples(Dataset[object]):
         if self.fault == "large_messages":
             return bytes(64_000_000)  # which is pickled into the pipe, as a tensor is not
         if self.fault == "large_tensors":
-            return torch.empty(
-                64_000_000
-            )  # 256 MB, which are copied to shared memory when they are sent
+            # 256 MB, which are copied to shared memory when they are sent
+            return torch.empty(64_000_000)
         if self.fault == "views":  # a new map for each sample
             return torch.from_numpy(np.load(self.path, mmap_mode="c")[:, number : number + 256])
         return torch.full((256,), float(number % 7))
@@ -96,9 +95,8 @@ def slow_collate(samples: list[torch.Tensor]) -> torch.Tensor:
 def train_for(seconds: float, model: nn.Module, batch: torch.Tensor) -> None:
     """One forward and backward pass, of so many rows that it takes about so long on any machine."""
     rows = batch if not seconds else batch.repeat(ROWS, 1)
-    ends = (
-        time.perf_counter() + seconds / 3
-    )  # the backward pass takes twice as long as the forward pass
+    # the backward pass takes twice as long as the forward pass
+    ends = time.perf_counter() + seconds / 3
     loss = model(rows).square().mean()
     while time.perf_counter() < ends:
         loss = loss + model(rows).square().mean()

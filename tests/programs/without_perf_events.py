@@ -21,7 +21,6 @@ if __name__ == "__main__":
     filter_ = struct.pack("@HP", len(program), ctypes.addressof(instructions))
     libc = ctypes.CDLL(None, use_errno=True)
     assert libc.prctl(38, 1, 0, 0, 0) == 0  # PR_SET_NO_NEW_PRIVS
-    assert libc.prctl(22, 2, filter_, 0, 0) == 0, (
-        ctypes.get_errno()
-    )  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
+    # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
+    assert libc.prctl(22, 2, filter_, 0, 0) == 0, ctypes.get_errno()
     print(faults.refusal())

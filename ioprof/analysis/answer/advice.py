@@ -93,9 +93,8 @@ def _compute(evidence: Evidence) -> Lines:
         yield of_detail(evidence, text, "compute", detail)
     shares = {part.name: part.share for part in evidence.charged["compute"].details}
     if shares.get(LOSS, 0.0) >= max(_LEAST_LOSS, shares.get(FORWARD, 0.0)):
-        line = next(
-            (each for each in evidence.code if each.cause == "compute"), None
-        )  # of a loss: other passes have no lines
+        # of a loss: other passes have no lines
+        line = next((each for each in evidence.code if each.cause == "compute"), None)
         where = f", most of it at {line_text(line)}" if line else ""
         yield Advice(
             "Compute the loss with fewer operations on larger tensors, or compile it"
@@ -352,9 +351,10 @@ def _transform(evidence: Evidence) -> Lines:
     yield from more_workers(evidence, spent)
     name = f"the transform at {line_text(line)}" if line else "the transforms"
     text = f"Make {name} faster, or store their result: {spent}"
+    # of datasets
     if (detail := evidence.largest_detail("transform", LEAST_NAMED_RATIO)) and detail.name.endswith(
         "Formatter"
-    ):  # of datasets
+    ):
         text = (
             "Format fewer columns, those that the model takes (select_columns, or"
             f" set_format(columns=...)): {spent}"
@@ -443,9 +443,8 @@ def _loader(evidence: Evidence) -> Lines:
         )
         return
     more = list(more_workers(evidence, spent))
-    if waiting_workers(
-        evidence, spent
-    ):  # what the workers do needs no core, so that more of them bring most
+    # what the workers do needs no core, so that more of them bring most
+    if waiting_workers(evidence, spent):
         yield from more
         more = []
     if line:

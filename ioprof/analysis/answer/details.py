@@ -185,9 +185,8 @@ class Details:
         )
         columns = ["start_ns", "end_ns", "name"]
         if len(loader):
-            choosing = union(
-                intervals(of_kind(spans, "sampler").filter(by_main))
-            )  # also while an epoch begins
+            # also while an epoch begins
+            choosing = union(intervals(of_kind(spans, "sampler").filter(by_main)))
             waits = _outside(
                 pl.concat([waits.select(columns), starting(spans).select(columns)]), choosing
             )

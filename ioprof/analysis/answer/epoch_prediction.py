@@ -95,9 +95,8 @@ def _events(trace: Trace, kind: str) -> Times:
     found: Times = rows.select("start_ns", "end_ns").to_numpy().reshape(-1, 2)
     if not len(found):
         return found
-    starts = np.concatenate(
-        [[True], found[1:, 0] >= np.maximum.accumulate(found[:, 1])[:-1]]
-    )  # a save within a save is part of it
+    # a save within a save is part of it
+    starts = np.concatenate([[True], found[1:, 0] >= np.maximum.accumulate(found[:, 1])[:-1]])
     outer: Times = found[starts]
     return outer
 

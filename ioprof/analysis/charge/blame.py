@@ -2,13 +2,11 @@
 
 An instant of a step goes to the first of these that was happening on the rank:
 
-    1  validation its main thread evaluated the model, from its first wait for a batch to do so to
-       the last, see `validation`;
+    1  validation      its main thread evaluated the model, from its first wait for a batch to do so to the last, see `validation`;
                        but for what a device still had to compute of the steps before
     2  compute         a device did useful work; whatever ran at the same time was hidden
     3  checkpoint      the main thread wrote a checkpoint
-    4  the main thread within a computation on the CPU: `gc`, `storage`, `page_cache`, `decode`,
-       `transform`, see `training_process`
+    4  the main thread within a computation on the CPU: `gc`, `storage`, `page_cache`, `decode`, `transform`, see `training_process`
     5  compute         the CPU did useful work
     6  exchange        every rank had arrived, and gradients were transferred
     7  h2d             a copy to or from the device
@@ -188,9 +186,8 @@ class Charging:
         self._seen = observed(trace, self._table)
         self._charged = np.zeros((len(self._table), len(CAUSES)), np.int64)
         lengths = (self._table["end_ns"] - self._table["start_ns"]).to_numpy()
-        self._charged[self._seen, CAUSES.index("host")] = lengths[
-            self._seen
-        ]  # where a rank has nothing else
+        # where a rank has nothing else
+        self._charged[self._seen, CAUSES.index("host")] = lengths[self._seen]
         arrived = numbered(arrivals(trace) if arrived is None else arrived)
         self._no_arrivals = arrived.clear()
         self._arrived = {
@@ -276,9 +273,8 @@ class Charging:
             if piece.is_cut
             else lineage.sending_in(piece.spans)
         )
-        if (
-            self._trace.run.job_kind is not JobKind.RAY
-        ):  # whose spans in pieces are not those of the trace
+        # whose spans in pieces are not those of the trace
+        if self._trace.run.job_kind is not JobKind.RAY:
             self.sendings[rank] = self._sending
         self._places = host_places(self._whole.filter(pl.col("rank") == rank))
         arrived = self._arrived.get(rank, self._no_arrivals)

@@ -59,9 +59,8 @@ class BetweenCollectives:
         self.arrived_ns, self.left_ns = own["own_ns"].to_numpy(), own["end_ns"].to_numpy()
         self.has_stopped = self.left_ns <= self.arrived_ns
         self._bounds = np.unique(np.concatenate((self.arrived_ns, self.left_ns)))
-        self._spent_ns = np.zeros(
-            (len(self._bounds), len(CAUSES) + 1), np.int64
-        )  # in the row of a bound: since the one before
+        # in the row of a bound: since the one before
+        self._spent_ns = np.zeros((len(self._bounds), len(CAUSES) + 1), np.int64)
         self._add(self._stretches(), _UNSEEN, unseen)
 
     def add(

@@ -97,9 +97,8 @@ class LaunchWaits:
             self.unnamed_ns += total(overlaps(gaps, waiting[1]))
             self._last_ns = int(lasts[-1])
         if self._last_ns is not None:
-            rest = pack(
-                np.array([self._last_ns]), np.array([self._last_ns + LONGEST_NS])
-            )  # a longer gap does not count
+            # a longer gap does not count
+            rest = pack(np.array([self._last_ns]), np.array([self._last_ns + LONGEST_NS]))
             self._since = overlaps(rest, waiting[0]), overlaps(rest, waiting[1])
 
     def _count(self, kernels: pl.DataFrame) -> None:

@@ -119,9 +119,8 @@ def exchange(spans: pl.DataFrame, arrived: pl.DataFrame) -> tuple[Intervals, Int
     complete = np.clip(
         found["complete_ns"].fill_null(0).to_numpy(), starts, np.maximum(starts, ends)
     )
-    hands_over = (
-        starts < found["own_ns"].fill_null(0).to_numpy()
-    )  # a message, which it does not wait for yet
+    # a message, which it does not wait for yet
+    hands_over = starts < found["own_ns"].fill_null(0).to_numpy()
     complete = np.where(hands_over, starts, complete)
     return pack(complete, ends), pack(starts, complete)
 
@@ -342,9 +341,8 @@ def _without(windows: Intervals, drop: Intervals) -> tuple[NDArray[np.int64], In
 
 
 def _sums(windows: Intervals, pieces: Sequence[Doing]) -> dict[str, int]:
-    sums: dict[
-        tuple[int, str], int
-    ] = {}  # by place and cause, so that the order is that of the classes
+    # by place and cause, so that the order is that of the classes
+    sums: dict[tuple[int, str], int] = {}
     ordered = windows[np.argsort(windows[:, 0], kind="stable")]
     reached = np.maximum.accumulate(ordered[:, 1])
     for piece, classes in pieces:

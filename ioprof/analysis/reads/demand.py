@@ -213,9 +213,8 @@ def demand(
             None, None, rate, basis, num_reads=found.reads, reason=_reason(trace, rate, computed_ns)
         )
     work_s = sum(took_ns for cause, took_ns in (making or {}).items() if cause != "storage") / 1e9
-    without_name_s = (
-        (made_ns or 0) - sum((making or {}).values())
-    ) / 1e9  # whether it computed or waited is not known
+    # whether it computed or waited is not known
+    without_name_s = ((made_ns or 0) - sum((making or {}).values())) / 1e9
     cores = work_s / samples * rate if work_s and work_s > without_name_s else None
     if found.reads < least_reads:
         return Demand(

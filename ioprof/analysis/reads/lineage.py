@@ -163,9 +163,8 @@ def wait_leaves(
 
 
 def _of_lineage(spans: pl.DataFrame) -> pl.DataFrame:
-    return with_worker(of_kind(spans, *KINDS)).select(
-        *TIMES, "finish_ns", *COLUMNS, WORKER
-    )  # each filter copies all columns
+    # each filter copies all columns
+    return with_worker(of_kind(spans, *KINDS)).select(*TIMES, "finish_ns", *COLUMNS, WORKER)
 
 
 def sending_in(spans: pl.DataFrame) -> Sending:

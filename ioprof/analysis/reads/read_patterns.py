@@ -97,9 +97,10 @@ class ReadPatterns:
         self._trace, self._depth, self._epochs = trace, depth, epochs
         self._is_counted = is_counted
         self._sums = ReadSums(trace.files["file"], epochs)
+        # others: stat, close, mmap
         is_open = (
             (pl.col("kind") == "open") & pl.col("name").is_null() & pl.col("batch").is_not_null()
-        )  # others: stat, close, mmap
+        )
         flags = {IS_READ: is_counted, IS_OPEN: is_open, IS_CALL: pl.col("kind") != "fault"}
         self.columns = {
             **ReadSums.columns,

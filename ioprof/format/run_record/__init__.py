@@ -1,13 +1,13 @@
 """run.json and summary.json as types: one tree of structs that everything after the recording reads
 and writes.
 
-record.py how records are read from JSON of any origin, and written back without loss run_json.py
-run.json: `RunRecord`, with the parts in job_json.py, loader_json.py and capture_json.py
-whole_job_json.py what is known of all of a job whose run is its last minutes summary_json.py
-summary.json: `Summary`, with verdict_json.py and storage_json.py; summary_upgrade.py reads those of
-schema 1 reasons.py codes for why something is missing or failed, and the sentence of each
-json_schema.py docs/run.schema.json and docs/summary.schema.json, derived from the types
-"""
+record.py         how records are read from JSON of any origin, and written back without loss
+run_json.py       run.json: `RunRecord`, with the parts in job_json.py, loader_json.py and capture_json.py
+whole_job_json.py what is known of all of a job whose run is its last minutes
+summary_json.py   summary.json: `Summary`, with verdict_json.py and storage_json.py; summary_upgrade.py reads those of schema 1
+reasons.py        codes for why something is missing or failed, and the sentence of each
+json_schema.py    docs/run.schema.json and docs/summary.schema.json, derived from the types
+"""  # noqa: E501
 
 from ioprof.format.run_record.capture_json import (
     CaptureRecord,

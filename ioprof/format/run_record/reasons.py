@@ -271,9 +271,8 @@ class Doubt(StrEnum):
 # instead of codes, and those that come from torch. Each becomes a code when it is read; nothing
 # later looks at the text.
 
-_SIGNAL: Final = re.compile(
-    r"\bkilled by (?:signal: )?(\w+)"
-)  # torch's DataLoader: "worker (pid 5) is killed by signal: Killed."
+# torch's DataLoader: "worker (pid 5) is killed by signal: Killed."
+_SIGNAL: Final = re.compile(r"\bkilled by (?:signal: )?(\w+)")
 _SIGNAL_WORDS: Final = {
     "Killed": "SIGKILL",
     "Terminated": "SIGTERM",

@@ -125,9 +125,8 @@ def synchronisation_points(spans: pl.DataFrame) -> pl.DataFrame:
     named = collectives.drop_nulls(["step", "name", "rank"]).with_columns(
         pl.col("name").cast(pl.String)
     )
-    is_ambiguous = (
-        pl.struct("rank", "step", "name").is_duplicated().any().over("step", "name")
-    )  # cannot be matched across hosts
+    # cannot be matched across hosts
+    is_ambiguous = pl.struct("rank", "step", "name").is_duplicated().any().over("step", "name")
     return (
         named.filter(~is_ambiguous)
         .group_by("step", "name")
@@ -161,9 +160,8 @@ def estimate_offset(
     best = strip.narrowed_by(wall).best_line()
     if best is None:
         best, method = strip.best_line(), f"{found}, which the wall clocks contradict"
-    if (
-        best is None and messages and len(common)
-    ):  # spans of collectives may be of other ends than the messages are
+    # spans of collectives may be of other ends than the messages are
+    if best is None and messages and len(common):
         strip = _OffsetStrip.of(common.clear(), messages)
         best, method = strip.best_line(), "messages, which their collectives contradict"
     if best is None:

@@ -23,12 +23,10 @@ from ioprof.format.inflate import BLOCK_BYTES, GZIP, inflate
 from ioprof.ingest.untrusted_values import LATEST_NS, valid_text
 
 _MARK: Final = b'"ph"'
-_BLOCK_BYTES: Final = (
-    2 << 20
-)  # larger blocks do not fit into the CPU caches: 16 MiB took twice the time of 4
-_PIECE_BYTES: Final = (
-    64 << 20
-)  # longer than any event: a file with such a piece is not a Kineto file
+# larger blocks do not fit into the CPU caches: 16 MiB took twice the time of 4
+_BLOCK_BYTES: Final = 2 << 20
+# longer than any event: a file with such a piece is not a Kineto file
+_PIECE_BYTES: Final = 64 << 20
 _HEADING_CHARS: Final = 1 << 20
 
 _LAUNCHES: Final = ("cuda_runtime", "cuda_driver", "hip_runtime", "Runtime")

@@ -82,9 +82,8 @@ def spans_of(wall: pl.DataFrame, window: Window) -> pl.DataFrame:
     stepped = timed.with_columns(steps_at(launched, window.marks))
     valid = _drop_impossible(_number_collectives(_add_kinds(stepped)), window)
     device, stream = pl.col("device"), pl.col("stream")
-    fits = device.is_between(0, (1 << 14) - 1) & stream.is_between(
-        0, _STREAMS - 1
-    )  # else the combined number has no room: null
+    # else the combined number has no room: null
+    fits = device.is_between(0, (1 << 14) - 1) & stream.is_between(0, _STREAMS - 1)
     columns = {
         # The clocks of host and device differ by a few hundred nanoseconds; a span must not start
         # before its launch.

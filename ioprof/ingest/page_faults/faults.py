@@ -60,19 +60,16 @@ from ioprof.ingest.untrusted_values import LATEST_NS, anchor_of, nullable, text,
 PROCESS_COLUMNS: Final = {
     "host": pl.String(),
     "pid": pl.Int32(),
-    "parent_pid": (
-        pl.Int32()
-    ),  # null: its start was not recorded, as for the first process of the job
+    # null: its start was not recorded, as for the first process of the job
+    "parent_pid": (pl.Int32()),
     "name": pl.String(),  # as in the kernel, at most 15 bytes
-    "executable": (
-        pl.String()
-    ),  # the first file that its last execve mapped; null: none was recorded
+    # the first file that its last execve mapped; null: none was recorded
+    "executable": (pl.String()),
     "first_ns": pl.Int64(),
     "last_ns": pl.Int64(),
     "ended": pl.Boolean(),  # its end was recorded
-    "left_at_exec": (
-        pl.Boolean()
-    ),  # the kernel stopped its events at an execve: setuid, or a program that is not readable
+    # the kernel stopped its events at an execve: setuid, or a program that is not readable
+    "left_at_exec": (pl.Boolean()),
     "captured": pl.Boolean(),  # the capture library was loaded into it
     "faults": pl.Int64(),  # major faults, of mapped files and others
 }
@@ -224,9 +221,8 @@ class _Analysis:
         self._header, self._records = header, records
         starts, is_timed = _fault_starts(records), are_enabled(records, SWITCH_STATE)
         chosen = (records.types == SAMPLE) | ((records.types == MINOR) & (starts < records.times))
-        chosen &= (
-            records.pids != header["pid"]
-        )  # events enabled by ioctl also apply to the recorder
+        # events enabled by ioctl also apply to the recorder
+        chosen &= records.pids != header["pid"]
         is_watched = are_enabled(records, MINOR_STATE)[chosen]
         self.samples, self.starts, is_timed = records.take(chosen), starts[chosen], is_timed[chosen]
         processes, current = state.known_processes()
@@ -315,9 +311,8 @@ def _waits_for_readahead(
 def _map_file_ids(replay: Replay, file_id: Callable[[bytes], int]) -> _Array:
     """The file id of each fault; only files with faults get an id. -1: no file."""
     used = np.unique(replay.files[replay.files >= 0])
-    table = np.full(
-        len(replay.paths) + 1, -1, np.int64
-    )  # the last entry is for faults without a file
+    # the last entry is for faults without a file
+    table = np.full(len(replay.paths) + 1, -1, np.int64)
     for place in used.tolist():
         table[place] = file_id(replay.paths[place])
     ids: _Array = table[np.maximum(replay.files, -1)]

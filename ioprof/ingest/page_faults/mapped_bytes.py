@@ -182,9 +182,8 @@ def _credits(faults: pl.DataFrame, fetched: int, rates: tuple[_Array, _Array]) -
         share = min(1.0, fetched / max(float(amounts.sum()), 1.0))
         places = np.clip(np.searchsorted(times, ends, side="right") - 1, 0, len(amounts) - 1)
         is_unseen = ~np.isin(np.arange(len(amounts)), places)
-        fetched = max(
-            0, fetched - int(amounts[is_unseen].sum() * share)
-        )  # no fault says when in these times it was fetched
+        # no fault says when in these times it was fetched
+        fetched = max(0, fetched - int(amounts[is_unseen].sum() * share))
         for place in np.unique(places).tolist():
             chosen = places == place
             shares[chosen] = _divide_near(

@@ -26,9 +26,8 @@ NAMELESS: Final = -3
 """Instead of a file: a file whose path the kernel could not determine."""
 
 _Array = npt.NDArray[Any]
-_Range = tuple[
-    int, int, int, int
-]  # first address, end address, offset of the first address in the file, file
+# first address, end address, offset of the first address in the file, file
+_Range = tuple[int, int, int, int]
 
 _MMAP: Final = struct.Struct("<IIQQQ")  # pid, tid, addr, len, pgoff
 _FORK: Final = struct.Struct("<IIII")  # pid, ppid, tid, ptid

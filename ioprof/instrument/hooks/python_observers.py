@@ -216,9 +216,10 @@ def calling(
     """An observer of the call of a module: an outermost one calls `enter` before, and `leave` after
     it if that returned True.
     """
+    # torch is there, since this is one of its classes
     from ioprof.instrument.hooks.pytorch.compiler import (
         is_compiling,
-    )  # torch is there, since this is one of its classes
+    )
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         if is_compiling():

@@ -274,9 +274,10 @@ class HookState:
         ):
             emit("phase", started_ns, self._begin_ns, "interpreter")
         try:
+            # most processes of a job do not train, and need not load it
             from ioprof.instrument import (
                 gpu,
-            )  # most processes of a job do not train, and need not load it
+            )
 
             self.steps.ended = gpu.step
             window = gpu_window or self._window or gpu.DEFAULT_WINDOW
@@ -315,9 +316,8 @@ class HookState:
         """Write facts about the job that no span can carry to a file of the spool, one JSON object
         per line, each once.
         """
-        with suppress(
-            OSError, ImportError
-        ):  # no room, or no descriptor left to import with: the report will lack them
+        # no room, or no descriptor left to import with: the report will lack them
+        with suppress(OSError, ImportError):
             import json
 
             line = json.dumps(facts, sort_keys=True, default=str)
@@ -346,9 +346,8 @@ class HookState:
         loop.emit_pending()
         if loop.evaluation.num_passes and self.is_on:
             loop.evaluation.end(loop.evaluation.end_ns, self.steps.number, self.steps.trains)
-        observers.makes(
-            self.per_thread.current.batch
-        )  # which writes what this thread's decoders hold back
+        # which writes what this thread's decoders hold back
+        observers.makes(self.per_thread.current.batch)
         if self.is_on:
             self.steps.finish(monotonic_ns())
             self.garbage.write(self.spool)

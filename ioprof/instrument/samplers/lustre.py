@@ -1,15 +1,15 @@
 """Counters of a Lustre client. Their location and permissions depend on the release:
 
                      2.10, 2.11                2.12 to 2.16                         2.17
-    llite .. stats   /proc/fs/lustre debugfs: root only debugfs; lctl shows it to any user
-    osc, mdc  stats /proc/fs/lustre debugfs: root only debugfs; lctl shows it to any user
-    .. rpc_stats     /proc/fs/lustre /proc/fs/lustre debugfs: root only
+    llite .. stats   /proc/fs/lustre           debugfs: root only                   debugfs; lctl shows it to any user
+    osc, mdc  stats  /proc/fs/lustre           debugfs: root only                   debugfs; lctl shows it to any user
+    .. rpc_stats     /proc/fs/lustre           /proc/fs/lustre                      debugfs: root only
     mdc .. md_stats  /proc/fs/lustre           /proc/fs/lustre                      /proc/fs/lustre
 
 All mounts of one file system are summed. Unavailable counters are noted once. If only rpc_stats is
 readable, the bytes fetched are known within bounds, because it counts requests by the power of two
 of their size.
-"""
+"""  # noqa: E501
 
 import os
 import re
@@ -56,12 +56,13 @@ _OPERATIONS: Final = (
     "fsync",
     "unlink",
 )
+# operations that reading files needs
 _ALWAYS: Final = (
     "close",
     "getattr",
     "intent_lock",
     "read_page",
-)  # operations that reading files needs
+)
 _COUNTS: Final = {"reads": "read_bytes", "opens": "open", "page_faults": "page_fault"}
 _TIMES: Final = {"read_time": "read", "open_time": "open", "page_fault_time": "page_fault"}
 
@@ -251,10 +252,11 @@ def values_in(what: str, data: bytes) -> Values:
             for name in _OPERATIONS
             if name in found or name in _ALWAYS
         }
+    # bytes sent by the servers, and the time of that
     read, seconds = (
         _stat(found, "read_bytes"),
         _stat(found, "ost_read").seconds,
-    )  # bytes sent by the servers, and the time of that
+    )
     values = {"fetched_bytes": float(read.sum or 0), "read_requests": float(read.count)}
     return values if seconds is None else {**values, "read_request_time": seconds}
 

@@ -1,12 +1,10 @@
 """Counters of the NFS mounts from /proc/self/mountstats (nfs_show_stats of the kernel, format 1.1).
 
 device server:/export mounted on /data with fstype nfs4 statvers=1.1
-        bytes: READ WRITTEN DIRECT_READ DIRECT_WRITTEN FROM_SERVER TO_SERVER READ_PAGES
-            WRITTEN_PAGES
+        bytes:  READ WRITTEN DIRECT_READ DIRECT_WRITTEN FROM_SERVER TO_SERVER READ_PAGES WRITTEN_PAGES
         per-op statistics
-                READ: OPERATIONS SENT TIMEOUTS BYTES_SENT BYTES_RECEIVED QUEUE_MS ROUND_TRIP_MS
-                    TOTAL_MS [ERRORS]
-"""
+                READ: OPERATIONS SENT TIMEOUTS BYTES_SENT BYTES_RECEIVED QUEUE_MS ROUND_TRIP_MS TOTAL_MS [ERRORS]
+"""  # noqa: E501
 
 import re
 from collections.abc import Iterator

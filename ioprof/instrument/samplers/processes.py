@@ -85,9 +85,8 @@ class JobProcesses:
         )
         self._threads = ThreadCounters(proc)
         self._members: dict[int, int] = {}  # pid: start time
-        self._others: set[tuple[int, int]] = (
-            set()
-        )  # pid and inode in /proc of processes known not to belong to the job
+        # pid and inode in /proc of processes known not to belong to the job
+        self._others: set[tuple[int, int]] = set()
         self._described: dict[Subject, tuple[str, str]] = {}  # command and CPUs
         self._newest_pid = 0
         self._listed: dict[int, int] = {}
@@ -154,9 +153,8 @@ class JobProcesses:
         try:
             os.stat(f"{self._proc}/{pid}/root{self._spool}")
         except (FileNotFoundError, NotADirectoryError):
-            return not os.path.exists(
-                os.path.join(self._proc, str(pid), "root", ".")
-            )  # it has ended
+            # it has ended
+            return not os.path.exists(os.path.join(self._proc, str(pid), "root", "."))
         except OSError:  # a process of another user: not known
             return True
         return True
@@ -262,10 +260,11 @@ class JobProcesses:
             data = self._read_file(f"{self._proc}/{pid}/stat")
         except OSError:
             return None
+        # the command may contain spaces and parentheses
         begin, end = (
             data.find(b"("),
             data.rfind(b")"),
-        )  # the command may contain spaces and parentheses
+        )
         fields = data[end + 2 :].split()
         if len(fields) < 40 or fields[0] in _ENDED:
             return None
@@ -340,9 +339,8 @@ class _Stat:
         )
 
     def _field(self, number: int) -> int:
-        return int(
-            self.fields[number - 3]
-        )  # numbered as in man proc_pid_stat; `fields` starts with the third
+        # numbered as in man proc_pid_stat; `fields` starts with the third
+        return int(self.fields[number - 3])
 
 
 def _select(lines: list[bytes], names: dict[bytes, str]) -> Iterator[tuple[str, float]]:

@@ -25,9 +25,8 @@ def _start() -> None:
     if sys.version_info < _OLDEST:
         raise RuntimeError(f"ioprof observes Python {_OLDEST[0]}.{_OLDEST[1]} and newer")
     path, loaded = sys.path[:], set(sys.modules)
-    sys.path[:] = [
-        entry for entry in path if _is_standard(entry)
-    ]  # a user's json.py is not for ioprof
+    # a user's json.py is not for ioprof
+    sys.path[:] = [entry for entry in path if _is_standard(entry)]
     try:
         _load_package()
         from ioprof.instrument import autostart
@@ -112,9 +111,8 @@ if os.environ.get("IOPROF_SPOOL"):
             sys.stderr.write(
                 f"ioprof: this process is not recorded ({type(error).__name__}: {error})\n"
             )
-if (
-    __name__ == "ioprof_start"
-):  # by the capture library, where Python does not import this module: -I, -E, -S
+# by the capture library, where Python does not import this module: -I, -E, -S
+if __name__ == "ioprof_start":
     _remove_itself()
 if __name__ == "sitecustomize":
     _remove_itself()

@@ -83,9 +83,10 @@ class PathProbe:
 
     def write_html(self, path: Path) -> None:
         """Write figures and tables as one HTML file; raises OSError."""
+        # the figures' library takes a second to load
         from ioprof.report.page.probe_page import (
             write_page,
-        )  # the figures' library takes a second to load
+        )
 
         write_page(self.facts(), path)
 

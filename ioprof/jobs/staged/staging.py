@@ -1,9 +1,8 @@
 """Staging: copies a dataset to a folder of this node, verified and resumable.
 
-DIR/.NAME.partial/ incomplete: see `ioprof.converters.job.partial_output`; its journal has a line
-"PART-NUMBER SHA256" per part DIR/NAME/ the copy: a dataset like any other, and `staged.json`, which
-says of what, and whether it is kept
-"""
+DIR/.NAME.partial/     incomplete: see `ioprof.converters.job.partial_output`; its journal has a line "PART-NUMBER SHA256" per part
+DIR/NAME/              the copy: a dataset like any other, and `staged.json`, which says of what, and whether it is kept
+"""  # noqa: E501
 
 import json
 import os
@@ -129,9 +128,8 @@ class Staging:
         check_s = 0.0
         if found is not None:
             advance(record.bytes or 0)
-            if self.keep and not (read_staged(found.path) or {}).get(
-                "keep"
-            ):  # made for another run, and to be kept from now on
+            # made for another run, and to be kept from now on
+            if self.keep and not (read_staged(found.path) or {}).get("keep"):
                 sync_file_system(found.path)
                 self._write_staged(found.path)
         else:
@@ -205,9 +203,8 @@ class Staging:
             self._verify_records(work)
             return
         digest = RecordDigest()
-        for number, label in enumerate(
-            read_index(self.dataset)[1], start=1
-        ):  # the first part is the index
+        # the first part is the index
+        for number, label in enumerate(read_index(self.dataset)[1], start=1):
             digest.add_hashed(label, parts[number].bytes, hashes[number])
         if digest.text() != self.dataset.digest:
             raise self._damaged(work, f"digest: {digest.text()}")
@@ -215,9 +212,10 @@ class Staging:
     def _verify_records(self, work: PartialOutput) -> None:
         """Read all records of the copy, and compare them with the manifest."""
         workers = 1 if self.dataset.bytes < _WORTH_PROCESSES_BYTES else None
+        # loads the libraries of images and layouts
         from ioprof.converters.job.verification import (
             Verifier,
-        )  # loads the libraries of images and layouts
+        )
 
         problems = (
             Verifier(replace(self.dataset, path=work.data), False, None, workers).run().problems

@@ -43,9 +43,8 @@ def with_others(recorded: Pipeline, used_cores: Mapping[str, float]) -> Pipeline
     for host in dict.fromkeys(rank.host for rank in recorded.ranks):
         wanted = _measured([rank for rank in recorded.ranks if rank.host == host])
         most = _MOST_THREADS
-        if (
-            used := used_cores.get(host)
-        ) is not None:  # they compete as long as the job does, without its wake-ups
+        # they compete as long as the job does, without its wake-ups
+        if (used := used_cores.get(host)) is not None:
             most = used * min(wanted, _simulated(recorded, host, used)) if used else 0.0
         if wanted <= _LEAST_DELAY:  # there were cores for all; with a change there may not be
             if used:

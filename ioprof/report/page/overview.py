@@ -191,9 +191,8 @@ def _keys(is_thread: pl.Expr) -> dict[str, pl.Expr]:
         pl.col("pid").cast(pl.Int64).fill_null(-(2**31)),
     )
     return {
-        "process": (
-            rank * 2**32 + pid + is_thread.cast(pl.Int64) * 2**31
-        ),  # process ids are below 2**22
+        # process ids are below 2**22
+        "process": (rank * 2**32 + pid + is_thread.cast(pl.Int64) * 2**31),
         "kind_code": (
             pl.col("kind").cast(pl.Enum(KINDS), strict=False).to_physical().fill_null(len(KINDS))
         ),

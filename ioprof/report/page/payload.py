@@ -246,9 +246,8 @@ def _strip(
         ]
         demand = summary.demand.bytes_per_s or 0.0
         peak = float(bandwidth.sum(axis=0).max())
-        shown = (
-            demand * 1.05 if demand < _MOST_OF_PEAK * peak else None
-        )  # more would flatten the bandwidth
+        # more would flatten the bandwidth
+        shown = demand * 1.05 if demand < _MOST_OF_PEAK * peak else None
         rows.append(
             {**_row("reads for batches", "bytes/s", parts, shown), "demand": demand or None}
         )

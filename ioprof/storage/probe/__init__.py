@@ -5,13 +5,13 @@ concurrency, buffered and direct.
     found = probe(targets, Allowance(seconds=30, bytes=2 << 30), Plan(clients=(1, 2, 4)))
     found.best("random").operations_per_s
 
-    sizes, ranges, whole_files   what is read budget, probing the levels, and the budget of each
+    sizes, ranges, whole_files   what is read               budget, probing   the levels, and the budget of each
     clients, threads             the readers, with times    measure, result   the numbers of a level
 
 The loop is closed: a client starts its next read when the last one has ended, so the results say
 nothing about requests that arrive independently (an open loop). Nor do they include the load of
 other nodes on a shared storage at other times.
-"""
+"""  # noqa: E501
 
 from ioprof.storage.probe.budget import Allowance
 from ioprof.storage.probe.clients import MAX_CLIENTS

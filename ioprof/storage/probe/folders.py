@@ -93,10 +93,11 @@ def _walk(folder: str, random: np.random.Generator) -> Iterator[list[str]]:
     while folders:
         place = int(random.integers(len(folders)))
         folders[place], folders[-1] = folders[-1], folders[place]
+        # not readable, or removed meanwhile
         with (
             suppress(OSError),
             os.scandir(folders.pop()) as entries,
-        ):  # not readable, or removed meanwhile
+        ):
             while some := list(islice(entries, _LISTING_CHUNK)):
                 folders += [entry.path for entry in some if entry.is_dir(follow_symlinks=False)]
                 yield [entry.path for entry in some if entry.is_file(follow_symlinks=False)]

@@ -20,10 +20,11 @@ OUTCOME: Final = np.dtype(
         ("end_ns", "<i8"),
         ("bytes", "<i8"),  # bytes read, or -errno
         ("device_bytes", "<i8"),  # bytes that the kernel charged to this thread meanwhile
+        # bytes of the place's pages in the page cache before; -1: cachestat not permitted
         (
             "cached_bytes",
             "<i8",
-        ),  # bytes of the place's pages in the page cache before; -1: cachestat not permitted
+        ),
         ("waits", "<i4"),  # voluntary context switches during the read
         ("client", "<i4"),
     ]

@@ -112,9 +112,8 @@ class Ranges:
                     )
                     os.posix_fadvise(opened[-1], 0, 0, hint)
                     if not direct:
-                        os.pread(
-                            opened[-1], 1, 0
-                        )  # the first read of a file also requests its layout and locks
+                        # the first read of a file also requests its layout and locks
+                        os.pread(opened[-1], 1, 0)
             except OSError:
                 _close(opened)
                 raise

@@ -85,10 +85,11 @@ def _with_mean(sizes: RecordSizes, mean: int) -> RecordSizes:
     """The distribution with the steepness that gives this mean: ImageNet's largest image is 40
     times the 99th percentile.
     """
+    # the steeper, the fewer large records, the smaller the mean
     low, high = (
         1 / _STEEPEST,
         _STEEPEST,
-    )  # the steeper, the fewer large records, the smaller the mean
+    )
     for _ in range(40):
         middle = (low * high) ** 0.5
         low, high = (

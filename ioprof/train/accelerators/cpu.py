@@ -24,9 +24,10 @@ class CpuAccelerator:
     def __init__(self, config: JobConfig, num_classes: int, rank: int) -> None:
         parallel: Callable[[nn.Module], nn.Module] = DistributedDataParallel
         if config.is_sharded:
+            # jobs with sharded parameters load it
             from ioprof.train.accelerators.sharded import (
                 sharded,
-            )  # jobs with sharded parameters load it
+            )
 
             parallel = sharded
         self._learner = Learner(config, num_classes, torch.device("cpu"), parallel, rank)

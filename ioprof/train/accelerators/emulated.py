@@ -36,9 +36,8 @@ from ioprof.train.models import MODELS
 _FIRST_BUCKET_BYTES: Final = 1 << 20  # DistributedDataParallel's defaults
 _BUCKET_BYTES: Final = 25 << 20
 _BYTES_PER_PARAMETER: Final = 4
-_FORWARD: Final = (
-    1 / 3
-)  # of a step's compute: the backward pass does twice the forward's arithmetic
+# of a step's compute: the backward pass does twice the forward's arithmetic
+_FORWARD: Final = 1 / 3
 
 
 class Completion:
@@ -154,9 +153,8 @@ def latest_over_ranks(times_ns: list[int], clock_offset_ns: int = 0) -> list[int
     rank's.
     """
     times = torch.tensor(times_ns) + clock_offset_ns
-    with (
-        unrecorded_collectives()
-    ):  # the device's clock, and not this rendezvous, says how long the exchange takes
+    # the device's clock, and not this rendezvous, says how long the exchange takes
+    with unrecorded_collectives():
         dist.all_reduce(times, dist.ReduceOp.MAX)
     return [int(time_ns) - clock_offset_ns for time_ns in times.tolist()]
 

@@ -34,9 +34,8 @@ class PipelineAccelerator:
 
     def __init__(self, config: JobConfig, num_classes: int, rank: int) -> None:
         torch.manual_seed(config.seed)
-        whole = make_model(
-            config.model_facts.name, num_classes
-        )  # the weights of a stage are those of the whole model
+        # the weights of a stage are those of the whole model
+        whole = make_model(config.model_facts.name, num_classes)
         assert isinstance(whole, nn.Sequential)
         self._rank, self._last, self._batch_size = rank, config.ranks - 1, config.batch_size
         layers = stage_of(whole, config.model_facts, config.ranks, rank)

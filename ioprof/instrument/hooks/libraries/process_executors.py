@@ -35,9 +35,8 @@ def _observe_submit(original: Function, state: HookState) -> Function:
         future: Any = original(self, *args, **kwargs)
         number = getattr(self, "_queue_count", 0) - 1
         pending = getattr(self, "_pending_work_items", {}).get(number)
-        if (
-            pending is None or pending.future is future
-        ):  # else another thread has submitted a task meanwhile
+        # else another thread has submitted a task meanwhile
+        if pending is None or pending.future is future:
             supply = supply_of(self)
             if not supply.workers:
                 supply.pipe, supply.workers = (

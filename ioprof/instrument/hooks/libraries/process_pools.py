@@ -225,9 +225,8 @@ def _number_tasks(job: Any, state: HookState, place: int) -> None:
         series.limit = place
     series.sent = place + _AHEAD
     series.reach(state.spool, state.identity.rank)
-    series.sent = (
-        series.limit
-    )  # which of these tasks there are is not known, so that none of their numbers is given back
+    # which of these tasks there are is not known, so that none of their numbers is given back
+    series.sent = series.limit
 
 
 def _observe_worker(original: Function, state: HookState) -> Function:

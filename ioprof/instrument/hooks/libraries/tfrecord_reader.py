@@ -38,9 +38,8 @@ def _observe_iter(original: Function, state: HookState) -> Function:
             return original(self)
         LIBRARY.use(state)
         function = self.transform
-        if (
-            not callable(function) or getattr(function, "__module__", None) == original.__module__
-        ):  # the default does nothing
+        # the default does nothing
+        if not callable(function) or getattr(function, "__module__", None) == original.__module__:
             return original(self)
         twin = copy.copy(self)
         twin.transform = transforming(

@@ -41,9 +41,8 @@ def observe(module: ModuleType, state: HookState) -> None:
     """
     if module.__name__ == "PIL.Image":
         for name in PILLOW_METHODS:
-            state.patches.wrap(
-                module.Image, name, transforming
-            )  # which the compiler cannot trace, observed or not
+            # which the compiler cannot trace, observed or not
+            state.patches.wrap(module.Image, name, transforming)
         return
     if module.__name__.endswith("._transform"):
         state.patches.wrap(
@@ -89,9 +88,8 @@ def _observe_pipeline(original: Function, pipeline: type, state: HookState) -> F
     def transform(self: Any, *args: Any, **kwargs: Any) -> Any:
         if _is_traced():
             return original(self, *args, **kwargs)
-        if (
-            id(self) not in known
-        ):  # another object at the same place is not observed anew, and its classes mostly are
+        # another object at the same place is not observed anew, and its classes mostly are
+        if id(self) not in known:
             known.add(id(self))
             _observe_operations(self, pipeline, state)
         return observing(self, *args, **kwargs)

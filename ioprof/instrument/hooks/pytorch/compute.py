@@ -206,9 +206,8 @@ class Loop:
         is_small = took_ns <= max(
             SMALL_NS, int(SMALL_SHARE * (self.backward_end_ns - self.backward_begin_ns))
         )
-        if (
-            not is_small and not self.clipping.wanted
-        ):  # else the one before is still to be observed: the loss was, meanwhile
+        # else the one before is still to be observed: the loss was, meanwhile
+        if not is_small and not self.clipping.wanted:
             self.clipping.count()
         if is_small or self.clipping.is_computation:
             emit_without_gaps(self.backward_end_ns, end_ns, self.gaps, "optimizer", step)

@@ -73,9 +73,8 @@ def observe_iter(original: Function, state: HookState) -> Function:
             state.steps.begin(start_ns)
             iterator = original(self)
             emit("wait", start_ns, monotonic_ns(), "start")
-        if "_num_workers" in getattr(
-            iterator, "__dict__", ()
-        ):  # a subclass may return anything else
+        # a subclass may return anything else
+        if "_num_workers" in getattr(iterator, "__dict__", ()):
             series = _series(iterator, state)
             series.use = series.use or LoaderUse(self, state.record_fact)
         return iterator
@@ -87,9 +86,8 @@ def _observe_sampler(loader: Any, state: HookState) -> None:
     """Observe a sampler that chooses the samples of an epoch before the first batch; a generator
     chooses when it is asked.
     """
-    sampler = getattr(
-        loader, "_index_sampler", None
-    )  # that of batches, where the loader makes batches
+    # that of batches, where the loader makes batches
+    sampler = getattr(loader, "_index_sampler", None)
     owner = next((each for each in type(sampler).__mro__ if "__iter__" in vars(each)), None)
     chooses = None if owner is None else vars(owner)["__iter__"]
     if inspect.isfunction(chooses) and not inspect.isgeneratorfunction(inspect.unwrap(chooses)):
@@ -118,9 +116,8 @@ def observe_reset(with_workers: Any, name: str, original: Function, state: HookS
         if state.is_on:
             series = _series(self, state)
             series.begin_epoch()
-            series.sent = (
-                self._prefetch_factor * self._num_workers
-            )  # the original sends as many, if there are
+            # the original sends as many, if there are
+            series.sent = self._prefetch_factor * self._num_workers
             series.reach(state.spool, state.identity.rank)
             series.in_order = getattr(loader, "in_order", True)
             if not series.in_order:
@@ -151,9 +148,8 @@ def _observe_next(original: Function, state: HookState) -> Function:
             return _fetch_and_wait(original, self, state, thread)
         series: Series | None = vars(self).get(_SERIES)
         if series is not None:  # else it was made before this process was recorded
-            series.sent = (
-                self._send_idx + self._num_workers + 1
-            )  # one for this batch, and one for each worker that has no more
+            # one for this batch, and one for each worker that has no more
+            series.sent = self._send_idx + self._num_workers + 1
             if series.sent > series.limit:
                 series.reach(state.spool, state.identity.rank)
         if not state.is_consumer(thread):
@@ -233,9 +229,8 @@ def _observe_next_index(original: Function, state: HookState) -> Function:
         index = original(self)
         end_ns = monotonic_ns()
         series: Series | None = vars(self).get(_SERIES)
-        number = (
-            thread.next_batch
-        )  # of a loader without workers, which chooses samples when it fetches them
+        # of a loader without workers, which chooses samples when it fetches them
+        number = thread.next_batch
         if self._num_workers:
             number = -1 if series is None else series.number(self._send_idx)
         emit("sampler", start_ns, end_ns, None if series is None else series.loader, batch=number)

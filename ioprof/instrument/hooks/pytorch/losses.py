@@ -60,9 +60,8 @@ class TensorWatch:
             self._mode.__enter__()
             self._began_waits = _num_waits()
             self._began_cpu_ns = thread_cpu_ns()
-            self._began_ns = (
-                monotonic_ns()
-            )  # and not before: the class of the mode may just have been made
+            # and not before: the class of the mode may just have been made
+            self._began_ns = monotonic_ns()
 
     def end(self, now_ns: int | None) -> None:
         """It ends, since the backward pass or the step begins; None: something else does, and what

@@ -53,9 +53,8 @@ def observe(module: ModuleType, state: HookState) -> None:
     require(module.Module, "__call__", "_call_impl")
     original = vars(module.Module).get("__call__")
     state.patches.wrap(module.Module, "__call__", lambda original: calling(original, enter, leave))
-    if (
-        vars(module.Module).get("_wrapped_call_impl") is original
-    ):  # its other name, by which it is pickled
+    # its other name, by which it is pickled
+    if vars(module.Module).get("_wrapped_call_impl") is original:
         state.patches.put(module.Module, "_wrapped_call_impl", vars(module.Module)["__call__"])
 
 

@@ -19,9 +19,8 @@ def observe(module: ModuleType, state: HookState) -> None:
         state.wrap(module, "backward", _observe_backward)
         state.wrap(module, "grad", _observe_grad)
         return
-    require(
-        module, "register_optimizer_step_pre_hook", "register_optimizer_step_post_hook"
-    )  # torch 2.0 and newer
+    # torch 2.0 and newer
+    require(module, "register_optimizer_step_pre_hook", "register_optimizer_step_post_hook")
     state.wrap(module.Optimizer, "__init__", _observe_init)
 
     def before_step(optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
