@@ -48,6 +48,7 @@ from ioprof.instrument.perf_events import (
     Ring,
     allowed_cpus,
     close_rings,
+    events_kept_apart,
     map_rings,
     minor_attributes,
     open_event,
@@ -104,6 +105,7 @@ def _open_all(
     """
     for always in (False, True):
         with contextlib.ExitStack() as opened:
+            opened.enter_context(events_kept_apart())
             events = open_events(allowed_cpus(), ring_bytes, switches=always)
             opened.callback(events.close)
             rings = map_rings(events.descriptors, ring_bytes)

@@ -14,7 +14,8 @@ import select
 import struct
 import threading
 import time
-from collections.abc import Set
+from collections.abc import Iterator, Set
+from contextlib import contextmanager
 from typing import Final
 
 from ioprof.errors import CaptureError
@@ -81,22 +82,14 @@ class Events:
     """One event per CPU, all with the same attributes."""
 
     def __init__(
-        self,
-        found: list[tuple[int, int]],
-        attributes: bytes,
-        kernel: bool,
-        counts_lost: bool,
-        guard: int = -1,
+        self, found: list[tuple[int, int]], attributes: bytes, kernel: bool, counts_lost: bool
     ) -> None:
-        """`found`: each CPU with the descriptor of its event; `guard`: one more descriptor to close
-        with them.
-        """
+        """`found`: each CPU with the descriptor of its event."""
         self.cpus = [cpu for cpu, _ in found]
         self.descriptors = [descriptor for _, descriptor in found]
         self.attributes = attributes
         self.kernel = kernel
         self._counts_lost = counts_lost
-        self._guard = guard
 
     def counts(self) -> tuple[int, int]:
         """Numbers of major faults and lost records counted by the kernel, over all CPUs and
@@ -118,9 +111,8 @@ class Events:
 
     def close(self) -> None:
         """Close the descriptors. The events end when the last one is closed."""
-        for descriptor in (*self.descriptors, *([self._guard] if self._guard >= 0 else [])):
+        for descriptor in self.descriptors:
             os.close(descriptor)
-        self._guard = -1
 
 
 def open_events(cpus: list[int], ring_bytes: int, *, switches: bool = False) -> Events:
@@ -146,7 +138,7 @@ def open_events(cpus: list[int], ring_bytes: int, *, switches: bool = False) -> 
                 break
         else:
             if found:
-                return Events(found, attributes, kernel, counts_lost, _keep_context())
+                return Events(found, attributes, kernel, counts_lost)
         for _, descriptor in found:
             os.close(descriptor)
     try:
@@ -157,9 +149,9 @@ def open_events(cpus: list[int], ring_bytes: int, *, switches: bool = False) -> 
     raise explain_refusal(refused, paranoid)
 
 
-def _keep_context() -> int:
-    """Open an event of the calling thread that its children do not inherit. Returns its descriptor;
-    -1: the kernel opens none.
+@contextmanager
+def events_kept_apart() -> Iterator[None]:
+    """Have an event of the calling thread that its children do not inherit, if there can be one.
 
     Where all events of two tasks are alike and the kernel switches directly from one to the other,
     it exchanges the lists of events (`context_equiv` in kernel/events/core.c). The first program
@@ -170,7 +162,12 @@ def _keep_context() -> int:
     attributes = _pack_attributes(
         _DUMMY, 0, 0, {"disabled", "exclude_kernel", "exclude_hv"}, kernel=False, watermark=0
     )
-    return open_event(attributes, -1)[0]
+    descriptor, _ = open_event(attributes, -1)
+    try:
+        yield
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 def switch_attributes(kernel: bool) -> bytes:
