@@ -102,13 +102,22 @@ def test_each_advice_has_a_gain_or_a_reason() -> None:
 
 
 def test_what_brings_next_to_nothing_is_no_advice() -> None:
-    """Where the device computes all the time, faster decoding and more workers change nothing."""
+    """Where the device computes all the time, faster decoding and more workers change nothing. If
+    that was the verdict's first advice, the replay and the charges disagree, and nothing is
+    predicted."""
     own = tuple({"compute": 50_000_000} for _ in range(30))
     job = Job(2, 2, tuple({"decode": 2_000_000} for _ in range(30)), own)
     recorded = pipeline(simulate(job).trace)
-    found = (Advice("decode", cause="decode"), Advice("compute", cause="compute"))
-    told = ranked(found, recorded, 0.0, JobKind.TORCH, options_of(JobKind.TORCH))
-    assert ["compute"] == [each.action for each in told]
+    decode, compute = Advice("decode", cause="decode"), Advice("compute", cause="compute")
+
+    def told(*found: Advice) -> list[Advice]:
+        return list(ranked(found, recorded, 0.0, JobKind.TORCH, options_of(JobKind.TORCH)))
+
+    assert ["compute"] == [each.action for each in told(compute, decode)]
+    first, second = told(decode, compute)
+    assert (None, NoGain.DISAGREES) == (first.predicted_speedup, first.no_gain)
+    assert first.reason
+    assert 1.5 < (second.predicted_speedup or 0.0)
 
 
 def test_a_loop_that_chooses_samples_takes_that_time_itself(tmp_path: Path) -> None:
@@ -242,7 +251,8 @@ def test_gains_that_are_not_told_are_not_computed(monkeypatch: pytest.MonkeyPatc
     assert found.replay is not None
     assert (NoGain.CONTENTION, "others competed") == (found.replay.reason_code, found.replay.reason)
     assert told.baseline_error == found.replay.baseline_error
-    assert {NoGain.CONTENTION, None} >= {each.no_gain for each in found.verdict.advice}
+    known = {NoGain.CONTENTION, NoGain.DISAGREES, None}
+    assert known >= {each.no_gain for each in found.verdict.advice}
 
 
 def test_the_delay_of_woken_threads_is_not_competition() -> None:

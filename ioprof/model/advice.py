@@ -152,6 +152,9 @@ _REASONS: Final = {
         "it is time of the job outside of its steps, which the replay does not cover"
     ),
     NoGain.OF_RECORDING: "it shows more, and changes nothing in the job",
+    NoGain.DISAGREES: (
+        "the replay finds nothing to gain in what took most of the time, so one of the two is wrong"
+    ),
 }
 
 
@@ -194,7 +197,9 @@ def ranked(
         if is_own and not _is_worth_it(each, predictor):
             continue
         if _brings_nothing(each):
-            continue
+            if number or _sets_loader(each):
+                continue
+            each = with_reason(advice.replace(no_gain=NoGain.DISAGREES))
         done.append(each.replace(costs=each.costs or _costs(each, recorded)))
         keys.append(
             predictor.half(each.cause, _part(each))
@@ -229,6 +234,12 @@ def _brings_nothing(advice: Advice) -> bool:
     """Whether the replay says so; where it knows a part of the cost, the rest may bring more."""
     gain = advice.predicted_speedup
     return gain is not None and gain < LEAST_AT_ALL and not advice.is_least
+
+
+def _sets_loader(advice: Advice) -> bool:
+    """Whether it is about a setting of the loader, and not about what the time went to."""
+    change = advice.change or JobChange()
+    return bool(change.workers is not None or change.prefetch or change.persistent_workers)
 
 
 def _is_there(proposed: Advice, found: tuple[Advice, ...], recorded: Pipeline) -> bool:

@@ -179,6 +179,9 @@ class NoGain(StrEnum):
     """A replay would take long, and is made on request."""
     NOT_CHARGED = "not_charged"
     """No time was charged to what it makes less."""
+    DISAGREES = "disagrees"
+    """It is about what the job waited for most, and the replay finds nothing to gain there: one of
+    the two is wrong."""
 
 
 class FailureCode(StrEnum):
