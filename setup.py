@@ -49,6 +49,10 @@ CAPTURE_FLAGS = [
     *(["-fcf-protection=none"] if platform.machine() in ("x86_64", "AMD64") else []),
 ]
 
+# Functions that glibc has in two versions, see versions.map.
+HAS_VERSIONS = platform.machine() in ("x86_64", "AMD64")
+VERSIONS = NATIVE / "capture" / "versions.map"
+
 # Without fused multiply-add the weights of the filter are the same on every processor.
 RESIZE_FLAGS = [
     "-std=gnu11",
@@ -213,9 +217,14 @@ setup(
         Extension(
             CAPTURE,
             files("*.c", "ring", "capture"),
-            depends=files("*.h", "ring", "capture"),
+            depends=[*files("*.h", "ring", "capture"), str(VERSIONS)],
             include_dirs=[str(NATIVE / "ring")],
+            define_macros=[("IOPROF_SYMBOL_VERSIONS", "1")] if HAS_VERSIONS else [],
             extra_compile_args=CAPTURE_FLAGS,
+            extra_link_args=[
+                "-pthread",
+                *([f"-Wl,--version-script={VERSIONS}"] if HAS_VERSIONS else []),
+            ],
             libraries=["dl"],
             optional=True,
         ),

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 def find_spans(
     chunks: NDArray[uint8], num_bytes: int, is_stale: NDArray[bool_], wanted: NDArray[bool_], num_kinds: int, num_sources: int,  # noqa: E501
-    latest_ns: int,
+    num_objects: int, latest_ns: int,
     records: NDArray[Any], tids: NDArray[int64], strings: NDArray[int64], /,
 ) -> tuple[int, list[tuple[int, bytes]], tuple[int, int, int, int, int]]:  # fmt: skip
     """Copy the valid spans of whole chunks, of which `num_bytes` were read, to `records` and their

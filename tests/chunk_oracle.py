@@ -12,6 +12,8 @@ from ioprof.format.wire_format import (
     STRING_KIND,
 )
 
+WAIT_KINDS = (64, 65)
+"""A block and a wake."""
 EMPTY = {
     "start_ns": 0,
     "end_ns": 0,
@@ -31,6 +33,7 @@ def find_spans(
     wanted: Any,
     num_kinds: int,
     num_sources: int,
+    num_objects: int,
     latest_ns: int,
     records: Any,
     tids: Any,
@@ -72,12 +75,13 @@ def find_spans(
                     tid = int(record["batch"])
                 else:
                     no_span += 1
-            elif record["kind"] > num_kinds:
+            elif record["kind"] > num_kinds and record["kind"] not in WAIT_KINDS:
                 unknown_kind += 1
             elif not 0 <= record["start_ns"] <= record["end_ns"] < latest_ns:
                 impossible_times += 1
             else:
-                unknown_source += int(record["source"]) > num_sources
+                limit = num_objects if record["kind"] in WAIT_KINDS else num_sources
+                unknown_source += int(record["source"]) > limit
                 if wanted[record["kind"]]:
                     found.append((record, tid))
     for place, (record, tid) in enumerate(found):

@@ -24,9 +24,12 @@ FILES: Final = "files.parquet"
 COUNTERS: Final = "counters.parquet"
 STACKS: Final = "stacks.parquet"
 """Runs without samples of stacks, and those of versions before it was written, have none."""
+BLOCKS: Final = "blocks.parquet"
+"""Runs in which no thread was blocked, and those of versions before it was written, have none."""
 STEPS: Final = "steps.parquet"
 SUMMARY: Final = "summary.json"
-TABLES: Final = (SPANS, FILES, COUNTERS, STACKS)
+TABLES: Final = (SPANS, FILES, COUNTERS, STACKS, BLOCKS)
+OPTIONAL: Final = (STACKS, BLOCKS)
 DERIVED: Final = (STEPS, SUMMARY)
 _PIECE_BYTES: Final = 1 << 20
 _ROW_BYTES: Final = 32
@@ -127,13 +130,13 @@ def is_whole(folder: Path, name: str, known: Mapping[str, StoredFile]) -> bool:
 
 
 def _tables(folder: Path, known: Mapping[str, StoredFile]) -> Iterator[str]:
-    """The tables that the run has, or should have; stacks that are not its own are left alone."""
-    yield from (name for name in TABLES if name != STACKS or has_stacks(folder, known))
+    """The tables that the run has, or should have; those that are not its own are left alone."""
+    yield from (name for name in TABLES if name not in OPTIONAL or has_table(folder, name, known))
 
 
-def has_stacks(folder: Path, known: Mapping[str, StoredFile]) -> bool:
-    """Whether there is a stacks.parquet that belongs to the run, as far as it says what does."""
-    return STACKS in known if known else (folder / STACKS).exists()
+def has_table(folder: Path, name: str, known: Mapping[str, StoredFile]) -> bool:
+    """Whether a table that a run need not have belongs to it, as far as it says what does."""
+    return name in known if known else (folder / name).exists()
 
 
 def _fault(path: Path, known: StoredFile | None) -> str | None:

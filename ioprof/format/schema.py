@@ -32,6 +32,29 @@ runtime in which a thread of the host waited for the device (its name is that of
 shown and never charged. New kinds are appended, since their places are in capture files.
 """
 
+BLOCK, WAKE = "block", "wake"
+RECORDS_OF_WAITS: Final = {BLOCK: 64, WAKE: 65}
+"""Kinds of records that are no spans, and their numbers: that a thread was blocked, and the call of
+another one that can have ended it. `ingest/wakers.py` makes blocks with their wakers of both."""
+
+OBJECTS: Final = (
+    "lock", "condition", "semaphore", "futex", "channel", "room", "file lock", "process", "thread",
+    "sleep", "descriptors",
+)  # fmt: skip
+"""What a thread can be blocked on; the number in a record is the place here plus one.
+
+A `channel` is a pipe, a socket or an eventfd from which something is to be received, and `room` is
+what its sender waits for. `process` and `thread` are waits for the end of one. `descriptors` are
+those of a call of epoll of which it is not known which one ended it."""
+
+ENDS: Final = ("woken", "time was over", "hung up", "interrupted")
+"""How a block ended; the number in a record is the place. `hung up`: the other end of a channel was
+closed, by a call or because its process ended. `interrupted`: by a signal, such as that of the end
+of a child. A wake that is `hung up` is such a call."""
+
+OF_SEVERAL: Final = 1 << 62
+"""In the number of an object that is not of one process alone; others are addresses."""
+
 DENSE_KINDS: Final = (
     "open",
     "read",
@@ -159,6 +182,27 @@ COUNTER_COLUMNS: Final = {
     "unit": "category",
 }
 """Columns of counters.parquet, in order: sampled series."""
+
+BLOCK_COLUMNS: Final = {
+    "start_ns": "int64",
+    "end_ns": "int64",
+    "host": "category",
+    "rank": "int32",
+    "pid": "int32",
+    "tid": "int32",
+    "object": "object",
+    "id": "int64",
+    "timed_out": "bool",
+    "waker_pid": "int32",
+    "waker_tid": "int32",
+    "woken_ns": "int64",
+}
+"""Columns of blocks.parquet, in order: a thread was blocked on an object for 20 µs or more, and who
+ended that.
+
+`id` tells objects of a kind apart, within a process or, with `OF_SEVERAL`, everywhere. `timed_out`:
+the time that the thread itself had given was over. `woken_ns`: when the waker made the call that
+ended it. The last three are null where no waker is known."""
 
 STACK_COLUMNS: Final = {
     "time_ns": "int64",

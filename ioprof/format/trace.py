@@ -19,13 +19,15 @@ import polars as pl
 from ioprof.errors import RunError
 from ioprof.files import replaced_file
 from ioprof.format.run_files import (
+    BLOCKS,
     COUNTERS,
     FILES,
+    OPTIONAL,
     SPANS,
     STACKS,
     check_files,
     damage_text,
-    has_stacks,
+    has_table,
     read_run,
     stored_file,
 )
@@ -33,10 +35,12 @@ from ioprof.format.run_record import Record, RunRecord, merge
 from ioprof.format.run_record.record import Rules, shown
 from ioprof.format.run_record.run_json import RUN_FILE
 from ioprof.format.schema import (
+    BLOCK_COLUMNS,
     COUNTER_COLUMNS,
     DENSE_KINDS,
     FILE_COLUMNS,
     KINDS,
+    OBJECTS,
     SOURCES,
     SPAN_COLUMNS,
     STACK_COLUMNS,
@@ -59,10 +63,12 @@ _DTYPES: Final[dict[str, pl.DataType]] = {
     "int32": pl.Int32(),
     "int64": pl.Int64(),
     "float64": pl.Float64(),
+    "bool": pl.Boolean(),
     "string": pl.String(),
     "category": pl.Categorical(),
     "kind": pl.Enum(KINDS),
     "source": pl.Enum(SOURCES),
+    "object": pl.Enum(OBJECTS),
 }
 
 
@@ -235,6 +241,8 @@ class Trace:
     """Columns of `ioprof.format.schema.COUNTER_COLUMNS`."""
     stacks: pl.DataFrame = field(default_factory=lambda: empty_table(STACK_COLUMNS))
     """Columns of `ioprof.format.schema.STACK_COLUMNS`; empty where no stacks were sampled."""
+    blocks: pl.DataFrame = field(default_factory=lambda: empty_table(BLOCK_COLUMNS))
+    """Columns of `ioprof.format.schema.BLOCK_COLUMNS`; empty where none were recorded."""
 
     @classmethod
     def load(cls, path: Path | str) -> "Trace":
@@ -245,7 +253,7 @@ class Trace:
         """
         folder = Path(path)
         run = read_run(folder)
-        has_samples = has_stacks(folder, run.files)
+        present = [name for name in OPTIONAL if has_table(folder, name, run.files)]
         facts = run.of_any_folder(check_files(folder, run.files))
         for name in facts.kept.damaged:
             _log.warning("ioprof: %s: %s", folder, damage_text(name))
@@ -256,8 +264,13 @@ class Trace:
             counters=_load_table(folder / COUNTERS, COUNTER_COLUMNS),
             stacks=(
                 _load_table(folder / STACKS, STACK_COLUMNS)
-                if has_samples
+                if STACKS in present
                 else empty_table(STACK_COLUMNS)
+            ),
+            blocks=(
+                _load_table(folder / BLOCKS, BLOCK_COLUMNS)
+                if BLOCKS in present
+                else empty_table(BLOCK_COLUMNS)
             ),
         )
 
@@ -295,6 +308,7 @@ class Trace:
             FILES: self.files,
             COUNTERS: self.counters,
             **({STACKS: self.stacks} if len(self.stacks) else {}),
+            **({BLOCKS: self.blocks} if len(self.blocks) else {}),
         }
         with ExitStack() as renamed:  # the last first
             description = renamed.enter_context(replaced_file(folder / RUN_FILE))
@@ -306,8 +320,9 @@ class Trace:
                 )
                 stored[name] = stored_file(temporary)
             description.write_text(self.run.to_checked_json(stored) + "\n", encoding="utf-8")
-        if STACKS not in tables:
-            (folder / STACKS).unlink(missing_ok=True)
+        for name in OPTIONAL:
+            if name not in tables:
+                (folder / name).unlink(missing_ok=True)
 
     @classmethod
     def merge(cls, traces: Sequence["Trace"]) -> "Trace":
@@ -325,12 +340,14 @@ class Trace:
         ]
         counters = pl.concat([trace.counters for trace in traces])
         stacks = pl.concat([trace.stacks for trace in traces])
+        blocks = pl.concat([trace.blocks for trace in traces])
         return cls(
             merge([trace.run for trace in traces], _RUN_RULES),
             pl.concat(spans),
             files,
             counters,
             stacks,
+            blocks,
         )
 
     def select(self, *predicates: pl.Expr, **equals: object) -> "Trace":

@@ -115,8 +115,22 @@ CHUNK_HEADER: Final[Structure] = (
 RECORD: Final[Structure] = (
     ("start_ns", "int64", "CLOCK_MONOTONIC, nanoseconds"),
     ("end_ns", "int64", "CLOCK_MONOTONIC, nanoseconds; never before `start_ns`"),
-    ("bytes", "int64", "bytes moved; in a string record, the length of the string"),
-    ("offset", "int64", "byte offset in the file; of a fetch, how many samples the batch has"),
+    (
+        "bytes",
+        "int64",
+        (
+            "bytes moved; in a string record, the length of the string; of a block, how it ended,"
+            " see below"
+        ),
+    ),
+    (
+        "offset",
+        "int64",
+        (
+            "byte offset in the file; of a fetch, how many samples the batch has; of a block or"
+            " wake, the object"
+        ),
+    ),
     (
         "batch",
         "int64",
@@ -130,7 +144,14 @@ RECORD: Final[Structure] = (
     ("name", "int32", "string number of the span's name"),
     ("stream", "int16", "device stream (compute 0, copy 1, comm 2); -1: a host thread"),
     ("kind", "uint8", "what happened, see below; 0: no span but a string or owner record"),
-    ("source", "uint8", "where the bytes came from, see below; 0: not a read"),
+    (
+        "source",
+        "uint8",
+        (
+            "where the bytes came from, see below; 0: not a read. Of a block or wake, what kind of"
+            " object"
+        ),
+    ),
 )
 """One slot: a span, a string or an owner record."""
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from ioprof import _chunks
 from ioprof.format.layout import CHUNK_HEADER_DTYPE, RECORD_DTYPE
-from ioprof.format.schema import KINDS, SOURCES
+from ioprof.format.schema import KINDS, OBJECTS, RECORDS_OF_WAITS, SOURCES
 from ioprof.format.wire_format import CHUNK_BYTES, CHUNK_HEADER_BYTES, HEADER_BYTES
 from ioprof.ingest.holes import data_parts
 from ioprof.ingest.untrusted_values import LATEST_NS
@@ -39,8 +39,10 @@ _DAMAGE: Final = (
     "a span with an unknown source",
 )
 """In the order in which the C library returns how often each was found."""
-ALL_KINDS: Final = np.ones(256, bool)
-"""By the number of a kind, whether its spans are wanted: all are."""
+SPAN_KINDS: Final = np.arange(256) <= len(KINDS)
+"""By the number of a kind, whether its records are wanted: spans are."""
+WAIT_KINDS: Final = np.isin(np.arange(256), list(RECORDS_OF_WAITS.values()))
+"""Blocks and wakes are."""
 
 _Array = npt.NDArray[Any]
 
@@ -86,12 +88,13 @@ def block_places(file: BinaryIO) -> Iterator[tuple[int, int]]:
 
 
 def read_blocks(file: BinaryIO, headers: "ChunkHeaders", damage: Counter[str]) -> Iterator["Spans"]:
-    """The spans of an open capture file, some chunks at a time, with the strings in these. Raises
+    """All records of an open capture file, some chunks at a time, with the strings in these. Raises
     OSError if reading fails.
     """
     buffers = Buffers(max(1, min(_BLOCK_CHUNKS, len(headers.is_stale))), with_strings=True)
     for place in _data_blocks(file, len(buffers.data)):
-        if (spans := read_block(file, place, buffers, headers, damage)) is not None:
+        wanted = SPAN_KINDS | WAIT_KINDS
+        if (spans := read_block(file, place, buffers, headers, damage, wanted)) is not None:
             yield spans
 
 
@@ -101,10 +104,10 @@ def read_block(
     buffers: Buffers,
     headers: "ChunkHeaders",
     damage: Counter[str],
-    wanted: _Array = ALL_KINDS,
+    wanted: _Array = SPAN_KINDS,
 ) -> "Spans | None":
-    """The spans of the `wanted` kinds of one of the `block_places`, with its strings if the buffers
-    are made for them.
+    """The records of the `wanted` kinds of one of the `block_places`, with its strings if the
+    buffers are made for them.
 
     None: not even the header of a chunk is there.
     """
@@ -128,14 +131,15 @@ def find_spans(
     num_bytes: int,
     is_stale: _Array,
     damage: Counter[str],
-    wanted: _Array = ALL_KINDS,
+    wanted: _Array = SPAN_KINDS,
 ) -> tuple[_Array, _Array, list[tuple[int, bytes]]]:
     """The spans of the `wanted` kinds in the first chunks of `buffers.data`, of which `num_bytes`
     were read, their threads, and the strings, of which `buffers.strings` then has the places in
     bytes.
     """
     data, records = buffers.data[: num_chunks * CHUNK_BYTES], buffers.records.reshape(-1)
-    limits, found = (len(KINDS), len(SOURCES), LATEST_NS), (records, buffers.tids, buffers.strings)
+    limits = (len(KINDS), len(SOURCES), len(OBJECTS), LATEST_NS)
+    found = (records, buffers.tids, buffers.strings)
     spans, strings, counts = _chunks.find_spans(data, num_bytes, is_stale, wanted, *limits, *found)
     damage.update(dict(zip(_DAMAGE, counts, strict=True)))
     return records[:spans], buffers.tids[:spans], strings

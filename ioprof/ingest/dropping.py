@@ -25,7 +25,7 @@ from ioprof.format.wire_format import (
     HEADER_BYTES,
     MAGIC,
 )
-from ioprof.ingest.chunks import Buffers, find_spans
+from ioprof.ingest.chunks import SPAN_KINDS, WAIT_KINDS, Buffers, find_spans
 from ioprof.ingest.holes import punch_hole
 from ioprof.ingest.job_sums import JobSums
 
@@ -204,7 +204,7 @@ class FileDropper:
             if len(chunk.spans) and (last_ns := int(chunk.spans["end_ns"].max())) >= before_ns:
                 self._last_ns[place] = last_ns
                 return
-            sums.add(chunk.spans)
+            sums.add(chunk.spans[SPAN_KINDS[chunk.spans["kind"]]])
             self._note_strings(place, chunk)
             self._planned += [
                 _Planned(place, chunk.string_slots),
@@ -237,6 +237,7 @@ class FileDropper:
 @dataclass
 class _Chunk:
     spans: _Array
+    """With blocks and wakes."""
     strings: list[tuple[int, bytes]]
     string_slots: bytes
 
@@ -247,7 +248,8 @@ def _chunk(descriptor: int, place: int) -> _Chunk:
         return _Chunk(np.zeros(0, RECORD_DTYPE), [], b"")
     buffers, size = Buffers(1, with_strings=True), RECORD_DTYPE.itemsize
     buffers.data[: len(data)] = np.frombuffer(data, np.uint8)
-    spans, _, strings = find_spans(buffers, 1, len(data), np.zeros(1, bool), Counter())
+    wanted = SPAN_KINDS | WAIT_KINDS
+    spans, _, strings = find_spans(buffers, 1, len(data), np.zeros(1, bool), Counter(), wanted)
     starts = buffers.strings[: len(strings)].tolist()
     slots = (
         data[start : start + size - -len(text) // size * size]

@@ -88,7 +88,11 @@ def merge_parts(parts: Sequence[Trace], name: str) -> Trace:
         stacks = alignment.align(part.name, samples, "time_ns")
         facts = whole if part is named[0] else own
         spans = alignment.align(part.name, tables[part.name])
-        merged.append(replace(part.trace, run=facts, spans=spans, counters=counters, stacks=stacks))
+        waits = ("start_ns", "end_ns", "woken_ns")
+        own_blocks = part.trace.blocks.with_columns(pl.col(*waits) + part.zero_ns)
+        blocks = alignment.align(part.name, own_blocks, *waits)
+        tables_of_part = {"spans": spans, "counters": counters, "stacks": stacks, "blocks": blocks}
+        merged.append(replace(part.trace, run=facts, **tables_of_part))
     return Trace.merge(merged)
 
 
@@ -155,7 +159,8 @@ def _rename_host(part: Trace, old: str, new: str) -> Trace:
             )
         ),
     )
-    tables = {name: replace_column(getattr(part, name)) for name in ("spans", "counters", "stacks")}
+    names = ("spans", "counters", "stacks", "blocks")
+    tables = {name: replace_column(getattr(part, name)) for name in names}
     return replace(part, run=run, **tables)
 
 

@@ -52,6 +52,7 @@ from ioprof.ingest.rings import (
     survey,
 )
 from ioprof.ingest.sidecar_files import SidecarData, read_job_facts, read_sidecar_files
+from ioprof.ingest.wakers import blocks_of
 
 _NOTHING_KNOWN: Final = RunRecord()
 _THREADS: Final = 2
@@ -126,8 +127,14 @@ class Spool:
             self._alignment.align_counters(sampled)
             for sampled in (sidecar.counters, sidecar.stacks)
         )
+        waits = (
+            (process.host, process.pid, process.rank, capture.waits)
+            for process in self._processes
+            for capture in process.captures
+        )
+        blocks = blocks_of(waits, self._alignment.align)
         found = add_windows(
-            Trace(facts, table, self._numbering.files_table(), counters, stacks), folder
+            Trace(facts, table, self._numbering.files_table(), counters, stacks, blocks), folder
         )
         collectives = [
             replace(each, spans=self._alignment.align(each.host, each.spans))

@@ -35,6 +35,7 @@ from ioprof.format.trace import empty_table, table_schema
 from ioprof.format.wire_format import CHUNK_BYTES, FORMAT_VERSION, HEADER_BYTES, MAGIC
 from ioprof.ingest.chunks import (
     TALLIES,
+    WAIT_KINDS,
     Buffers,
     ChunkHeaders,
     Spans,
@@ -46,6 +47,7 @@ from ioprof.ingest.chunks import (
 from ioprof.ingest.job_sums import JobSums
 from ioprof.ingest.numbering import Numbering, StringIds
 from ioprof.ingest.untrusted_values import anchor_of, damage_facts, nullable, text, valid_ids
+from ioprof.ingest.wakers import Waits
 
 _SERIES: Final = table_schema(SPAN_COLUMNS)
 _KINDS: Final = pl.Series(KINDS, dtype=_SERIES["kind"])
@@ -73,6 +75,8 @@ class Capture:
     """A record of `FILE_HEADER_DTYPE`; None: not a capture file that this version reads."""
     held: pl.DataFrame = field(default_factory=lambda: empty_table(SPAN_COLUMNS))
     """Its spans, except for those that `dense_spans` reads."""
+    waits: Waits = field(default_factory=Waits)
+    """Its blocks and wakes."""
     num_spans: int = 0
     """All of them."""
     tids: set[int] = field(default_factory=set)
@@ -294,6 +298,11 @@ def survey(capture: Capture) -> Survey:
                     if number in found.strings:
                         capture.damage["two strings with the same id"] += 1
                     found.strings.setdefault(number, data)
+                is_wait = WAIT_KINDS[block.records["kind"]]
+                if is_wait.any():
+                    of_waits = _in_window(capture, _chosen(block, is_wait))
+                    capture.waits.add(of_waits.records, of_waits.tids)
+                    block = _chosen(block, ~is_wait)
                 block = _in_window(capture, block, capture.sums)
                 if len(block.records):
                     _add_times(capture, block)
@@ -339,8 +348,11 @@ def _in_window(capture: Capture, block: Spans, sums: JobSums | None = None) -> S
         sums.add(block.records, capture.shift_ns)
     if capture.since_ns is None:
         return block
-    is_in = block.records["start_ns"] >= capture.since_ns
-    return replace(block, records=block.records[is_in], tids=block.tids[is_in])
+    return _chosen(block, block.records["start_ns"] >= capture.since_ns)
+
+
+def _chosen(block: Spans, rows: _Array) -> Spans:
+    return replace(block, records=block.records[rows], tids=block.tids[rows])
 
 
 def _add_times(capture: Capture, block: Spans) -> None:

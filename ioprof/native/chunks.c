@@ -18,7 +18,7 @@ struct found {
 };
 
 struct limits {
-  int64_t kinds, sources, latest_ns;
+  int64_t kinds, sources, objects, latest_ns;
 };
 
 static struct ioprof_record record_at(const unsigned char *chunk, int64_t slot) {
@@ -39,8 +39,10 @@ static int is_string(const struct ioprof_record *r, int64_t slot, int64_t count)
          slot + 1 + num_slots_of(r->bytes) <= count;
 }
 
+static int is_of_wait(const struct ioprof_record *r) { return r->kind == KIND_BLOCK || r->kind == KIND_WAKE; }
+
 static int is_valid(const struct ioprof_record *r, const struct limits *limits, struct found *found) {
-  if (r->kind > limits->kinds) {
+  if (r->kind > limits->kinds && !is_of_wait(r)) {
     found->unknown_kind++;
     return 0;
   }
@@ -48,7 +50,7 @@ static int is_valid(const struct ioprof_record *r, const struct limits *limits, 
     found->impossible_times++;
     return 0;
   }
-  if (r->source > limits->sources) found->unknown_source++;
+  if (r->source > (is_of_wait(r) ? limits->objects : limits->sources)) found->unknown_source++;
   return 1;
 }
 
@@ -123,11 +125,11 @@ static PyObject *find_spans(PyObject *module, PyObject *arguments) {
   (void)module;
   Py_buffer v[NUM_BUFFERS];
   Py_ssize_t num_bytes;
-  long long kinds, sources, latest_ns;
-  if (!PyArg_ParseTuple(arguments, "y*ny*y*LLLw*w*w*", &v[CHUNKS], &num_bytes, &v[STALE], &v[WANTED], &kinds, &sources, &latest_ns,
-                        &v[RECORDS], &v[TIDS], &v[STRINGS]))
+  long long kinds, sources, objects, latest_ns;
+  if (!PyArg_ParseTuple(arguments, "y*ny*y*LLLLw*w*w*", &v[CHUNKS], &num_bytes, &v[STALE], &v[WANTED], &kinds, &sources,
+                        &objects, &latest_ns, &v[RECORDS], &v[TIDS], &v[STRINGS]))
     return NULL;
-  struct limits limits = {kinds, sources, latest_ns};
+  struct limits limits = {kinds, sources, objects, latest_ns};
   struct found found = {0};
   int is_sound;
   Py_BEGIN_ALLOW_THREADS

@@ -136,7 +136,11 @@ def _empty_record() -> str:
 
 
 def _enumerations() -> Iterator[str]:
-    yield _enumeration("kind", ["string", *schema.KINDS])
+    apart = schema.RECORDS_OF_WAITS
+    kinds = range(len(schema.KINDS) + 1)
+    yield _enumeration("kind", ["string", *schema.KINDS, *apart], [*kinds, *apart.values()])
+    yield _enumeration("object", ["none", *schema.OBJECTS])
+    yield _enumeration("end", schema.ENDS)
     yield _enumeration("source", ["none", *schema.SOURCES])
     yield _enumeration("role", schema.ROLES)
     yield _enumeration("writer", schema.WRITERS, tag="component")

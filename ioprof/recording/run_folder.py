@@ -18,6 +18,7 @@ RUN_FILES: Final = (
     "files.parquet",
     "counters.parquet",
     "stacks.parquet",
+    "blocks.parquet",
     "run.json",
     *ANALYSIS_FILES,
 )

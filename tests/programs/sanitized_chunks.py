@@ -12,12 +12,12 @@ import numpy as np
 from extension import check_cases
 
 from ioprof.format.layout import RECORD_DTYPE
-from ioprof.format.schema import KINDS, SOURCES
+from ioprof.format.schema import KINDS, OBJECTS, SOURCES
 from ioprof.format.wire_format import CHUNK_BYTES, CHUNK_HEADER_BYTES, SLOTS
 from ioprof.ingest.untrusted_values import LATEST_NS
 
 EXTREMES = (-(2**31), 2**31 - 1, 0, 1, -1)
-LIMITS = len(KINDS), len(SOURCES), LATEST_NS
+LIMITS = len(KINDS), len(SOURCES), len(OBJECTS), LATEST_NS
 
 
 def slot(chance: random.Random) -> bytes:

@@ -6,6 +6,9 @@
 #include "received_files.h"
 #include "receiving.h"
 #include "short_calls.h"
+#include "waits.h"
+
+#include <sys/file.h>
 
 int hook_dup(int from)
 {
@@ -47,6 +50,65 @@ static void end_fcntl(int descriptor, int command, long argument, int result)
     }
 }
 
+/* ---------------------------------------------------------------------------------------- locks of files */
+
+/* One object for each file, whichever part of it is locked. errno is kept. */
+static uint64_t lock_of_file(int descriptor)
+{
+    struct stat status;
+    int saved_errno = errno;
+    guard_enter();
+    bool is_known = fstat(descriptor, &status) == 0;
+    guard_leave();
+    errno = saved_errno;
+    return is_known ? object_hash(status.st_ino << 24 ^ status.st_dev, FILE_LOCKED) : 0;
+}
+
+static void end_unlock(int64_t start, uint64_t object)
+{
+    int saved_errno = errno;
+    emit_wake(start, clock_now(), OBJECT_FILE_LOCK, object);
+    errno = saved_errno;
+}
+
+/* `result` is that of a call that locks, or unlocks, and began at `start`. */
+static void end_file_lock(int descriptor, int64_t start, int result, bool locks)
+{
+    int saved_errno = errno;
+    int64_t end = clock_now();
+    struct open_file *file = regular_file(descriptor);
+    if (file != NULL && result == 0 && locks)
+        set_flags(file, FILE_LOCKED);
+    if (locks && end - start >= LEAST_BLOCK_NS)
+        emit_block(start, end, OBJECT_FILE_LOCK, lock_of_file(descriptor), END_WOKEN);
+    else if (!locks && result == 0)
+        end_unlock(start, lock_of_file(descriptor));
+    errno = saved_errno;
+}
+
+#define LOCK_FILE(name, parameters, arguments, locks) \
+    int hook_##name parameters \
+    { \
+        if (!is_recording_already()) \
+            return REAL(name) arguments; \
+        int64_t start = clock_now(); \
+        int result = REAL(name) arguments; \
+        end_file_lock(descriptor, start, result, locks); \
+        return result; \
+    }
+
+LOCK_FILE(flock, (int descriptor, int operation), (descriptor, operation), !(operation & LOCK_UN))
+LOCK_FILE(lockf, (int descriptor, int operation, off_t size), (descriptor, operation, size),
+          operation == F_LOCK || operation == F_TLOCK)
+LOCK_FILE(lockf64, (int descriptor, int operation, off_t size), (descriptor, operation, size),
+          operation == F_LOCK || operation == F_TLOCK)
+
+static inline bool is_lock_command(int command)
+{
+    return command == F_SETLK || command == F_SETLKW || command == F_OFD_SETLK ||
+           command == F_OFD_SETLKW;
+}
+
 /* The third argument is always passed on, since only the kernel knows which commands have one. */
 #define FCNTL(name) \
     int hook_##name(int descriptor, int command, ...) \
@@ -55,6 +117,14 @@ static void end_fcntl(int descriptor, int command, long argument, int result)
         va_start(values, command); \
         long argument = va_arg(values, long); \
         va_end(values); \
+        if (__builtin_expect(is_lock_command(command), 0) && is_recording_already()) { \
+            int64_t start = clock_now(); \
+            int locked = REAL(name)(descriptor, command, argument); \
+            if (locked == 0) /* the kernel has accepted the address */ \
+                end_file_lock(descriptor, start, locked, \
+                              ((const struct flock *)argument)->l_type != F_UNLCK); \
+            return locked; \
+        } \
         int result = REAL(name)(descriptor, command, argument); \
         if (is_recording_already()) \
             end_fcntl(descriptor, command, argument, result); \
@@ -94,9 +164,11 @@ TRUNCATE(ftruncate64)
 
 static __attribute__((noinline)) void before_close(int descriptor, struct open_file *file)
 {
-    if (is_peer(file))
+    if (is_peer(file)) {
+        emit_hang_up(clock_now(), channel_of(descriptor, file, true));
         end_peer(descriptor, file);
-    else
+    }
+    if (flags_of(file) & FILE_CREATED)
         end_created(descriptor, file);
 }
 
@@ -107,11 +179,15 @@ HOT int hook_close(int descriptor)
         return REAL(close)(descriptor);
     struct open_file *file = known_file(descriptor);
     int32_t number = file != NULL ? GET(file, path) : -1;
-    if (file != NULL && __builtin_expect(flags_of(file) & (FILE_SOCKET | FILE_PIPE | FILE_CREATED), 0))
+    const uint32_t special = FILE_SOCKET | FILE_PIPE | FILE_CREATED | FILE_LOCKED;
+    if (file != NULL && __builtin_expect(flags_of(file) & special, 0))
         before_close(descriptor, file);
+    uint64_t lock = file != NULL && flags_of(file) & FILE_LOCKED ? lock_of_file(descriptor) : 0;
     forget_file(descriptor);
     int64_t start = clock_now();
     int result = REAL(close)(descriptor);
+    if (__builtin_expect(lock != 0, 0))
+        end_unlock(start, lock);
     END_SHORT_CALL(start, "close", number);
     return result;
 }

@@ -6,6 +6,7 @@
 #include "paths.h"
 #include "programs.h"
 #include "real.h"
+#include "waits.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -123,39 +124,55 @@ EXEC(fexecve, "", (int descriptor, char *const *arguments, char *const *environm
 SPAWN(posix_spawn)
 SPAWN(posix_spawnp)
 
+static void end_child_wait(int64_t start, uint64_t child)
+{
+    int saved_errno = errno;
+    int64_t end = clock_now();
+    compare_around_child(true);
+    if (end - start >= LEAST_BLOCK_NS && is_recording_already())
+        emit_block(start, end, OBJECT_PROCESS, child, END_WOKEN);
+    errno = saved_errno;
+}
+
 /* A wait that blocks may take long, so that the counters are compared before it, too. */
-#define WAIT(result_type, name, parameters, arguments, blocks, has_reaped) \
+#define WAIT(result_type, name, parameters, arguments, blocks, has_reaped, child) \
     result_type hook_##name parameters \
     { \
         if (blocks) \
             compare_around_child(false); \
+        int64_t start = clock_now(); \
         result_type result = REAL(name) arguments; \
         if (has_reaped) \
-            compare_around_child(true); \
+            end_child_wait(start, (uint64_t)(child)); \
         return result; \
     }
 
-WAIT(pid_t, wait, (int *status), (status), true, result > 0)
-WAIT(pid_t, waitpid, (pid_t pid, int *status, int options), (pid, status, options), !(options & WNOHANG), result > 0)
-WAIT(pid_t, wait3, (int *status, int options, struct rusage *usage), (status, options, usage), !(options & WNOHANG), result > 0)
-WAIT(pid_t, wait4, (pid_t pid, int *status, int options, struct rusage *usage), (pid, status, options, usage), !(options & WNOHANG),
-     result > 0)
-WAIT(int, waitid, (idtype_t whose, id_t id, siginfo_t *information, int options), (whose, id, information, options),
-     !(options & WNOHANG), result == 0 && !(options & WNOWAIT))
+WAIT(pid_t, wait, (int *status), (status), true, result > 0, result)
+WAIT(pid_t, waitpid, (pid_t pid, int *status, int options), (pid, status, options),
+     !(options & WNOHANG), result > 0, result)
+WAIT(pid_t, wait3, (int *status, int options, struct rusage *usage), (status, options, usage),
+     !(options & WNOHANG), result > 0, result)
+WAIT(pid_t, wait4, (pid_t pid, int *status, int options, struct rusage *usage),
+     (pid, status, options, usage), !(options & WNOHANG), result > 0, result)
+WAIT(int, waitid, (idtype_t whose, id_t id, siginfo_t *information, int options),
+     (whose, id, information, options), !(options & WNOHANG),
+     result == 0 && !(options & WNOWAIT), information == NULL ? 0 : information->si_pid)
 
 int hook_system(const char *command)
 {
     count_fork();
     compare_around_child(false);
+    int64_t start = clock_now();
     int result = REAL(system)(command);
     if (result >= 0)
-        compare_around_child(true);
+        end_child_wait(start, 0);
     return result;
 }
 
 #define EXIT(name) \
     __attribute__((noreturn)) void hook_##name(int status) \
     { \
+        emit_exit(); \
         compare_at_end(true); \
         REAL(name)(status); \
         __builtin_unreachable(); \

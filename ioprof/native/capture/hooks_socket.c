@@ -2,11 +2,13 @@
 #include "host_names.h"
 #include "open_files.h"
 #include "process.h"
+#include "reading.h"
 #include "real.h"
 #include "receiving.h"
 
 #include <errno.h>
 #include <poll.h>
+#include <sys/select.h>
 #include <sys/socket.h>
 
 /* What is received with MSG_PEEK is received again. */
@@ -44,35 +46,96 @@ int hook_recvmmsg(int descriptor, void *messages, unsigned count, int flags, voi
     return result;
 }
 
+int hook_eventfd_read(int descriptor, uint64_t *value)
+{
+    if (!is_recording_already() || regular_file(descriptor) != NULL)
+        return REAL(eventfd_read)(descriptor, value);
+    struct receiving receiving = begin_receiving(descriptor);
+    int result = REAL(eventfd_read)(descriptor, value);
+    count_read(result == 0 ? (int64_t)sizeof *value : 0);
+    end_receiving(&receiving, result == 0 ? (int64_t)sizeof *value : -1, NULL);
+    return result;
+}
+
 /* ---------------------------------------------------------------------------------------- waiting */
 
+static const struct ready not_known = {-1, false, END_WOKEN};
+
+static struct ready first_polled(const struct pollfd *polled, unsigned long count, int result)
+{
+    bool is_readable = result >= 0 || errno == EINTR; /* the kernel has accepted the address */
+    for (unsigned long place = 0; is_readable && place < count; place++) {
+        short what = result > 0 ? polled[place].revents : polled[place].events;
+        bool sends = !(what & ~(POLLOUT | POLLWRNORM)), has_data = what & POLLIN;
+        if (polled[place].fd >= 0 && what != 0)
+            return (struct ready){polled[place].fd, sends,
+                                  what & POLLHUP && !has_data ? END_HUNG_UP : END_WOKEN};
+    }
+    return not_known;
+}
+
+/* After a call without a result the sets are empty. */
+static struct ready first_selected(const fd_set *readable, const fd_set *writable, int count, int result)
+{
+    for (int place = 0; result > 0 && place < count && place < FD_SETSIZE; place++) {
+        if (readable != NULL && FD_ISSET(place, readable))
+            return (struct ready){place, false, END_WOKEN};
+        if (writable != NULL && FD_ISSET(place, writable))
+            return (struct ready){place, true, END_WOKEN};
+    }
+    return not_known;
+}
+
 /* A call without descriptors is a sleep. */
-#define POLL(name, parameters, arguments, has_descriptors) \
+#define POLL(name, parameters, arguments, has_descriptors, ready) \
     int hook_##name parameters \
     { \
-        if (!(has_descriptors) || !is_recording_already()) \
+        if (!is_recording_already()) \
             return REAL(name) arguments; \
         int64_t start = clock_now(); \
         int result = REAL(name) arguments; \
-        end_poll(start, result); \
+        if (has_descriptors) \
+            end_poll(start, result, ready); \
+        else \
+            end_sleep(start); \
         return result; \
     }
 
-POLL(poll, (void *polled, unsigned long count, int timeout), (polled, count, timeout), count > 0)
-POLL(__poll_chk, (void *polled, unsigned long count, int timeout, size_t room), (polled, count, timeout, room), count > 0)
-POLL(ppoll, (void *polled, unsigned long count, const void *timeout, const void *signals), (polled, count, timeout, signals),
-     count > 0)
-POLL(__ppoll_chk, (void *polled, unsigned long count, const void *timeout, const void *signals, size_t room),
-     (polled, count, timeout, signals, room), count > 0)
+static void end_sleep(int64_t start)
+{
+    int saved_errno = errno;
+    int64_t end = clock_now();
+    if (end - start >= LEAST_BLOCK_NS)
+        emit_block(start, end, OBJECT_SLEEP, 0, END_TIME_WAS_OVER);
+    errno = saved_errno;
+}
+
+#define POLLED first_polled(polled, count, result)
+#define SELECTED first_selected(readable, writable, count, result)
+#define SELECTS (readable != NULL || writable != NULL)
+
+POLL(poll, (void *polled, unsigned long count, int timeout), (polled, count, timeout), count > 0,
+     POLLED)
+POLL(__poll_chk, (void *polled, unsigned long count, int timeout, size_t room),
+     (polled, count, timeout, room), count > 0, POLLED)
+POLL(ppoll, (void *polled, unsigned long count, const void *timeout, const void *signals),
+     (polled, count, timeout, signals), count > 0, POLLED)
+POLL(__ppoll_chk,
+     (void *polled, unsigned long count, const void *timeout, const void *signals, size_t room),
+     (polled, count, timeout, signals, room), count > 0, POLLED)
 POLL(select, (int count, void *readable, void *writable, void *failed, void *timeout),
-     (count, readable, writable, failed, timeout), readable != NULL)
-POLL(pselect, (int count, void *readable, void *writable, void *failed, const void *timeout, const void *signals),
-     (count, readable, writable, failed, timeout, signals), readable != NULL)
-POLL(epoll_wait, (int descriptor, void *events, int count, int timeout), (descriptor, events, count, timeout), true)
+     (count, readable, writable, failed, timeout), SELECTS, SELECTED)
+POLL(pselect,
+     (int count, void *readable, void *writable, void *failed, const void *timeout,
+      const void *signals),
+     (count, readable, writable, failed, timeout, signals), SELECTS, SELECTED)
+POLL(epoll_wait, (int descriptor, void *events, int count, int timeout),
+     (descriptor, events, count, timeout), true, not_known)
 POLL(epoll_pwait, (int descriptor, void *events, int count, int timeout, const void *signals),
-     (descriptor, events, count, timeout, signals), true)
-POLL(epoll_pwait2, (int descriptor, void *events, int count, const void *timeout, const void *signals),
-     (descriptor, events, count, timeout, signals), true)
+     (descriptor, events, count, timeout, signals), true, not_known)
+POLL(epoll_pwait2,
+     (int descriptor, void *events, int count, const void *timeout, const void *signals),
+     (descriptor, events, count, timeout, signals), true, not_known)
 
 /* ---------------------------------------------------------------------------------------- names of hosts */
 

@@ -4,6 +4,7 @@
 #include "reading.h"
 #include "real.h"
 #include "string_table.h"
+#include "waits.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -139,6 +140,29 @@ static void after_system_call(long number, long descriptor, long result)
     }
 }
 
+/* ---------------------------------------------------------------------------------------- futex */
+
+/* C++, Rust and others wait by futex(2), whose result says how many threads it woke. */
+static long call_futex(long address, long operation, long c, long d, long e, long f)
+{
+    const long command = operation & 127, is_private = operation & 128;
+    bool waits = command == 0 || command == 9; /* FUTEX_WAIT, FUTEX_WAIT_BITSET */
+    int64_t start = clock_now();
+    long result = REAL(syscall)(SYS_futex, address, operation, c, d, e, f);
+    int saved_errno = errno;
+    int64_t end = waits ? clock_now() : start;
+    uint64_t object = 0;
+    if (waits ? end - start >= LEAST_BLOCK_NS : result > 0)
+        object = object_at((const void *)address, !is_private);
+    if (object != 0 && waits)
+        emit_block(start, end, OBJECT_FUTEX, object,
+                   result < 0 && saved_errno == ETIMEDOUT ? END_TIME_WAS_OVER : END_WOKEN);
+    else if (object != 0)
+        emit_wake(start, end, OBJECT_FUTEX, object);
+    errno = saved_errno;
+    return result;
+}
+
 static inline bool is_followed(long number)
 {
     switch (number) {
@@ -173,6 +197,8 @@ __attribute__((no_sanitize("address"))) long hook_syscall(long number, ...)
     long a = va_arg(values, long), b = va_arg(values, long), c = va_arg(values, long);
     long d = va_arg(values, long), e = va_arg(values, long), f = va_arg(values, long);
     va_end(values);
+    if (number == SYS_futex && is_recording_already())
+        return call_futex(a, b, c, d, e, f);
     bool follow = is_followed(number) && is_recording();
     if (follow)
         before_system_call(number, a, b);

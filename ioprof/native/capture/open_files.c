@@ -1,11 +1,13 @@
 #include "open_files.h"
 
+#include "decimal.h"
 #include "paths.h"
 #include "positions.h"
 #include "readahead.h"
 #include "real.h"
 
 #include <errno.h>
+#include <unistd.h>
 
 table_pages open_files[MAX_DESCRIPTORS / WINDOW_DESCRIPTORS];
 
@@ -24,6 +26,18 @@ static bool has_storage(const struct stat *status)
     return S_ISREG(status->st_mode) || S_ISBLK(status->st_mode);
 }
 
+/* Files without a name and a type: of eventfd, epoll, timers and the like. */
+static bool is_event(int descriptor, const struct stat *status)
+{
+    static const char name[] = "anon_inode:[eventfd]";
+    char link[32] = "/proc/self/fd/", target[sizeof name];
+    if ((status->st_mode & S_IFMT) != 0)
+        return false;
+    *append_decimal(link + 14, (uint64_t)descriptor) = '\0';
+    ssize_t length = readlink(link, target, sizeof target);
+    return length == sizeof name - 1 && memcmp(target, name, sizeof name - 1) == 0;
+}
+
 static HOT void set_status(int descriptor, struct open_file *file, const struct stat *status)
 {
     SET(file, size, S_ISREG(status->st_mode) ? (int64_t)status->st_size : -1);
@@ -33,8 +47,12 @@ static HOT void set_status(int descriptor, struct open_file *file, const struct 
         SET(file, key, ahead_key(status));
         SET(file, system, file_system_of(descriptor, status->st_dev));
     }
-    uint32_t peer = S_ISSOCK(status->st_mode) ? FILE_SOCKET : S_ISFIFO(status->st_mode) ? FILE_PIPE : 0;
-    set_flags(file, FILE_IDENTIFIED | (has_storage(status) ? FILE_REGULAR : peer));
+    uint32_t kind = has_storage(status)        ? FILE_REGULAR
+                    : S_ISSOCK(status->st_mode) ? FILE_SOCKET
+                    : S_ISFIFO(status->st_mode) ? FILE_PIPE
+                    : is_event(descriptor, status) ? FILE_EVENT
+                                                : 0;
+    set_flags(file, FILE_IDENTIFIED | kind);
 }
 
 HOT void set_file_status(int descriptor, const struct stat *status)
@@ -84,5 +102,7 @@ void copy_file(int from, int to)
     SET(copy, system, GET(original, system));
     SET(copy, key, GET(original, key));
     SET(copy, size, GET(original, size));
+    SET(copy, receives, GET(original, receives));
+    SET(copy, sends, GET(original, sends));
     publish_file(copy);
 }

@@ -21,6 +21,8 @@ enum {
     FILE_SOCKET = 128,   /* see receiving.h, as for the next */
     FILE_PIPE = 256,
     FILE_CREATED = 512, /* opened with O_CREAT to be written, see received_files.h */
+    FILE_EVENT = 1024,  /* an eventfd */
+    FILE_LOCKED = 2048, /* locked by flock, lockf or fcntl: closing it may end somebody's wait */
 };
 
 /* The position and what follows are changed without a lock: where two threads read one descriptor at a time, each offset is right,
@@ -37,6 +39,7 @@ struct open_file {
     _Atomic int64_t readahead;       /* READAHEAD_USED_UP, or 0 */
     _Atomic int64_t next;            /* where the last read ended; `readahead` holds for a read that begins there.
                                       * Of a socket or pipe: the serial number of its receiver, see receiving.c */
+    _Atomic uint64_t receives, sends; /* objects of what can be received and sent, see channels.h; 0: unknown */
 };
 
 /* Fields are atomic so that no thread sees half a value; what order they need, `generation` gives them. */
@@ -45,7 +48,7 @@ struct open_file {
 
 /* Reads of descriptors beyond are counted and have no spans. */
 #define MAX_DESCRIPTORS (1 << 20)
-#define WINDOW_DESCRIPTORS 1024 /* 72 KiB: all that most processes use */
+#define WINDOW_DESCRIPTORS 1024 /* 88 KiB: all that most processes use */
 
 #pragma GCC visibility push(hidden)
 
@@ -150,6 +153,8 @@ static inline void reset_file(struct open_file *file, uint32_t flags, int32_t pa
     SET(file, key, 0);
     SET(file, readahead, 0);
     SET(file, next, 0);
+    SET(file, receives, 0);
+    SET(file, sends, 0);
 }
 
 static inline void publish_file(struct open_file *file)

@@ -99,7 +99,13 @@ static void *real_in_libraries(const char *name)
 __attribute__((noinline)) void *real_find(enum real function)
 {
     int saved_errno = errno;
-    void *address = dlsym(RTLD_NEXT, real_names[function]);
+    void *address = NULL;
+#ifdef IOPROF_SYMBOL_VERSIONS
+    if (function >= REAL_pthread_cond_wait && function <= REAL_pthread_cond_broadcast)
+        address = dlvsym(RTLD_NEXT, real_names[function], "GLIBC_2.3.2"); /* dlsym may find the older one */
+#endif
+    if (address == NULL)
+        address = dlsym(RTLD_NEXT, real_names[function]);
     if (address == NULL)
         address = real_in_libraries(real_names[function]);
     if (address == NULL)

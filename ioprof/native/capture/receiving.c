@@ -137,7 +137,7 @@ static void end_received(const struct receiving *receiving, int64_t got, int64_t
 {
     struct receiver *receiver = receiver_of(receiving->descriptor);
     struct poll_wait poll = last_poll;
-    last_poll = (struct poll_wait){0, 0, 0};
+    last_poll = (struct poll_wait){0, 0, 0, false};
     if (!take_receiver(receiver))
         return;
     if (receiver->serial == 0 || receiver->serial != GET(receiving->file, next))
@@ -154,6 +154,47 @@ static void end_received(const struct receiving *receiving, int64_t got, int64_t
     unlock(&receiver->holder);
 }
 
+/* The wait before a receipt, and the receipt itself, which makes room for who sends. */
+static void end_waiting(const struct receiving *receiving, int64_t got, int64_t end)
+{
+    int descriptor = receiving->descriptor;
+    struct open_file *file = receiving->file;
+    enum ioprof_end how = got == 0 ? END_HUNG_UP : END_WOKEN;
+    if (last_poll.is_pending)
+        emit_channel_block(descriptor, file, last_poll.start, last_poll.end, false, how);
+    last_poll.is_pending = false;
+    emit_channel_block(descriptor, file, receiving->start, end, false, how);
+    int64_t taken = end - LEAST_BLOCK_NS; /* a call that waited took what it got at its end */
+    if (got > 0 && is_peer(file))
+        emit_channel_wake(descriptor, file, receiving->start > taken ? receiving->start : taken,
+                          end, false);
+}
+
+void end_poll(int64_t start, int result, struct ready ready)
+{
+    int saved_errno = errno;
+    int64_t end = clock_now();
+    bool goes_on = last_poll.result == 0 && last_poll.end != 0 && start - last_poll.end < SAME_WAIT_NS;
+    bool has_blocked = end - start >= LEAST_BLOCK_NS;
+    if (last_poll.is_pending)
+        emit_block(last_poll.start, last_poll.end, OBJECT_DESCRIPTORS, 0, END_WOKEN);
+    last_poll = (struct poll_wait){goes_on ? last_poll.start : start, end, result,
+                                   has_blocked && result > 0 && ready.descriptor < 0};
+    if (has_blocked && !last_poll.is_pending) {
+        struct open_file *file = NULL;
+        enum ioprof_end how = result > 0    ? ready.how
+                              : result == 0 ? END_TIME_WAS_OVER
+                                            : END_INTERRUPTED;
+        if (ready.descriptor >= 0 && regular_file(ready.descriptor) == NULL)
+            file = known_file(ready.descriptor);
+        if (file != NULL && is_channel(file))
+            emit_channel_block(ready.descriptor, file, start, end, ready.sends, how);
+        else
+            emit_block(start, end, OBJECT_DESCRIPTORS, 0, how);
+    }
+    errno = saved_errno;
+}
+
 void end_receiving(const struct receiving *receiving, int64_t got, const void *caller)
 {
     int saved_errno = errno;
@@ -161,7 +202,9 @@ void end_receiving(const struct receiving *receiving, int64_t got, const void *c
         return;
     int64_t end = clock_now();
     guard_enter();
-    end_received(receiving, got, end, caller);
+    end_waiting(receiving, got, end);
+    if (is_peer(receiving->file))
+        end_received(receiving, got, end, caller);
     compare_when_due(end);
     guard_leave();
     errno = saved_errno;

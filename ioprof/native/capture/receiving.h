@@ -5,12 +5,11 @@
 #ifndef IOPROF_RECEIVING_H
 #define IOPROF_RECEIVING_H
 
-#include "clock.h"
-#include "open_files.h"
+#include "channels.h"
 
 /* A read of a socket or pipe while it goes on. */
 struct receiving {
-    struct open_file *file; /* NULL: neither socket nor pipe */
+    struct open_file *file; /* NULL: neither socket, pipe nor eventfd */
     int descriptor;
     int64_t start;
 };
@@ -19,6 +18,7 @@ struct receiving {
 struct poll_wait {
     int64_t start, end;
     int result;
+    bool is_pending; /* which descriptor ended it is not known yet: the next one that is received from */
 };
 
 #pragma GCC visibility push(hidden)
@@ -27,6 +27,16 @@ extern __thread struct poll_wait last_poll;
 
 /* `got`: the result of the call. `caller`: an address in the function that made it, NULL: not known. errno is left alone. */
 void end_receiving(const struct receiving *receiving, int64_t got, const void *caller);
+
+/* A descriptor that ended a call of poll and its like, or for which that waited. */
+struct ready {
+    int descriptor; /* -1: not known */
+    bool sends;     /* it is ready to be sent to */
+    enum ioprof_end how;
+};
+
+/* A call of poll and its like is over. errno is kept. */
+void end_poll(int64_t start, int result, struct ready ready);
 
 /* Before a socket or pipe is closed: what was received in small pieces is recorded. */
 void end_peer(int descriptor, struct open_file *file);
@@ -42,19 +52,9 @@ static inline bool is_peer(const struct open_file *file)
 static inline struct receiving begin_receiving(int descriptor)
 {
     struct open_file *file = known_file(descriptor);
-    if (file == NULL || !is_peer(file))
+    if (file == NULL || !is_channel(file))
         return (struct receiving){NULL, descriptor, 0};
     return (struct receiving){file, descriptor, clock_now()};
-}
-
-/* A call of poll that ended within this time of the next, without a result, is a part of one wait. */
-#define SAME_WAIT_NS 100000
-
-static inline void end_poll(int64_t start, int result)
-{
-    int64_t end = clock_now();
-    bool goes_on = last_poll.result == 0 && last_poll.end != 0 && start - last_poll.end < SAME_WAIT_NS;
-    last_poll = (struct poll_wait){goes_on ? last_poll.start : start, end, result};
 }
 
 #endif

@@ -6,6 +6,7 @@
 #include "python_start.h"
 #include "real.h"
 #include "switches.h"
+#include "waits.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -93,6 +94,7 @@ static __attribute__((constructor)) void begin_program(void)
         for (int function = 0; function < NUM_REAL; function++)
             if (function < REAL_io_uring_queue_init || function > REAL_io_uring_setup) /* see hooks_syscall.c */
                 real_address(function); /* dlsym may allocate, which is better done now than within a read of the job */
+        waits_setup();
         keep_environment();
         if (site_folder() != NULL)
             start_isolated_python(site_folder());
@@ -106,5 +108,6 @@ static __attribute__((constructor)) void begin_program(void)
 /* Destructors of other libraries may still read after this one: those reads are recorded all the same. */
 static __attribute__((destructor)) void end_program(void)
 {
+    emit_exit();
     compare_at_end(true);
 }

@@ -1,0 +1,281 @@
+/* Hooks of locks, conditions and semaphores of the C library, of the ends of threads, and of sleeps.
+ *
+ * What is free is taken by the function that tries, which does the same as the one that waits as
+ * long as it need not: then nothing is timed. */
+#include "real.h"
+#include "waits.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <semaphore.h>
+
+/* The call, timed; recorded where it took long. `was_over`: whether its result says so. */
+#define BLOCKING(type, call, kind, object, was_over) \
+    int64_t start = clock_now(); \
+    type result = call; \
+    int64_t end = clock_now(); \
+    if (__builtin_expect(end - start >= LEAST_BLOCK_NS, 1) && is_recording_already()) { \
+        int saved_errno = errno; \
+        emit_block(start, end, kind, object, (was_over) ? END_TIME_WAS_OVER : END_WOKEN); \
+        errno = saved_errno; \
+    } \
+    return result
+
+#define WAKING(call, is_waited_for, kind, object) \
+    bool wakes = is_recording_already() && (is_waited_for); \
+    int64_t now = wakes ? clock_now() : 0; \
+    uint64_t number = wakes ? (object) : 0; /* afterwards it may be gone */ \
+    int result = call; \
+    if (__builtin_expect(wakes, 0)) { \
+        int saved_errno = errno; \
+        emit_wake(now, now, kind, number); \
+        errno = saved_errno; \
+    } \
+    return result
+
+static inline int word_of(const void *object, int place)
+{
+    return __atomic_load_n((const int *)object + place, __ATOMIC_RELAXED);
+}
+
+/* ---------------------------------------------------------------------------------------- locks */
+
+enum { LOCK_WORD = 0, LOCK_KIND = 4, LOCK_SHARED = 128, LOCK_HAS_OWNER = 16 | 32 | 64 };
+
+static uint64_t lock_object(const void *lock)
+{
+    return object_at(lock, waiters_known.of_locks && (word_of(lock, LOCK_KIND) & LOCK_SHARED));
+}
+
+/* A lock's word is 2 where somebody may wait; of one that is robust or inherits priority it is the
+ * owner, with the highest bit. */
+static inline bool is_contended(const void *lock)
+{
+    if (!waiters_known.of_locks)
+        return true;
+    int word = word_of(lock, LOCK_WORD);
+    return word > 1 ? !(word_of(lock, LOCK_KIND) & LOCK_HAS_OWNER) : word < 0;
+}
+
+/* A clock that a function refuses is refused also where the lock is free. */
+static inline bool is_usual_clock(int clock)
+{
+    return clock == CLOCK_REALTIME || clock == CLOCK_MONOTONIC;
+}
+
+#define LOCK(name, parameters, arguments, may_try) \
+    int hook_##name parameters \
+    { \
+        if (!is_recording_already() || !(may_try)) \
+            return REAL(name) arguments; \
+        int tried = pthread_mutex_trylock(lock); \
+        if (__builtin_expect(tried != EBUSY, 1)) \
+            return tried; \
+        BLOCKING(int, REAL(name) arguments, OBJECT_LOCK, lock_object(lock), result == ETIMEDOUT); \
+    }
+
+LOCK(pthread_mutex_lock, (void *lock), (lock), true)
+LOCK(pthread_mutex_timedlock, (void *lock, const void *until), (lock, until), true)
+LOCK(pthread_mutex_clocklock, (void *lock, int clock, const void *until), (lock, clock, until),
+     is_usual_clock(clock))
+
+int hook_pthread_mutex_unlock(void *lock)
+{
+    WAKING(REAL(pthread_mutex_unlock)(lock), is_contended(lock), OBJECT_LOCK, lock_object(lock));
+}
+
+/* Locks of readers and writers: who waits is in fields that differ between versions. */
+#define SHARED_LOCK(name, try) \
+    int hook_##name(void *lock) \
+    { \
+        if (!is_recording_already()) \
+            return REAL(name)(lock); \
+        int tried = try(lock); \
+        if (__builtin_expect(tried != EBUSY, 1)) \
+            return tried; \
+        BLOCKING(int, REAL(name)(lock), OBJECT_LOCK, object_at(lock, false), false); \
+    }
+
+SHARED_LOCK(pthread_rwlock_rdlock, pthread_rwlock_tryrdlock)
+SHARED_LOCK(pthread_rwlock_wrlock, pthread_rwlock_trywrlock)
+
+enum { WRITE_PHASE_WORD = 2, WRITERS_WORD = 3, WORD_IS_WAITED_FOR = 2 };
+
+static inline bool is_shared_lock_contended(const void *lock)
+{
+    return !waiters_known.of_locks ||
+           ((word_of(lock, WRITE_PHASE_WORD) | word_of(lock, WRITERS_WORD)) & WORD_IS_WAITED_FOR);
+}
+
+int hook_pthread_rwlock_unlock(void *lock)
+{
+    WAKING(REAL(pthread_rwlock_unlock)(lock), is_shared_lock_contended(lock), OBJECT_LOCK,
+           object_at(lock, false));
+}
+
+/* ---------------------------------------------------------------------------------------- conditions */
+
+/* The number of waiters is above three bits, of which the lowest says that processes share it. */
+static inline unsigned condition_word(const void *condition)
+{
+    int place = waiters_known.place_in_condition;
+    return place < 0 ? 8 : (unsigned)word_of(condition, place);
+}
+
+static uint64_t condition_object(const void *condition)
+{
+    return object_at(condition, condition_word(condition) & 1);
+}
+
+/* The wait gives the lock away, past the hook of that. */
+static void end_lock_before_wait(const void *lock)
+{
+    if (is_contended(lock)) {
+        int64_t now = clock_now();
+        emit_wake(now, now, OBJECT_LOCK, lock_object(lock));
+    }
+}
+
+#define CONDITION_WAIT(name, parameters, arguments) \
+    int hook_##name parameters \
+    { \
+        if (!is_recording_already()) \
+            return REAL(name) arguments; \
+        end_lock_before_wait(lock); \
+        BLOCKING(int, REAL(name) arguments, OBJECT_CONDITION, condition_object(condition), \
+                 result == ETIMEDOUT); \
+    }
+
+CONDITION_WAIT(pthread_cond_wait, (void *condition, void *lock), (condition, lock))
+CONDITION_WAIT(pthread_cond_timedwait, (void *condition, void *lock, const void *until),
+               (condition, lock, until))
+CONDITION_WAIT(pthread_cond_clockwait, (void *condition, void *lock, int clock, const void *until),
+               (condition, lock, clock, until))
+
+#define CONDITION_WAKE(name) \
+    int hook_##name(void *condition) \
+    { \
+        WAKING(REAL(name)(condition), condition_word(condition) >> 3, OBJECT_CONDITION, \
+               condition_object(condition)); \
+    }
+
+CONDITION_WAKE(pthread_cond_signal)
+CONDITION_WAKE(pthread_cond_broadcast)
+
+#ifdef IOPROF_SYMBOL_VERSIONS
+/* Programs that were linked before glibc 2.3.2 have conditions of another layout, and name their
+ * functions by another version. */
+#define OLD_CONDITION(name, parameters, arguments) \
+    __attribute__((visibility("default"))) int old_##name parameters; \
+    int old_##name parameters \
+    { \
+        static _Atomic(void *) address; \
+        if (address == NULL) \
+            address = dlvsym(RTLD_NEXT, #name, "GLIBC_2.2.5"); \
+        return ((real_##name##_type *)(void *)address) arguments; \
+    } \
+    __asm__(".symver old_" #name ", " #name "@GLIBC_2.2.5");
+
+OLD_CONDITION(pthread_cond_wait, (void *condition, void *lock), (condition, lock))
+OLD_CONDITION(pthread_cond_timedwait, (void *condition, void *lock, const void *until),
+              (condition, lock, until))
+OLD_CONDITION(pthread_cond_signal, (void *condition), (condition))
+OLD_CONDITION(pthread_cond_broadcast, (void *condition), (condition))
+#endif
+
+/* ---------------------------------------------------------------------------------------- semaphores */
+
+enum { SEMAPHORE_WAITERS = 1, SEMAPHORE_SHARED = 2 };
+
+static uint64_t semaphore_object(const void *semaphore)
+{
+    return object_at(semaphore,
+                     waiters_known.of_semaphores && word_of(semaphore, SEMAPHORE_SHARED) != 0);
+}
+
+static inline bool is_valid_time(const struct timespec *time)
+{
+    return time->tv_nsec >= 0 && time->tv_nsec < 1000000000;
+}
+
+/* A wait is where a thread may be cancelled, also one for a semaphore that is free. */
+static bool try_semaphore(void *semaphore)
+{
+    int saved_errno = errno;
+    pthread_testcancel();
+    bool has_it = sem_trywait(semaphore) == 0;
+    errno = saved_errno;
+    return has_it;
+}
+
+#define SEMAPHORE_WAIT(name, parameters, arguments, may_try) \
+    int hook_##name parameters \
+    { \
+        if (!is_recording_already()) \
+            return REAL(name) arguments; \
+        if ((may_try) && try_semaphore(semaphore)) \
+            return 0; \
+        BLOCKING(int, REAL(name) arguments, OBJECT_SEMAPHORE, semaphore_object(semaphore), \
+                 result != 0 && errno == ETIMEDOUT); \
+    }
+
+SEMAPHORE_WAIT(sem_wait, (void *semaphore), (semaphore), true)
+SEMAPHORE_WAIT(sem_timedwait, (void *semaphore, const void *until), (semaphore, until),
+               is_valid_time(until))
+SEMAPHORE_WAIT(sem_clockwait, (void *semaphore, int clock, const void *until),
+               (semaphore, clock, until), is_usual_clock(clock) && is_valid_time(until))
+
+int hook_sem_post(void *semaphore)
+{
+    WAKING(REAL(sem_post)(semaphore),
+           !waiters_known.of_semaphores || word_of(semaphore, SEMAPHORE_WAITERS) != 0,
+           OBJECT_SEMAPHORE, semaphore_object(semaphore));
+}
+
+/* Another one may be mapped there later. */
+int hook_sem_close(void *semaphore)
+{
+    forget_shared_object(semaphore);
+    return REAL(sem_close)(semaphore);
+}
+
+/* ---------------------------------------------------------------------------------------- ends of threads */
+
+/* The id of a thread is in the number of its clock (clock_getcpuclockid(3)); 0: it has ended. */
+static uint64_t thread_object(unsigned long thread)
+{
+    clockid_t clock;
+    return pthread_getcpuclockid((pthread_t)thread, &clock) == 0 ? (uint64_t)~(clock >> 3) : 0;
+}
+
+#define JOIN(name, parameters, arguments) \
+    int hook_##name parameters \
+    { \
+        if (!is_recording_already()) \
+            return REAL(name) arguments; \
+        uint64_t object = thread_object(thread); \
+        BLOCKING(int, REAL(name) arguments, OBJECT_THREAD, object, result == ETIMEDOUT); \
+    }
+
+JOIN(pthread_join, (unsigned long thread, void **result_), (thread, result_))
+JOIN(pthread_timedjoin_np, (unsigned long thread, void **result_, const void *until),
+     (thread, result_, until))
+JOIN(pthread_clockjoin_np, (unsigned long thread, void **result_, int clock, const void *until),
+     (thread, result_, clock, until))
+
+/* ---------------------------------------------------------------------------------------- sleeps */
+
+#define SLEEP(type, name, parameters, arguments) \
+    type hook_##name parameters \
+    { \
+        if (!is_recording_already()) \
+            return REAL(name) arguments; \
+        BLOCKING(type, REAL(name) arguments, OBJECT_SLEEP, 0, true); \
+    }
+
+SLEEP(int, nanosleep, (const void *time, void *rest), (time, rest))
+SLEEP(int, clock_nanosleep, (int clock, int flags, const void *time, void *rest),
+      (clock, flags, time, rest))
+SLEEP(int, usleep, (unsigned microseconds), (microseconds))
+SLEEP(unsigned, sleep, (unsigned seconds), (seconds))
