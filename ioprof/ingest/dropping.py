@@ -204,7 +204,7 @@ class FileDropper:
             if len(chunk.spans) and (last_ns := int(chunk.spans["end_ns"].max())) >= before_ns:
                 self._last_ns[place] = last_ns
                 return
-            sums.add(chunk.spans[SPAN_KINDS[chunk.spans["kind"]]])
+            sums.add(chunk.spans)
             self._note_strings(place, chunk)
             self._planned += [
                 _Planned(place, chunk.string_slots),

@@ -45,8 +45,9 @@ class JobSums:
 
     def add(self, records: _Array, shift_ns: int = 0) -> None:
         """Add spans, of `RECORD_DTYPE`, whose clock is `shift_ns` behind that of the host that
-        records.
+        records. Blocks and wakes among them are not summed.
         """
+        records = records[records["kind"] < _SHAPE[0]]
         if not len(records):
             return
         starts, ends = records["start_ns"] + shift_ns, records["end_ns"] + shift_ns

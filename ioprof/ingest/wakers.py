@@ -124,7 +124,8 @@ def _had_no_core(blocks: pl.DataFrame, wakes: pl.DataFrame, row: _Array) -> _Arr
     of_block, _, of_wake = _keys(blocks, wakes)
     is_recorded = np.isin(of_block, of_wake[wakes["how"].to_numpy() == 0])
     is_call = np.isin(blocks["object"].to_numpy(), _TAKE_FIRST) & (blocks["how"].to_numpy() == 0)
-    return is_recorded & is_call & (row < 0)
+    found: _Array = is_recorded & is_call & (row < 0)
+    return found
 
 
 def _wakers(blocks: pl.DataFrame, wakes: pl.DataFrame, row: _Array) -> dict[str, pl.Series]:
@@ -154,7 +155,8 @@ def _ending_calls(blocks: pl.DataFrame, wakes: pl.DataFrame) -> _Array:
     is_closing = pl.col("how") == _HUNG_UP
     found = _waking_calls(blocks, wakes.filter(~is_closing))
     closed = _closing_calls(blocks, wakes.filter(is_closing))
-    return np.where(found >= 0, found, closed)
+    ended: _Array = np.where(found >= 0, found, closed)
+    return ended
 
 
 def _closing_calls(blocks: pl.DataFrame, closings: pl.DataFrame) -> _Array:
