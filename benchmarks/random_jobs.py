@@ -1,6 +1,6 @@
 """Random jobs with faults of known kinds: whether the first advice of a report is the best change.
 
-    python benchmarks/random_jobs.py [--seed 1] [--count 3] [--table FILE] [--keep DIR]
+    python benchmarks/random_jobs.py [--seed 1] [--count 3] [--table FILE] [--truth DIR]
 
 Each seed makes a job from a grammar: a loop, its settings, and one to three faults of random sizes
 out of `FAULTS` (`random_job.py` has what they do). The job is recorded once. Without ioprof it is
@@ -8,12 +8,16 @@ run with each fault removed, with each setting changed, and with what the first 
 these bring is the truth, the median of `--repeats` runs each, by the time from the first batch that
 is asked for to the end of the last epoch.
 
+With `--truth` what a change brings is kept in that folder, and measured once: so a change of ioprof
+is judged by recording each job again.
+
 The first advice is right if it brings at least 0.9 of what the best single change brings, or if
 there is none and no change brings 5 %. An interval is right if the truth lies within.
 """
 
 import argparse
 import ast
+import functools
 import json
 import os
 import random
@@ -215,7 +219,8 @@ class Machine:
 
     def record(self, spec: Spec, out: Path) -> Run:
         """The run of the job under ioprof."""
-        words = [sys.executable, "-m", "ioprof", "record", "--quiet", "--out", str(out), "--"]
+        words = [sys.executable, "-m", "ioprof", "record", "--quiet", "--force", "--out", str(out)]
+        words.append("--")
         ended = subprocess.run([*words, *self.command(spec)], capture_output=True, text=True)
         if ended.returncode:
             raise RuntimeError(f"{spec.text}: {ended.stderr[-2000:]}")
@@ -259,20 +264,19 @@ def advised(spec: Spec, advice: Advice) -> Spec | None:
     if settings:
         return spec.but(**settings)
     causes = set(change.speeds) | ({advice.cause} if advice.cause else set())
-    if causes == {"compute"}:
+    if change.speeds.get("compute"):
         return spec.but(compute_rows=spec.compute_rows // 2)
     places = lines_of_functions()
-    fitting = [name for name in spec.faults if causes & set(FAULTS[name].causes)]
     named = [
         name
-        for name in fitting
+        for name in spec.faults
         if any(
             f"{JOB.name}:{line}" in advice.action
             for function in FAULTS[name].functions
             for line in places[function]
         )
     ]
-    chosen = named or fitting
+    chosen = named or [name for name in spec.faults if causes & set(FAULTS[name].causes)]
     return spec.without(*chosen) if chosen else None
 
 
@@ -333,26 +337,52 @@ class Outcome:
         return f"| {' | '.join((*cells, best, marks, str(len(self.contradictions))))} |"
 
 
-def judged(machine: Machine, seed: int, spec: Spec, out: Path) -> Outcome:
+class Truth:
+    """What changes of one job bring, measured when it is asked for."""
+
+    def __init__(self, machine: Machine, spec: Spec, kept: Path | None) -> None:
+        self._machine, self._spec, self._kept = machine, spec, kept
+        self._took_s: dict[str, float] = {}
+        if kept is not None and kept.exists():
+            self._took_s = json.loads(kept.read_text())["took_s"]
+
+    def gain(self, changed: Spec) -> float:
+        """How many times as fast the job is with a change."""
+        return self._seconds(self._spec) / self._seconds(changed)
+
+    def _seconds(self, spec: Spec) -> float:
+        key = json.dumps(asdict(spec), sort_keys=True)
+        if key not in self._took_s:
+            self._took_s[key] = self._machine.took_s(spec)
+            if self._kept is not None:
+                known = {"spec": asdict(self._spec), "took_s": self._took_s}
+                self._kept.write_text(json.dumps(known, indent=1))
+        return self._took_s[key]
+
+
+def judged(machine: Machine, seed: int, spec: Spec, out: Path, truth: Truth) -> Outcome:
     """Record a job, and find out what each change brings."""
     run = machine.record(spec, out)
     verdict = run.summary.verdict
     found = Outcome(seed, spec.text, verdict.bound_by, contradictions=contradictions(run))
-    base_s = machine.took_s(spec)
     for name, changed in changes(spec):
-        if name not in ("no start_up",):  # which is before the first batch
-            found.gains[name] = base_s / machine.took_s(changed)
+        if name != "no start_up":  # which is before the first batch
+            found.gains[name] = truth.gain(changed)
     found.best, found.best_gain = max(found.gains.items(), key=lambda each: each[1])
     first = next(iter(verdict.advice), None)
     if first is not None:
         found.first, found.predicted = first.action, first.predicted_speedup
         found.low, found.high = first.low, first.high
-        changed = advised(spec, first)
-        if changed is not None:
-            known = [name for name, each in changes(spec) if each == changed]
-            gains = [found.gains[name] for name in known if name in found.gains]
-            found.true = gains[0] if gains else base_s / machine.took_s(changed)
+        if (changed := advised(spec, first)) is not None:
+            found.true = truth.gain(changed)
     return found
+
+
+def spec_of_truth(path: Path | None) -> Spec | None:
+    """The job of which a file has the truth."""
+    if path is None or not path.exists():
+        return None
+    return Spec(**json.loads(path.read_text())["spec"])
 
 
 def summary_of(found: Sequence[Outcome]) -> str:
@@ -392,14 +422,17 @@ def main() -> int:
     parser.add_argument("--table", type=Path)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--keep", type=Path, help="keep the run folders there")
+    parser.add_argument("--truth", type=Path, help="keep what changes bring there")
     options = parser.parse_args()
     found: list[Outcome] = []
     with tempfile.TemporaryDirectory(prefix="ioprof-random-") as folder:
         machine = Machine(Path(folder), options.repeats)
-        rate = rows_per_ms(machine)
+        rate = functools.cache(rows_per_ms)
         for seed in range(options.seed, options.seed + options.count):
             out = Path(options.keep or folder, f"run-{seed}").resolve()
-            found.append(judged(machine, seed, spec_of(seed, rate), out))
+            kept = options.truth and options.truth / f"{seed}.json"
+            spec = spec_of_truth(kept) or spec_of(seed, rate(machine))
+            found.append(judged(machine, seed, spec, out, Truth(machine, spec, kept)))
             print(found[-1].row, flush=True)
             if options.table:
                 options.table.write_text(table_of(found))

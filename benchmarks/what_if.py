@@ -77,7 +77,7 @@ from what_if_scenarios import REMOVALS, SCENARIOS, Scenario, Variant
 
 from ioprof.errors import IoprofError
 from ioprof.format.trace import Trace
-from ioprof.model.accuracy import Kind, kinds, why_none
+from ioprof.model.accuracy import Kind, error_of_others, kinds
 from ioprof.model.changed import changed, with_factors
 from ioprof.model.gains import gains_of
 from ioprof.model.pace import measured, replayed
@@ -184,8 +184,8 @@ def paired_results(runs: Runs, scenario: Scenario) -> Iterator[Result]:
             continue
         base = runs.record(scenario.job, name)
         first = pipeline(base)
-        if (disturbed := why_none(first)) and runs.can_record(f"{name}-again"):
-            print(f"  {text_of(variant)}: the job once more, since {disturbed[1]}", flush=True)
+        if error_of_others(first) and runs.can_record(f"{name}-again"):
+            print(f"  {text_of(variant)}: the job once more: others had cores", flush=True)
             name = f"{name}-again"
             base = runs.record(scenario.job, name)
             first = pipeline(base)
@@ -220,7 +220,7 @@ def compared(
         base_s, base_s * found.factor, base_s * found.low, base_s * found.high,
         measured(second).step_s, noise, base_s * at_load, base_s * at_speed, (of_loop, of_worker),
         (sum(first.others.values()), sum(second.others.values())),
-        kind_of(variant, first), (why_none(first) or ("", ""))[1],
+        kind_of(variant, first), "others had cores" if error_of_others(first) else "",
     )  # fmt: skip
 
 

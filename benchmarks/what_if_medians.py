@@ -12,7 +12,7 @@ from what_if_runs import KeptRuns
 from what_if_scenarios import Scenario, Variant
 
 from ioprof.format.trace import Trace
-from ioprof.model.accuracy import why_none
+from ioprof.model.accuracy import error_of_others
 from ioprof.model.pace import measured
 from ioprof.model.pipeline import Pipeline
 from ioprof.model.recorded import pipeline
@@ -72,7 +72,7 @@ def medians(
     bases = [
         (trace, pipeline(trace)) for trace in (runs.record(scenario.job, name) for name in names)
     ]
-    bases = [(trace, found) for trace, found in bases if why_none(found) is None]
+    bases = [(trace, found) for trace, found in bases if not error_of_others(found)]
     base_s = tuple(measured(found).step_s for _, found in bases)
     for number, variant in enumerate(scenario.variants, 1):
         paths = sorted((kept / folder_of_pair(number)).glob("changed*"))

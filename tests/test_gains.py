@@ -42,7 +42,7 @@ from ioprof.format.run_record import (
 from ioprof.format.trace import Trace
 from ioprof.jobs.options import RunOptions
 from ioprof.jobs.repeating import options_of_run, with_change
-from ioprof.model.accuracy import Kind, error_of, kinds, why_none, why_not
+from ioprof.model.accuracy import error_of_others, further_error, kinds
 from ioprof.model.advice import ranked
 from ioprof.model.changed import changed, with_factors
 from ioprof.model.changes import Change, change_of
@@ -63,6 +63,7 @@ from ioprof.model.engine import (
 from ioprof.model.gains import gains_of
 from ioprof.model.pace import measured, replayed
 from ioprof.model.pipeline import STAGES, CpuUse, Op
+from ioprof.model.prediction import predict
 from ioprof.model.proof import mean_ratio
 from ioprof.model.recorded import pipeline
 from ioprof.model.summary import with_gains
@@ -210,49 +211,25 @@ def test_a_stored_run_is_replayed_on_request_only(monkeypatch: pytest.MonkeyPatc
     }
 
 
-def test_nothing_is_predicted_where_cores_are_contended() -> None:
-    """Neither beside other programs, nor where the changed job would need most cores, nor of a kind
-    that was never compared."""
+def test_what_makes_a_prediction_less_sure_adds_to_its_error() -> None:
+    """Other programs, a changed job that would need most cores, and threads of which it is not
+    known how they share the cores: a range is wider, and no gain is kept back."""
     recorded = pipeline(decoding().trace)
-    host = recorded.ranks[0].host
-    assert why_none(recorded) is None
-    beside = why_none(replace(recorded, others={host: 1.0}))
-    assert beside is not None
-    assert NoGain.CONTENTION is beside[0]
-    change = Change(workers=4)
-    new = changed(recorded, change)
+    host, change = recorded.ranks[0].host, Change(workers=4)
+    new, found = changed(recorded, change), kinds(change, recorded)
     total_s = replayed(new).total_s
-    assert why_not(recorded, new, total_s, kinds(change, recorded)) is None
+    assert 0.0 == further_error(recorded, new, total_s, found)
+    beside = [replace(recorded, others={host: threads}) for threads in (0.1, 1.0, 2.0)]
+    errors = [further_error(each, new, total_s, found) for each in beside]
+    assert 0.0 == errors[0] < errors[1] < errors[2]
     few = replace(recorded, cores={host: 2.0})
-    refused = why_not(few, changed(few, change), total_s, kinds(change, few))
-    assert refused is not None
-    assert NoGain.CONTENTION is refused[0]
-    refused = why_not(replace(recorded, shares_cores=False), new, total_s, kinds(change, recorded))
-    assert refused is not None
-    assert NoGain.CONTENTION is refused[0]
-    unknown = why_not(recorded, new, total_s, (Kind.RANKS,))
-    assert unknown is not None
-    assert NoGain.NOT_SHOWN is unknown[0]
-    assert error_of((Kind.RANKS,)) is None
-
-
-def test_gains_that_are_not_told_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside other programs. The error of the replay of the run itself is known, as where gains are
-    told."""
-    run = decoding()
-    told = with_gains(run).summary.replay
-    assert told is not None
-    assert told.reason_code is None
-    monkeypatch.setattr(
-        "ioprof.model.summary.why_none", lambda _: (NoGain.CONTENTION, "others competed")
+    assert 0.0 < further_error(few, changed(few, change), total_s, found)
+    assert 0.0 < further_error(replace(recorded, shares_cores=False), new, total_s, found)
+    quiet, busy = (
+        predict(each, Change(speeds={"decode": 2.0})).speedup_range
+        for each in (recorded, beside[2])
     )
-    monkeypatch.delattr("ioprof.model.summary.gains_of")
-    found = with_gains(run).summary
-    assert found.replay is not None
-    assert (NoGain.CONTENTION, "others competed") == (found.replay.reason_code, found.replay.reason)
-    assert told.baseline_error == found.replay.baseline_error
-    known = {NoGain.CONTENTION, NoGain.DISAGREES, None}
-    assert known >= {each.no_gain for each in found.verdict.advice}
+    assert busy.high / busy.low > quiet.high / quiet.low
 
 
 def test_the_delay_of_woken_threads_is_not_competition() -> None:
@@ -266,7 +243,7 @@ def test_the_delay_of_woken_threads_is_not_competition() -> None:
     )
     alone, beside, unknown = (with_others(delayed, used) for used in ({host: 0.0}, {host: 0.1}, {}))
     assert 0.0 == sum(alone.others.values())
-    assert why_none(alone) is None
+    assert 0.0 == error_of_others(alone)
     assert all(rank.worker_cpu.dilation < 1.01 for rank in alone.ranks)
     assert replayed(alone).step_s == pytest.approx(replayed(recorded).step_s, rel=0.02)
     assert 0.0 < beside.others[host] <= 0.12
@@ -469,7 +446,7 @@ def test_gain_of_storage(tmp_path: Path) -> None:
             ended = jobs.ioprof(*words, mounted.path, 1, 15, cwd=tmp_path)
             assert 0 == ended.code, ended.err
             runs[name] = pipeline(Trace.load(tmp_path / name))
-    if busy := [name for name, run in runs.items() if why_none(run)]:
+    if busy := [name for name, run in runs.items() if error_of_others(run)]:
         pytest.skip(
             f"other programs competed for the cores in the run that is {' and '.join(busy)}"
         )

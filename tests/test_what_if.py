@@ -80,9 +80,7 @@ def test_a_pair_from_a_disturbed_run_is_made_once_more(capsys: pytest.CaptureFix
         ("pair1/base-again", False),
         ("pair2/base-again", True),
     ]
-    assert (
-        capsys.readouterr().out.count("the job once more, since 1.0 threads of other programs") == 2
-    )
+    assert capsys.readouterr().out.count("the job once more: others had cores") == 2
 
 
 def test_pairs_without_time_are_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,8 +1,7 @@
-"""How far predictions were from runs that were made afterwards with the predicted change, by kind
-of change.
+"""How far predictions may be from runs that are made afterwards with the predicted change.
 
-The numbers come from `benchmarks/what_if.py`. A kind that has not been compared with runs, or that
-was too far off, gives no number.
+By kind of change, the numbers come from `benchmarks/what_if.py`. What else makes a prediction less
+sure, such as other programs on the machine, adds to its error, and is no reason to give none.
 """
 
 from dataclasses import dataclass
@@ -15,15 +14,18 @@ from ioprof.format.run_record import NoGain
 from ioprof.model.changes import Change
 from ioprof.model.pipeline import OWN, STAGES, WITHOUT_CORES, Pipeline
 
-MOST_BASELINE_ERROR: Final = 0.05
+MOST_BASELINE_ERROR: Final = 0.1
 """Of the replay of the run itself, up to which its predictions are told."""
-MOST_ERROR: Final = 0.35
-"""A kind whose predictions were further off gives no number."""
-_LEAST_OTHERS: Final = 0.25
+LEAST_OTHERS: Final = 0.25
 """Threads of other programs, on average, from which on cores were not the job's own."""
-
+_ERROR_OF_OTHERS: Final = 0.3
+"""For each core that they had, of all cores: what they will do meanwhile is not known."""
 _MOST_USED: Final = 0.85
-"""Part of the cores that the changed job may use."""
+"""Part of the cores that the changed job may use without further error."""
+_ERROR_OF_CORES: Final = 0.15
+"""Where it uses more, or where the replay does not reproduce how threads share them."""
+_ERROR_OF_STORAGE: Final = 0.2
+"""Where reads do not show whether a rate or a latency bounds the storage."""
 _LEAST_STORAGE: Final = 0.1
 """Share of the time of making batches from which on it matters how storage is bound."""
 _STORAGE: Final = STAGES.index("storage")
@@ -60,9 +62,9 @@ _COMPETING: Final = frozenset((Kind.WORKERS, Kind.FIRST_WORKERS, Kind.CORES, Kin
 """Changes after which other threads share the cores."""
 
 
-SHOWN: Final[dict[Kind, Accuracy | None]] = {
+SHOWN: Final[dict[Kind, Accuracy]] = {
     Kind.WORKERS: Accuracy(40, 0.13),
-    Kind.FIRST_WORKERS: None,  # what it costs to send their batches is not known
+    Kind.FIRST_WORKERS: Accuracy(0, 0.3),  # what it costs to send their batches is not known
     Kind.PREFETCH: Accuracy(13, 0.08),
     Kind.BATCH: Accuracy(23, 0.15),
     Kind.PERSISTENT: Accuracy(2, 0.07),
@@ -70,10 +72,10 @@ SHOWN: Final[dict[Kind, Accuracy | None]] = {
     Kind.CACHE: Accuracy(3, 0.09),
     Kind.STAGE: Accuracy(17, 0.13),
     Kind.CORES: Accuracy(2, 0.08),
-    Kind.RANKS: None,  # off by 78 % where they compete for the cores
+    Kind.RANKS: Accuracy(0, 0.78),  # where they compete for the cores
     Kind.LIKE: Accuracy(12, 0.15),
-    Kind.DEVICE: None,  # two runs alone
-    Kind.COPY: None,
+    Kind.DEVICE: Accuracy(2, 0.2),
+    Kind.COPY: Accuracy(0, 0.25),
 }
 """2026-11-24, by `python benchmarks/what_if.py --again FOLDER ... --shown` over all runs that its
 earlier calls kept: 11 jobs with changes, four of them recorded twice, and 7 jobs without a cause
@@ -122,58 +124,54 @@ def changes_competition(change: Change) -> bool:
     )
 
 
-def error_of(found: tuple[Kind, ...]) -> float | None:
-    """The error that predictions of these kinds had together. None: too large, or not known."""
-    shown = [SHOWN[kind] for kind in found]
-    errors = [each.error for each in shown if each is not None]
-    if len(errors) < len(shown) or sum(errors) > MOST_ERROR:
-        return None
-    return sum(errors)
+def error_of(found: tuple[Kind, ...]) -> float:
+    """The error that predictions of these kinds had together."""
+    return sum(SHOWN[kind].error for kind in found)
 
 
-def why_not(
-    recorded: Pipeline, new: Pipeline, total_s: float, found: tuple[Kind, ...]
-) -> tuple[NoGain, str] | None:
-    """Why a prediction is not told: `new` is the changed pipeline, whose replay took `total_s`.
-    None: it is told.
-    """
-    if error_of(found) is None:
-        return (
-            NoGain.NOT_SHOWN,
-            f"predictions for {' and '.join(found)} have not been shown to be right",
-        )
-    if refused := why_none(recorded):
-        return refused
+def why_not(recorded: Pipeline, found: tuple[Kind, ...]) -> tuple[NoGain, str] | None:
+    """Why a prediction of these kinds is not told. None: it is told."""
     if recorded.asks_process and Kind.WORKERS in found:
         return (
             NoGain.NOT_MODELLED,
             "its workers wait for another process of the job, which may not answer more of them",
         )
+    return None
+
+
+def further_error(
+    recorded: Pipeline, new: Pipeline, total_s: float, found: tuple[Kind, ...]
+) -> float:
+    """What adds to the error of a prediction of these kinds: `new` is the changed pipeline, whose
+    replay took `total_s`.
+    """
+    error = error_of_others(recorded)
     if not recorded.shares_cores and _COMPETING.intersection(found):
-        return (
-            NoGain.CONTENTION,
-            "the replay does not reproduce how the job's threads share the cores",
-        )
+        error += _ERROR_OF_CORES
     if (
         not recorded.storage.is_sure
         and set(found) != {Kind.PREFETCH}
         and _storage_ratio(recorded) >= _LEAST_STORAGE
     ):
-        return (
-            NoGain.NOT_SHOWN,
-            "its reads do not show whether the storage is bound by a rate or by latency",
-        )
-    for host, cores in recorded.cores.items():
-        used = _cpu_s(new, host) / total_s
-        if used > _MOST_USED * cores and _num_processes(new, host) > 1:
-            return (
-                NoGain.CONTENTION,
-                (
-                    f"the changed job would use {used:.1f} of {cores:g} cores, where predictions"
-                    " were far off"
-                ),
-            )
-    return None
+        error += _ERROR_OF_STORAGE
+    if any(
+        _cpu_s(new, host) / total_s > _MOST_USED * cores and _num_processes(new, host) > 1
+        for host, cores in recorded.cores.items()
+    ):
+        error += _ERROR_OF_CORES
+    return error
+
+
+def error_of_others(recorded: Pipeline) -> float:
+    """What threads of other programs add to the error of any prediction; 0: there were none."""
+    return max(
+        (
+            _ERROR_OF_OTHERS * min(1.0, threads / cores)
+            for host, cores in recorded.cores.items()
+            if (threads := recorded.others.get(host, 0.0)) >= LEAST_OTHERS
+        ),
+        default=0.0,
+    )
 
 
 def _storage_ratio(pipeline: Pipeline) -> float:
@@ -190,18 +188,6 @@ def _num_processes(pipeline: Pipeline, host: str) -> int:
         for rank in pipeline.ranks
         if rank.host == host
     )
-
-
-def why_none(recorded: Pipeline) -> tuple[NoGain, str] | None:
-    """Why no prediction of a run is told at all. None: some may be."""
-    for host, cores in recorded.cores.items():
-        others = recorded.others.get(host, 0.0)
-        if others >= _LEAST_OTHERS:
-            return (
-                NoGain.CONTENTION,
-                f"{others:.1f} threads of other programs competed for the {cores:g} cores",
-            )
-    return None
 
 
 def _cpu_s(pipeline: Pipeline, host: str) -> float:

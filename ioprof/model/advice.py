@@ -12,7 +12,7 @@ import numpy as np
 from ioprof.analysis.answer.options import JobOptions
 from ioprof.errors import CommandError
 from ioprof.format.run_record import Advice, JobChange, JobKind, NoGain
-from ioprof.model.accuracy import Kind, error_of, kinds, why_not
+from ioprof.model.accuracy import Kind, error_of, further_error, kinds, why_not
 from ioprof.model.assumptions import check_change
 from ioprof.model.changed import changed, resampled, shortened, with_factors, with_kept_workers
 from ioprof.model.changes import Change, change_of
@@ -75,10 +75,6 @@ class Predictor:
             1.0,
         )
 
-    def half(self, cause: str, part: float) -> float:
-        """The speedup if a part of a cause cost half."""
-        return self._without(cause, part / 2)
-
     def _without(self, cause: str, part: float) -> float:
         """The speedup without a part of a cause."""
         return self._base_s / replayed(with_factors(self._recorded, {cause: 1 - part})).step_s
@@ -123,7 +119,7 @@ class Predictor:
     ) -> Advice:
         new = change(self._recorded)
         after = replayed(new)
-        if refused := why_not(self._recorded, new, after.total_s, of_kinds):
+        if refused := why_not(self._recorded, of_kinds):
             return without_gain(advice, *refused)
         speedup = larger * self._base_s / after.step_s
         others = [
@@ -131,7 +127,7 @@ class Predictor:
             for (seed, each), base_s in zip(self._drawn, self._bases_s, strict=True)
         ]
         low, high = (float(value) for value in np.quantile([speedup, *others], QUANTILES))
-        shown = error_of(of_kinds) or 0.0
+        shown = error_of(of_kinds) + further_error(self._recorded, new, after.total_s, of_kinds)
         wide = (1 + self._error) * (1 + shown)
         return advice.replace(
             predicted_speedup=speedup,
@@ -201,11 +197,7 @@ def ranked(
                 continue
             each = with_reason(advice.replace(no_gain=NoGain.DISAGREES))
         done.append(each.replace(costs=each.costs or _costs(each, recorded)))
-        keys.append(
-            predictor.half(each.cause, _part(each))
-            if each.is_bound and each.cause
-            else each.predicted_speedup or 0.0
-        )
+        keys.append(each.predicted_speedup or 0.0)
     places = [place for place, each in enumerate(done) if each.predicted_speedup is not None]
     order = sorted(places, key=lambda place: -keys[place])
     for place, each in zip(places, [done[best] for best in order], strict=True):
@@ -220,7 +212,7 @@ def _is_worth_it(advice: Advice, predictor: Predictor) -> bool:
     if advice.predicted_speedup is not None:
         return advice.predicted_speedup >= _LEAST_SPEEDUP
     change = advice.change
-    if change is None or not (change.persistent_workers or advice.no_gain is NoGain.NOT_SHOWN):
+    if change is None or not change.persistent_workers:
         return False
     return predictor.speedup(change_of(change)) >= _LEAST_UNKNOWN
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ioprof.format.schema import CAUSES
 from ioprof.format.trace import Trace
-from ioprof.model.accuracy import MOST_ERROR, SHOWN, Kind
+from ioprof.model.accuracy import SHOWN, Kind
 from ioprof.model.changed import resampled, shortened, with_factors
 from ioprof.model.pace import measured, replayed
 from ioprof.model.pipeline import OWN, STAGES, Pipeline
@@ -44,8 +44,7 @@ class Gain:
         `most` is the part of the time in which the cause was waited for or worked on. The gain is
         no larger, and nothing becomes slower because a cause costs nothing.
         """
-        shown = SHOWN[Kind.STORAGE if self.cause == "storage" else Kind.STAGE]
-        error = shown.error if shown else MOST_ERROR
+        error = SHOWN[Kind.STORAGE if self.cause == "storage" else Kind.STAGE].error
         low, high = 1 - (1 - self.share) * (1 + error), 1 - (1 - self.share) / (1 + error)
         return Range(
             min(self.range.low, self.share, max(low, 0.0)),
@@ -71,12 +70,6 @@ class Gains:
 def gains(trace: Trace) -> Gains:
     """What each cause costs. `ReplayError` says why a run cannot be replayed."""
     return gains_of(pipeline(trace))
-
-
-def baseline_error(recorded: Pipeline) -> float:
-    """What `Gains.baseline_error` is; found without the gains, which take some hundred replays."""
-    recorded = shortened(recorded, _MOST_ACTIONS)
-    return replayed(recorded).step_s / measured(recorded).step_s - 1
 
 
 def gains_of(recorded: Pipeline) -> Gains:

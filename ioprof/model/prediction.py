@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from ioprof.format.trace import Trace
-from ioprof.model.accuracy import changes_competition, error_of, kinds
+from ioprof.model.accuracy import changes_competition, error_of, further_error, kinds
 from ioprof.model.assumptions import Assumption, assumptions, check_change, loses_workers
 from ioprof.model.changed import COLLATE_BY_LOOP, changed, resampled, shortened, with_factors
 from ioprof.model.changes import Change
@@ -61,10 +61,10 @@ class Prediction:
     speedup: float
     """Samples per second with the change over those without."""
     speedup_range: Range
-    """Also as wide as `kind_error`, where that is known."""
-    kind_error: float | None
+    """Also as wide as `kind_error`."""
+    kind_error: float
     """How far predictions of this kind were from runs that were made with the change
-    (`accuracy.SHOWN`). Null: too far, or not compared."""
+    (`accuracy.SHOWN`), and what made this one less sure."""
     samples_per_s: float | None
     """With the change, steady, of all ranks. Null: the batch size is not known."""
     measured_samples_per_s: float | None
@@ -120,8 +120,10 @@ def predict(recorded: Pipeline, change: Change, found: Grounds = NONE) -> Predic
         extremes = [with_factors(new, {"collate": factor}) for factor in (0.0, 1 / COLLATE_BY_LOOP)]
         ends = [larger * without.step_s / replayed(each).step_s for each in extremes]
         low, high = min(low, *ends), max(high, *ends)
-    kind_error = error_of(kinds(change, recorded))
-    wide = (1 + abs(error)) * (1 + (kind_error or 0.0))
+    found_kinds = kinds(change, recorded)
+    further = further_error(recorded, new, after.total_s, found_kinds)
+    kind_error = error_of(found_kinds) + further
+    wide = (1 + abs(error)) * (1 + kind_error)
     samples = (
         recorded.batch_size * len(recorded.ranks) / before.step_s if recorded.batch_size else None
     )

@@ -11,9 +11,9 @@ from ioprof.analysis.answer.options import options_of
 from ioprof.analysis.answer.provable import can_be_proved
 from ioprof.analysis.run import Run
 from ioprof.format.run_record import Advice, CauseGain, CauseShare, NoGain, ReplayRecord
-from ioprof.model.accuracy import MOST_BASELINE_ERROR, why_none
+from ioprof.model.accuracy import MOST_BASELINE_ERROR
 from ioprof.model.advice import ranked, with_reason, without_gain
-from ioprof.model.gains import Gains, baseline_error, gains_of
+from ioprof.model.gains import Gains, gains_of
 from ioprof.model.pipeline import Pipeline
 from ioprof.model.recorded import pipeline
 from ioprof.model.refusals import Refusal, ReplayError
@@ -55,9 +55,8 @@ def _replayed(run: Run, is_asked: bool) -> Run:
     run = _asked_again(run)
     try:
         recorded = pipeline(run.trace)
-        refused = why_none(recorded)
-        found = gains_of(recorded) if refused is None else None
-        error = found.baseline_error if found else baseline_error(recorded)
+        found = gains_of(recorded)
+        error = found.baseline_error
         if abs(error) > MOST_BASELINE_ERROR:
             why = (
                 f"the replay of the run itself is wrong: its steps are {abs(error):.0%} too"
@@ -88,9 +87,6 @@ def _replayed(run: Run, is_asked: bool) -> Run:
     run = replace(
         run, summary=run.summary.replace(verdict=run.summary.verdict.replace(advice=advice))
     )
-    if refused is not None:
-        return _without(run, *refused, error)
-    assert found is not None, "it is not refused"
     causes = tuple(_with_gain(entry, found, recorded) for entry in run.summary.steps.causes)
     return _with_replay(run, ReplayRecord(found.baseline_error), causes)
 

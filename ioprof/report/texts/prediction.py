@@ -62,11 +62,6 @@ def _of_kind(found: Prediction) -> str:
     """How far predictions like this one were from runs, as the end of a sentence about its
     range.
     """
-    if found.kind_error is None:
-        return (
-            "; how far predictions of such changes are from runs is not known, and it does not"
-            " cover that."
-        )
     return (
         ", and how far predictions of such changes were from runs made with them"
         f" ({percent(found.kind_error, 0)})."
