@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import closing
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
@@ -255,14 +256,15 @@ def batches() -> Iterator[Iterable[torch.Tensor]]:
 
 def by_tasks(epoch: int, firsts: list[int]) -> Iterator[torch.Tensor]:
     """Batches of threads that an event loop awaits, as many at a time as there are workers."""
-    with asyncio.Runner() as runner:
+    # not asyncio.Runner, whose run() makes a text of its task, tensors included, each time
+    with closing(asyncio.new_event_loop()) as loop:
         workers = max(1, SPEC["workers"])
 
         async def some(part: list[int]) -> list[torch.Tensor]:
             return await asyncio.gather(*(asyncio.to_thread(batch_of, epoch, at) for at in part))
 
         for place in range(0, len(firsts), workers):
-            yield from runner.run(some(firsts[place : place + workers]))
+            yield from loop.run_until_complete(some(firsts[place : place + workers]))
 
 
 def serve() -> None:

@@ -37,8 +37,11 @@ from faults.agreement import contradictions  # noqa: E402
 
 from ioprof.analysis.run import Run  # noqa: E402
 from ioprof.format.run_record import Advice, JobChange  # noqa: E402
+from ioprof.model.summary import with_gains  # noqa: E402
 
 JOB: Final = Path(__file__).with_name("random_job.py")
+ONE_AT_A_TIME: Final = ("process_lock", "thread_lock", "file_lock", "one_shard", "sampler")
+"""Faults of a sample that workers do not share."""
 LOOPS: Final = ("loader", "iterable", "thread_pool", "executor", "process_pool", "asyncio", "plain")
 OF_PROCESSES: Final = ("loader", "iterable", "process_pool")
 ENOUGH: Final = 0.9
@@ -146,12 +149,12 @@ def spec_of(seed: int, rows_per_ms: float) -> Spec:
     if "dying_cache" in names:
         persistent = False
     steps = max(30, int(2500 / step_ms / epochs))
-    faults = {}
+    faults, makers = {}, max(1, min(workers, 4))
     for name in names:
         times = 2 ** draw.uniform(-1.5, 1.5)
         unit = FAULTS[name].unit
         size = {
-            "sample": times * step_ms * max(1, min(workers, 4)) / batch,
+            "sample": times * step_ms * (1 if name in ONE_AT_A_TIME else makers) / batch,
             "batch": times * step_ms * max(1, min(workers, 2)),
             "step": times * step_ms,
             "epoch": times * step_ms * steps / 3,
@@ -224,7 +227,7 @@ class Machine:
         ended = subprocess.run([*words, *self.command(spec)], capture_output=True, text=True)
         if ended.returncode:
             raise RuntimeError(f"{spec.text}: {ended.stderr[-2000:]}")
-        return Run.load(out)
+        return with_gains(Run.load(out))
 
 
 def lines(text: str) -> list[dict[str, Any]]:

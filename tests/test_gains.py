@@ -190,13 +190,25 @@ def test_to_change_nothing_is_a_verdict() -> None:
 def test_a_run_that_cannot_be_replayed_gives_each_advice_the_reason() -> None:
     """Its advice is that of the verdict, in the same order."""
     trace = decoding().trace
-    stopped = Run.of(Trace(trace.run.replace(status="interrupted"), trace.spans))
+    config = trace.run.config.replace(loading_rank=0)
+    stopped = Run.of(Trace(trace.run.replace(config=config), trace.spans))
     found = with_gains(stopped).summary.verdict.advice
     assert [each.action for each in found] == [
         each.action for each in stopped.summary.verdict.advice
     ]
     assert {NoGain.NOT_REPLAYED} == {each.no_gain for each in found}
-    assert all("interrupted" in gain_text(each) for each in found)
+    assert all("one rank loads" in gain_text(each) for each in found)
+
+
+def test_a_run_that_did_not_end_by_itself_is_replayed() -> None:
+    """From its steady steps, as one that did."""
+    trace = decoding().trace
+    whole, stopped = (
+        with_gains(Run.of(Trace(trace.run.replace(status=status), trace.spans))).summary.verdict
+        for status in ("complete", "interrupted")
+    )
+    assert whole.advice == stopped.advice
+    assert any(each.predicted_speedup is not None for each in whole.advice)
 
 
 def test_a_stored_run_is_replayed_on_request_only(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import polars as pl
 
 from ioprof.analysis.charge.blame import Charges, Charging
-from ioprof.analysis.charge.interpreter_lock import of_threads
 from ioprof.analysis.charge.overlap import Overlaps
 from ioprof.analysis.charge.workers_time import Making, MakingSums
 from ioprof.analysis.cpu.stacks import ChargedSamples
@@ -48,7 +47,7 @@ def totals(trace: Trace) -> Totals:
     arrived = arrivals(trace)
     charging, work, overlaps = (
         Charging(trace, samples, arrived),
-        MakingSums(None if trace.stacks.is_empty() else of_threads(trace.stacks)),
+        MakingSums(None if samples is None else samples.of_threads),
         Overlaps(trace),
     )
     fetching, computing = Fetching(trace), Computing()

@@ -24,6 +24,8 @@ _MOST_USED: Final = 0.85
 """Part of the cores that the changed job may use without further error."""
 _ERROR_OF_CORES: Final = 0.15
 """Where it uses more, or where the replay does not reproduce how threads share them."""
+_ERROR_OF_MAKERS: Final = 0.1
+"""Where those who make batches are not replayed."""
 _ERROR_OF_STORAGE: Final = 0.2
 """Where reads do not show whether a rate or a latency bounds the storage."""
 _LEAST_STORAGE: Final = 0.1
@@ -145,7 +147,7 @@ def further_error(
     """What adds to the error of a prediction of these kinds: `new` is the changed pipeline, whose
     replay took `total_s`.
     """
-    error = error_of_others(recorded)
+    error = error_of_others(recorded) + (0.0 if recorded.knows_makers else _ERROR_OF_MAKERS)
     if not recorded.shares_cores and _COMPETING.intersection(found):
         error += _ERROR_OF_CORES
     if (

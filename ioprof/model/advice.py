@@ -30,6 +30,11 @@ _LEAST_UNKNOWN: Final = 1.1
 its kind."""
 LEAST_AT_ALL: Final = 1.02
 """Of any change: one that brings less is no advice."""
+_SAME_GAIN: Final = (1.0, 0.95)
+"""Part of the largest gain from which on a cheaper change comes first: before a setting, and before
+one of the code. Other hardware comes after both where the job does not mostly compute."""
+_SAME_GAIN_WITHOUT_MAKERS: Final = (1.0, 0.75)
+"""The same where those who make batches are not replayed."""
 _ENOUGH: Final = 0.98
 """Part of the best speedup from which on fewer workers are preferred."""
 _TIMES: Final = (2, 4)
@@ -170,11 +175,13 @@ def ranked(
     job: JobKind,
     options: JobOptions,
     *,
+    candidates: tuple[Advice, ...] = (),
+    bound: str | None = None,
     proposes: bool = True,
     most_workers: int | None = None,
 ) -> tuple[Advice, ...]:
-    """Each advice with its gain. Those with a prediction by gain; those without one keep their
-    places.
+    """Each advice with its gain, and those of the `candidates` that bring something. Those with a
+    prediction by gain; those without one keep their places.
 
     `proposes`: changes of the loader that only a replay can propose come to it. `most_workers`:
     more have nothing to read.
@@ -185,12 +192,19 @@ def ranked(
         if proposes and recorded.has_loader
         else ()
     )
-    known = [*found, *(each for each in more if not _is_there(each, found, recorded))]
+    further = list[Advice]()
+    for each in candidates:
+        if not _is_there(each, (*found, *further), recorded):
+            further.append(each)
+    proposed = [each for each in more if not _is_there(each, (*found, *further), recorded)]
+    known = [*found, *further, *proposed]
     done = list[Advice]()
     for number, advice in enumerate(known):
         each = _with_prediction(advice, predictor)
-        is_own = number >= len(found)
+        is_own = number >= len(found) + len(further)
         if is_own and not _is_worth_it(each, predictor):
+            continue
+        if number >= len(found) and not is_own and each.predicted_speedup is None:
             continue
         if _brings_nothing(each):
             if number or _sets_loader(each):
@@ -199,10 +213,40 @@ def ranked(
         done.append(each.replace(costs=each.costs or _costs(each, recorded)))
         keys.append(each.predicted_speedup or 0.0)
     places = [place for place, each in enumerate(done) if each.predicted_speedup is not None]
-    order = sorted(places, key=lambda place: -keys[place])
+    by_gain, efforts = sorted(places, key=lambda place: -keys[place]), list(map(_effort, done))
+    same = _SAME_GAIN
+    if not recorded.knows_makers:  # then the verdict tells more than small differences
+        same = _SAME_GAIN_WITHOUT_MAKERS
+        efforts = [
+            0 if each.cause == bound else effort for each, effort in zip(done, efforts, strict=True)
+        ]
+    order = _cheapest_first(by_gain, keys, efforts, (*same, same[-1] * (bound == "compute")))
     for place, each in zip(places, [done[best] for best in order], strict=True):
         done[place] = each
     return tuple(done)
+
+
+def _cheapest_first(
+    order: list[int], gains: list[float], efforts: list[int], alike_from: tuple[float, ...]
+) -> list[int]:
+    """The order by gain, but of changes that bring nearly the same the cheaper one first.
+    `alike_from`: part of the largest gain from which on, by its effort.
+    """
+    found = list[int]()
+    while order:
+        least = gains[order[0]] * alike_from[efforts[order[0]]]
+        alike = [place for place in order if gains[place] >= least]
+        best = min(alike, key=lambda place: (efforts[place], -gains[place]))
+        found.append(best)
+        order = [place for place in order if place != best]
+    return found
+
+
+def _effort(advice: Advice) -> int:
+    """What a change takes: 0 a setting, 1 work on the code or data, 2 other hardware."""
+    if _sets_loader(advice):
+        return 0
+    return 2 if advice.change is not None and advice.change.speeds else 1
 
 
 def _is_worth_it(advice: Advice, predictor: Predictor) -> bool:
@@ -236,7 +280,9 @@ def _sets_loader(advice: Advice) -> bool:
 
 def _is_there(proposed: Advice, found: tuple[Advice, ...], recorded: Pipeline) -> bool:
     """Whether an advice changes the same already."""
-    mine = set(kinds(change_of(proposed.change or JobChange()), recorded))
+    if proposed.change is None:
+        return False
+    mine = set(kinds(change_of(proposed.change), recorded))
     return any(
         each.change is not None and mine & set(kinds(change_of(each.change), recorded))
         for each in found

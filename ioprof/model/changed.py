@@ -168,6 +168,7 @@ def _scaled(each: Iteration, factors: Mapping[str, float]) -> Iteration:
         transit_s=tasks.transit_s * delivery * whole,
         take_s=tasks.take_s * delivery * whole,
         held_s=tasks.held_s * work * whole,
+        serial_s=tasks.serial_s * factors.get(each.serial_stage, 1.0) * whole,
     )
     return replace(
         each,
@@ -461,7 +462,7 @@ def _regrouped_iteration(each: Iteration, ratio: float) -> Iteration:
     bounds = np.minimum(np.arange(count + 1) * ratio, len(tasks))
     like = np.minimum(bounds[:-1].astype(np.int64), len(tasks) - 1)
     drawn = tasks.at(like)
-    names = ("open_s", "reads", "read_bytes", "reads_cpu_s", "reads_delay_s")
+    names = ("open_s", "reads", "read_bytes", "reads_cpu_s", "reads_delay_s", "serial_s")
     sums: dict[str, Seconds] = {
         name: _between(getattr(tasks, name)[:, None], bounds)[:, 0] for name in names
     }

@@ -2,9 +2,9 @@
 
 A process is a generator that yields what it does next: a segment of work, or a wait for a message
 or for other ranks. A segment takes time (`DELAY`), or is work on a shared resource (`CORES`,
-`STORAGE`), which gives each user the same part of it (processor sharing). A resource keeps the work
-that each user has received since the start as one number, so that a change of the number of users
-costs O(log n).
+`STORAGE`, `SERIAL`), which gives each user the same part of it (processor sharing). A resource
+keeps the work that each user has received since the start as one number, so that a change of the
+number of users costs O(log n).
 
 Where two things happen at one instant, that which was arranged first happens first: the same plan
 gives the same result.
@@ -25,13 +25,15 @@ CORES: Final = 1
 STORAGE: Final = 2
 BESIDE: Final = 3
 """What somebody else computes meanwhile: nobody waits for it."""
-_MESSAGE: Final = 4
-_BARRIER: Final = 5
+SERIAL: Final = 4
+"""What one at a time can do, such as what a lock guards."""
+_MESSAGE: Final = 5
+_BARRIER: Final = 6
 
 
 class Segment(NamedTuple):
-    """Work: seconds for `DELAY`, `CORES` and `BESIDE`, bytes for `STORAGE`; `weight` is the number
-    of threads that compute.
+    """Work: seconds for `DELAY`, `CORES`, `SERIAL` and `BESIDE`, bytes for `STORAGE`; `weight` is
+    the number of threads that compute.
     """
 
     resource: int
@@ -243,6 +245,7 @@ class Simulation:
         self._events: list[tuple[float, int, Any, Any]] = []
         self._hosts = [_Shared(host) for host in plan.hosts]
         self._storage = _Shared(plan.storage)
+        self._serial = _Shared(Resource(1.0))
         self._at_barrier: dict[int, list[_Process]] = {}
         self._expected = Counter(barrier for rank in plan.ranks for barrier in rank.barrier)
         self.num_done = 0
@@ -254,7 +257,7 @@ class Simulation:
         loops = [_Loop(self, rank, self._hosts[rank.host]) for rank in self._plan.ranks]
         for loop in loops:
             self.start(loop.steps(), loop.cores)
-        resources = [*self._hosts, self._storage]
+        resources = [*self._hosts, self._storage, self._serial]
         while self.num_done < len(loops):
             resource = min(resources, key=lambda each: each.next_s())
             at_s = resource.next_s()
@@ -308,6 +311,9 @@ class Simulation:
         elif resource == STORAGE:
             self._number += 1
             self._storage.add(self.now_s, amount, weight, self._number, process)
+        elif resource == SERIAL:
+            self._number += 1
+            self._serial.add(self.now_s, amount, weight, self._number, process)
         elif resource == _MESSAGE:
             amount.reader = process
         elif resource == BESIDE:

@@ -75,6 +75,8 @@ class Tasks:
     held_s: Seconds
     """Part of the way to the loop, not in `transit_s`, in which the worker's next task kept the
     batch from being sent, see `analysis.blocked_sends`."""
+    serial_s: Seconds
+    """What only one worker at a time can do (`model.serial`); it is not in `stages_s`."""
 
     @classmethod
     def without_cost(cls, count: int) -> "Tasks":
@@ -120,6 +122,8 @@ class Iteration:
     makers: tuple[int, ...] = ()
     """Which worker makes each task, if they are not given to them in turn, as where one has nothing
     more to read."""
+    serial_stage: str = "loader"
+    """The stage that `Tasks.serial_s` is of."""
     has_loader: bool = True
     """False: no loader gave batches to the loop. Each task is a step, which costs nothing: all time
     is the loop's own."""
@@ -283,6 +287,9 @@ class Pipeline:
     """Whether a loop takes batches of several loaders in turn. Their workers are replayed as those
     of one, with the batches that each of them made, so that nothing is known of other numbers of
     them."""
+    knows_makers: bool = True
+    """False: others than workers make batches, such as threads of the rank, and what the loop waits
+    for is replayed as time of its own."""
     copy_s: float = 0.0
     """Median time of copying a batch to the device; 0: no copy was recorded."""
     copy: str = "overlapped"

@@ -16,6 +16,7 @@ from ioprof.model.engine import (
     BESIDE,
     CORES,
     DELAY,
+    SERIAL,
     STORAGE,
     LoaderPlan,
     Plan,
@@ -254,9 +255,11 @@ def _task_segments(
         wait_s, work_s = wait_s + work_s + tasks.reads_delay_s, np.zeros(len(work_s))
     served_s = tasks.reads * storage.served_s_per_read * shares
     found = []
-    rows = zip(wait_s.tolist(), work_s.tolist(), size.tolist(), served_s.tolist(), strict=True)
-    for number, (wait, work, of_bytes, served) in enumerate(rows):
-        slices = _SLICES if (wait > 0) + (work > 0) + (of_bytes > 0) > 1 else 1
+    rows = zip(
+        *(each.tolist() for each in (wait_s, work_s, size, served_s, tasks.serial_s)), strict=True
+    )
+    for number, (wait, work, of_bytes, served, serial) in enumerate(rows):
+        slices = _SLICES if (wait > 0) + (work > 0) + (of_bytes > 0) + (serial > 0) > 1 else 1
         one: list[Segment] = []
         if wait > 0:
             one.append(Segment(DELAY, wait / slices))
@@ -264,6 +267,8 @@ def _task_segments(
             one.append(Segment(STORAGE, of_bytes / slices))
         if work > 0:
             one.append(Segment(CORES, work / slices, cpu.threads))
+        if serial > 0:
+            one.append(Segment(SERIAL, serial / slices))
         if served > 0:
             one.append(Segment(BESIDE, served / slices))
         segments = one * slices

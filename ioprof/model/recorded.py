@@ -11,16 +11,14 @@ from numpy.typing import NDArray
 
 from ioprof.analysis.charge.blame import exposed
 from ioprof.analysis.charge.served import are_served
-from ioprof.analysis.charge.training_process import in_main_thread, threads_work
+from ioprof.analysis.charge.training_process import in_main_thread
 from ioprof.analysis.intervals import (
     Intervals,
     charge,
     covered,
     intersect,
-    overlaps,
     pack,
     subtract,
-    total,
     union,
     union_all,
 )
@@ -59,6 +57,7 @@ from ioprof.model.pipeline import (
     Tasks,
 )
 from ioprof.model.refusals import Refusal, ReplayError
+from ioprof.model.serial import Serial, serial
 from ioprof.model.storage_use import reads_of_batches, storage_use, warm_open_ratio
 from ioprof.model.windows import without_windows
 
@@ -77,8 +76,6 @@ _LEAST_FIRST: Final = 8
 """First tasks of workers from which on it is known what such a task takes beyond a usual one."""
 _ALWAYS_LONGER: Final = 0.9
 """Part of them that must take longer than half of the other tasks."""
-_MOST_BY_THREADS: Final = 0.05
-"""Part of the steps in which other threads of a rank without a loader may read or decode."""
 _LEAST_TAKES: Final = 8
 """Takes of batches that were ready from which on they say what receiving a batch takes."""
 
@@ -94,15 +91,8 @@ def pipeline(trace: Trace) -> Pipeline:
     ):
         if rank in own:
             of_rank = reads.filter(pl.col("rank") == rank)
-            found = _rank(
-                trace,
-                rank,
-                spans,
-                own[rank],
-                arrived.filter(pl.col("rank") == rank),
-                counts,
-                of_rank,
-            )
+            of_arrivals = arrived.filter(pl.col("rank") == rank)
+            found = _rank(trace, rank, spans, own[rank], of_arrivals, counts, of_rank)
             ranks += [found] if found is not None else []
             alone += [(rank, spans)] if found is None else []
     if not ranks:
@@ -128,6 +118,7 @@ def pipeline(trace: Trace) -> Pipeline:
         on_device=_on_device(trace),
         asks_process=are_served(trace),
         takes_turns=take_turns(batches(trace)),
+        knows_makers=not alone or not any(_are_made(spans) for _, spans in alone),
         copy_s=copy_s(trace),
         copy=way(trace, {rank: causes["h2d"] for rank, causes in own.items()}),
     )
@@ -196,8 +187,6 @@ def _on_device(trace: Trace) -> bool:
 
 
 def _check_run(trace: Trace) -> None:
-    if trace.run.status not in ("complete", None):
-        raise ReplayError(Refusal.NOT_COMPLETE, str(trace.run.status))
     if trace.spans.filter(pl.col("kind") == "step").is_empty():
         raise ReplayError(Refusal.NO_STEP)
     if trace.run.config.loading_rank is not None:
@@ -209,14 +198,19 @@ def _check_run(trace: Trace) -> None:
         raise ReplayError(Refusal.STAGES)
 
 
-def _check_makers(spans: pl.DataFrame, waits: pl.DataFrame) -> None:
-    """A batch is made by a worker process, or by the thread that waits for it."""
+def _are_made(spans: pl.DataFrame) -> bool:
+    """Whether a rank has batches that somebody makes."""
+    return not spans.filter(pl.col("kind").is_in(["fetch", "wait"])).is_empty()
+
+
+def _are_by_threads(spans: pl.DataFrame, waits: pl.DataFrame) -> bool:
+    """Whether threads of the rank make its batches, and not workers or the thread that waits."""
     of_rank = pl.col("pid").is_in(waits["pid"].unique().implode()) & ~pl.col("tid").is_in(
         waits["tid"].unique().implode()
     )
-    by_threads = spans.filter(pl.col("kind") == "fetch", of_rank)["batch"].drop_nulls().n_unique()
-    if by_threads:
-        raise ReplayError(Refusal.THREADS, str(by_threads))
+    return not spans.filter(
+        pl.col("kind") == "fetch", of_rank, pl.col("batch").is_not_null()
+    ).is_empty()
 
 
 def _rank(
@@ -229,17 +223,14 @@ def _rank(
     reads: pl.DataFrame,
 ) -> Rank | None:
     waits = spans.filter(pl.col("kind") == "wait", in_main_thread(spans)).sort("start_ns", "end_ns")
-    if waits.is_empty():
+    if waits.is_empty() or _are_by_threads(spans, waits):
         return None
-    _check_makers(spans, waits)
     spans = with_worker(spans)
     fetches = _fetches(spans)
     seen = visits(waits, fetches)
     num_takes = sum(op is Op.TAKE for op in seen.ops)
-    if num_takes < _LEAST_BATCHES:
-        raise ReplayError(Refusal.FEW_BATCHES, str(num_takes))
-    if seen.num_known < _LEAST_KNOWN_RATIO * num_takes:
-        raise ReplayError(Refusal.UNKNOWN_BATCHES, f"{num_takes - seen.num_known} of {num_takes}")
+    if num_takes < _LEAST_BATCHES or seen.num_known < _LEAST_KNOWN_RATIO * num_takes:
+        return None
     # such as a wait for a compilation in another thread: time of the loop
     if seen.num_known < num_takes:
         is_around = pl.col("name").cast(pl.String).is_in(_AROUND_BATCHES).fill_null(value=False)
@@ -247,7 +238,8 @@ def _rank(
             pl.col("batch").is_in(fetches["batch"].implode()).fill_null(value=False) | is_around
         )
         seen = visits(waits, fetches)
-    fetches = _with_stages(spans, fetches, reads)
+    one_at_a_time = serial(trace, spans, fetches)
+    fetches = _with_stages(spans, fetches, reads, one_at_a_time)
     prefetch = trace.run.config.prefetch or _DEFAULT_PREFETCH
     sent, held_s, chose_s = _sent(spans), _held_s(spans, waits), chosen_s(waits, spans)
     # A loop that has workers chooses the next samples once it has a batch: that is time of its own.
@@ -259,7 +251,9 @@ def _rank(
     waits = waits.with_columns(end_ns=pl.col("end_ns") - (chooses_s * 1e9).astype(np.int64))
     iterations = _first_apart(
         tuple(
-            _iteration(visit, waits, fetches, sent, held_s, chose_s, prefetch)
+            _with_serial(
+                _iteration(visit, waits, fetches, sent, held_s, chose_s, prefetch), one_at_a_time
+            )
             for visit in seen.visits
         )
     )
@@ -305,7 +299,8 @@ def _rank(
         for row, more_s in zip(visit.fetch_rows.tolist(), each.first_s.tolist(), strict=False)
     }
     workers = cpu_use(
-        _workers(trace, spans, made, counts, once_s), _pool(trace, made["pid"].unique().to_list())
+        _workers(trace, spans, made, counts, once_s, one_at_a_time.waits),
+        _pool(trace, made["pid"].unique().to_list()),
     )
     return Rank(
         rank=rank,
@@ -335,15 +330,14 @@ def _without_loader(
     arrived: pl.DataFrame,
     counts: dict[int, Counted],
 ) -> Rank:
-    """A rank whose loop does all by itself: each step takes a batch that costs nothing."""
+    """A rank of which the replay knows its own thread alone: each step takes a batch that costs
+    nothing. What it waits for, whoever makes it, is time of its own, as long as it was.
+    """
     steps = spans.filter(pl.col("kind") == "step").sort("start_ns")
     begins = steps.select(start_ns="start_ns", end_ns="start_ns")
     if len(begins) < _LEAST_BATCHES:
         raise ReplayError(Refusal.FEW_STEPS, str(len(begins)))
     inside = union(intervals(steps))
-    by_threads = overlaps(union_all(list(threads_work(spans, with_peers=True).values())), inside)
-    if total(by_threads) > _MOST_BY_THREADS * total(inside):
-        raise ReplayError(Refusal.BESIDE_LOOP)
     ops, none = (Op.TAKE,) * len(begins), np.zeros(0)
     arrived = arrived.filter(pl.col("rank") == rank)
     program, end_ns = _program(
@@ -442,6 +436,7 @@ def _workers(
     fetches: pl.DataFrame,
     counts: Mapping[int, Counted],
     once_s: Mapping[int, float],
+    serial_waits: pl.DataFrame,
 ) -> list[Worked]:
     """For `cpu_use`: the worker processes, and when they made batches without waiting for storage.
     `fetches`: with `began_ns`.
@@ -456,7 +451,8 @@ def _workers(
         first_ns = int(part["start_ns"].to_numpy().min())
         since_ns = min(first_ns, began.get(int(str(pid)), first_ns))
         reading = subtract(making, subtract(making, reading))
-        worked = subtract(making, reading)
+        waiting = union(intervals(serial_waits.filter(pl.col("pid") == pid)))
+        worked = subtract(subtract(making, reading), waiting)
         found.append(
             Worked(
                 counts.get(int(str(pid))), worked, since_ns, reading, once_s.get(int(str(pid)), 0.0)
@@ -507,13 +503,17 @@ def _fetches(spans: pl.DataFrame) -> pl.DataFrame:
     return each.sort("end_ns", "worker").unique("batch", keep="first").sort("batch")
 
 
-def _with_stages(spans: pl.DataFrame, fetches: pl.DataFrame, reads: pl.DataFrame) -> pl.DataFrame:
-    """The fetches with a column per stage (seconds), and `reads` and `read_bytes` of storage."""
+def _with_stages(
+    spans: pl.DataFrame, fetches: pl.DataFrame, reads: pl.DataFrame, one_at_a_time: Serial
+) -> pl.DataFrame:
+    """The fetches with a column per stage (seconds), and `reads` and `read_bytes` of storage. Waits
+    for what one at a time does are in no stage.
+    """
     axis = Axis.of(fetches["worker"].to_numpy(), intervals(fetches))
     there = spans.filter(pl.col("worker").is_in(pl.Series(axis.workers).implode()))
-    spent = charge(
-        axis.place(fetches), [axis.place(there.filter(of_cause)) for of_cause in WORK.values()]
-    )
+    of_causes = [axis.place(there.filter(of_cause)) for of_cause in WORK.values()]
+    waiting = axis.place(one_at_a_time.waits)
+    spent = charge(axis.place(fetches), [waiting, *of_causes])[:, 1:]
     is_open = pl.col("kind") == "open"
     opened = charge(axis.place(fetches), [axis.place(there.filter(is_open))])[:, 0] / 1e9
     amounts = reads.group_by("batch").agg(
@@ -612,6 +612,18 @@ def _iteration(
     )
 
 
+def _with_serial(each: Iteration, one_at_a_time: Serial) -> Iteration:
+    """The iteration with what one worker at a time does of each task taken out of its stages."""
+    if not one_at_a_time.batch_s or not each.workers:
+        return each
+    stages, place = each.tasks.stages_s.copy(), STAGES.index(one_at_a_time.stage)
+    taken = np.minimum(stages[:, place], one_at_a_time.batch_s)
+    stages[:, place] -= taken
+    serial_s = np.full(len(each.tasks), one_at_a_time.batch_s)
+    tasks = replace(each.tasks, stages_s=stages, serial_s=serial_s)
+    return replace(each, tasks=tasks, serial_stage=one_at_a_time.stage)
+
+
 def _first_apart(iterations: tuple[Iteration, ...]) -> tuple[Iteration, ...]:
     """The iterations without what the first task of each worker took beyond a usual one; and that,
     as `first_s`.
@@ -704,6 +716,7 @@ def _tasks(
         most,
         take,
         none if is_own else held,
+        none,
     )
 
 

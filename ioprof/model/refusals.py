@@ -10,24 +10,9 @@ class Refusal(Enum):
 
     NO_TIMES = "nothing but the steps themselves was recorded of its ranks"
     FEW_STEPS = "it made only {} steps, and a replay needs 4 or more; record a longer run"
-    BESIDE_LOOP = (
-        "threads of its ranks read or decode beside the loop, and no record says when the loop"
-        " waits for them; pass what gives it batches through ioprof.batches(...)"
-    )
     NO_STEP = "it has no training steps; record a job that trains, or mark its steps"
-    NOT_COMPLETE = (
-        "its status is {}: a job that did not end by itself has no end to compare with; record it"
-        " again"
-    )
     FEW_BATCHES = "it took only {} batches, and a replay needs 4 or more; record a longer run"
-    UNKNOWN_BATCHES = (
-        "of {} batches it is not recorded who made them, so what the workers did cannot be replayed"
-    )
     ONE_RANK_LOADS = "one rank loads the batches of all ranks, which is not modelled"
-    THREADS = (
-        "{} of its batches were made by threads of the rank, which share its interpreter lock, and"
-        " the replay of thread workers is not modelled; record it with worker processes"
-    )
     STAGES = (
         "its ranks send messages to one another, as the stages of a pipeline do, which is not"
         " modelled"

@@ -40,7 +40,8 @@ def with_gains(run: Run, is_asked: bool = True) -> Run:
     advice = tuple(
         each.replace(can_be_proved=can_be_proved(run.trace.run, each)) for each in verdict.advice
     )
-    return replace(found, summary=found.summary.replace(verdict=verdict.replace(advice=advice)))
+    verdict = verdict.replace(advice=advice, candidates=())
+    return replace(found, summary=found.summary.replace(verdict=verdict))
 
 
 def _replayed(run: Run, is_asked: bool) -> Run:
@@ -72,6 +73,8 @@ def _replayed(run: Run, is_asked: bool) -> Run:
             error,
             job,
             options_of(job),
+            candidates=verdict.candidates if proposes else (),
+            bound=verdict.bound_by,
             proposes=proposes,
             most_workers=shards,
         )

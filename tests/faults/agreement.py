@@ -137,7 +137,7 @@ def _acts_on(advice: Advice, bound: str) -> bool:
     )
     return (
         advice.cause == bound
-        or (is_pipeline and bound in LEAVES)
+        or ((is_pipeline or advice.cause in LEAVES) and bound in LEAVES)  # which count as one
         or advice.no_gain is NoGain.OF_RECORDING
     )
 

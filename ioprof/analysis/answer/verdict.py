@@ -26,6 +26,11 @@ _MOST_OTHERS: Final = 2
 _LEAST_DELAY: Final = 0.05
 """Part of the time in which a rank can run that it waits for a core, from which on what the workers
 do costs the model time."""
+_WHOLE: Final = ("storage", "decode", "validation", "checkpoint", "gc")
+"""Causes of which all may be left out; of others a line or a setting is named."""
+_LEAST_OF_CANDIDATE: Final = 0.02
+"""Share of the steps' time, or of the workers', below which removing a cause brings nothing that is
+worth a word."""
 _LEAST_OF_LOADER: Final = 0.6
 """Part of the waiting for batches from which on one of several loaders is named for it."""
 
@@ -48,8 +53,10 @@ def verdict(evidence: Evidence) -> Verdict:
     if bound in LEAVES and not is_own:
         advice = [*deeper_queue(evidence), *advice]
     advice += [each for each in _of_others(evidence, compared, bound, is_own) if each not in advice]
+    told = {each.action for each in advice}
+    more = (each for each in _candidates(evidence, shares) if each.action not in told)
     stages = evidence.own if is_own else evidence.work_ns
-    found = Verdict(bound, text, tuple(advice))
+    found = Verdict(bound, text, tuple(advice), tuple(more))
     found = with_doubts(
         found, evidence, _alternatives(compared, evidence), stages if bound in stages else {}
     )
@@ -79,6 +86,24 @@ def _of_others(
         for _, cause, of_own in large[:_MOST_OTHERS]
     ]
     return [each for each in firsts if each is not None and each.no_gain is not NoGain.OF_RECORDING]
+
+
+def _candidates(evidence: Evidence, shares: dict[str, float]) -> list[Advice]:
+    """Advice of every cause that takes some of the time, to be told if the replay finds a gain in
+    it: what is waited for least may be what all else depends on.
+    """
+    found = dict[str, Advice]()
+    for cause, share in shares.items():
+        charged = evidence.charged.get(cause)
+        worked = (charged.workers_share if charged else None) or 0.0
+        if charged is None or cause in _WITH_RANKS or max(share, worked) < _LEAST_OF_CANDIDATE:
+            continue
+        is_own = evidence.own.get(cause, 0.0) > 0.5 * share
+        for each in advice_for(evidence, cause, is_own=is_own):
+            is_named = each.part is not None or each.change is not None or cause in _WHOLE
+            if each.no_gain is None and is_named:
+                found.setdefault(each.action, each)
+    return list(found.values())
 
 
 def _with_computing_line(shares: dict[str, float], evidence: Evidence) -> dict[str, float]:

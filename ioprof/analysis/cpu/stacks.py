@@ -33,6 +33,7 @@ from ioprof.analysis.charge.interpreter_lock import (
     of_threads,
 )
 from ioprof.analysis.charge.training_process import in_main_thread
+from ioprof.analysis.graph.wakers import of_working_threads
 from ioprof.analysis.intervals import Intervals, overlaps, subtract, total, union
 from ioprof.analysis.reads.lineage import fetchers
 from ioprof.analysis.selection import COPIES, intervals, of_kind, of_work
@@ -162,7 +163,9 @@ class ChargedSamples:
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
-        self._samples, self._holders = of_threads(trace.stacks), of_holders(trace.stacks)
+        self.of_threads = of_working_threads(of_threads(trace.stacks), trace.blocks)
+        """The samples of all threads, those of blocked ones as those of who worked meanwhile."""
+        self._holders = of_holders(trace.stacks)
         self.causes = tuple(
             dict.fromkeys((*CAUSES, *(causes_with_waits(trace) if len(self._holders) else ())))
         )
@@ -185,7 +188,7 @@ class ChargedSamples:
         threads of its process.
         """
         if self._of_rank[0] != rank:
-            samples = self._samples.filter(pl.col("rank") == rank).sort("time_ns")
+            samples = self.of_threads.filter(pl.col("rank") == rank).sort("time_ns")
             own = samples.join(
                 _loop_threads(self._trace, rank),
                 on=["host", "pid", "tid"],

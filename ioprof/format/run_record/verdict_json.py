@@ -116,6 +116,9 @@ class Verdict(Record, frozen=True):
     step."""
     text: str
     advice: tuple[Advice, ...] = ()
+    candidates: tuple[Advice, ...] = ()
+    """Changes of causes that took less of the time. When the run is replayed, those that bring
+    something come to `advice`, and none is left here."""
     doubts: tuple[Doubt, ...] = ()
     """Why it is unsure; the text says so with the numbers. Empty: nothing that was recorded speaks
     against it."""

@@ -1,0 +1,142 @@
+"""What makers of batches do one at a time, found in their waits for each other; and who works
+while a thread waits."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from timeline import pid
+
+from ioprof.analysis.graph.wakers import Wakers, of_working_threads
+from ioprof.format.run_record import RunRecord
+from ioprof.format.schema import BLOCK_COLUMNS, SPAN_COLUMNS, STACK_COLUMNS
+from ioprof.format.trace import Trace, table_schema
+from ioprof.model.changed import changed, with_factors
+from ioprof.model.changes import Change
+from ioprof.model.pace import measured, replayed
+from ioprof.model.recorded import pipeline
+
+MS = 1_000_000
+WORKERS, BATCHES, AHEAD = 4, 120, 4
+
+
+def with_lock(held_ns: int, own_ns: int, times: int, step_ns: int) -> Trace:
+    """A loader whose workers take a lock so many times for each batch, first come, first served;
+    the loop takes the batches in turn, some ahead of it for each worker."""
+    spans, blocks = list[dict[str, Any]](), list[dict[str, Any]]()
+    free_ns = loop_ns = 10 * MS
+    holder, taken, ready = -1, 0, dict[int, int]()
+    allowed = [0] * (BATCHES + WORKERS)
+    started = [10 * MS + worker for worker in range(WORKERS)]
+    queue = [(started[worker], worker, worker, times) for worker in range(WORKERS)]
+    while taken < BATCHES:
+        while taken in ready:
+            begin_ns, loop_ns = loop_ns, max(loop_ns, ready[taken])
+            end_ns = loop_ns + step_ns
+            facts = {"pid": pid(0), "tid": pid(0), "batch": taken, "step": taken}
+            spans += [
+                {**facts, "kind": "wait", "start_ns": begin_ns, "end_ns": loop_ns},
+                {**facts, "kind": "step", "start_ns": begin_ns, "end_ns": end_ns},
+                {**facts, "kind": "compute", "start_ns": loop_ns, "end_ns": end_ns},
+            ]
+            if taken + AHEAD * WORKERS < BATCHES:
+                allowed[taken + AHEAD * WORKERS] = loop_ns
+            loop_ns, taken = end_ns, taken + 1
+        if not queue:
+            break
+        queue.sort()
+        at_ns, worker, batch, left = queue.pop(0)
+        process = pid(0, worker)
+        if left:
+            if free_ns > at_ns and holder != worker:
+                blocks.append(
+                    {
+                        "start_ns": at_ns, "end_ns": free_ns + 5000, "pid": process, "tid": process,
+                        "waker_pid": pid(0, holder), "waker_tid": pid(0, holder),
+                        "woken_ns": free_ns,
+                    }
+                )  # fmt: skip
+            free_ns, holder = max(at_ns, free_ns) + held_ns, worker
+            queue.append((free_ns, worker, batch, left - 1))
+            continue
+        ready[batch] = at_ns + own_ns
+        facts = {"pid": process, "tid": process, "batch": batch}
+        fetch = {"kind": "fetch", "start_ns": started[worker], "end_ns": ready[batch]}
+        spans.append({**facts, **fetch})
+        if batch + WORKERS < BATCHES:
+            started[worker] = max(ready[batch], allowed[batch + WORKERS])
+            queue.append((started[worker], worker, batch + WORKERS, times))
+    host = {"rank": 0, "host": "node"}
+    lock = {**host, "object": "semaphore", "id": 7, "timed_out": False}
+    config = {"ranks": 1, "workers": WORKERS, "prefetch": AHEAD, "batch_size": 8, "device": "cpu"}
+    return replace(
+        Trace(
+            RunRecord.of({"config": config, "status": "complete"}),
+            pl.DataFrame([{**host, **each} for each in spans], schema=table_schema(SPAN_COLUMNS)),
+        ),
+        blocks=pl.DataFrame(
+            [{**lock, **each} for each in blocks], schema=table_schema(BLOCK_COLUMNS)
+        ),
+    )
+
+
+@pytest.mark.parametrize("step_ns", [1 * MS, 11 * MS])
+def test_what_a_lock_guards_is_found_and_not_divided_by_workers(step_ns: int) -> None:
+    """Whether the loop waits for it, or it is nearly as slow as the loop."""
+    found = pipeline(with_lock(2 * MS, 1 * MS, 5, step_ns))
+    tasks = found.ranks[0].iterations[0].tasks
+    assert tasks.serial_s.mean() == pytest.approx(0.010, rel=0.15)
+    assert replayed(found).step_s == pytest.approx(measured(found).step_s, rel=0.1)
+    more = replayed(changed(found, Change(workers=12))).step_s
+    assert more == pytest.approx(max(0.010, step_ns / 1e9), rel=0.15)
+    without = replayed(with_factors(found, {"loader": 0.0})).step_s
+    assert without == pytest.approx(step_ns / 1e9, rel=0.15)
+
+
+def test_workers_that_do_not_meet_are_divided() -> None:
+    """A lock that is held for a hundredth of the time."""
+    found = pipeline(with_lock(MS // 10, 20 * MS, 1, 1 * MS))
+    assert 0.0 == found.ranks[0].iterations[0].tasks.serial_s.sum()
+    more = replayed(changed(found, Change(workers=8))).step_s
+    assert more == pytest.approx(replayed(found).step_s / 2, rel=0.1)
+
+
+# ---------------------------------------------------------------------------- back along the wakers
+
+
+def blocks_of(*rows: tuple[int, int, int, int | None]) -> pl.DataFrame:
+    """Blocks of threads: start, end, thread, and who ended it."""
+    found = [
+        {
+            "start_ns": start, "end_ns": end, "host": "node", "pid": tid // 10, "tid": tid,
+            "object": "semaphore", "id": 7, "timed_out": by is None, "waker_tid": by,
+        }
+        for start, end, tid, by in rows
+    ]  # fmt: skip
+    return pl.DataFrame(found, schema=table_schema(BLOCK_COLUMNS))
+
+
+def test_the_way_ends_at_a_thread_that_works_or_sleeps() -> None:
+    """Of another process, too."""
+    wakers = Wakers(blocks_of((0, 100, 10, 11), (0, 90, 11, 20), (40, 60, 20, None)))
+    way = wakers.way("node", np.array([10, 10, 11, 20]), np.array([50, 95, 50, 50]))
+    assert [[10, 10, 11, 20], [11, 11, 20, 0], [20, 0, 0, 0]] == [step.tolist() for step in way]
+
+
+def test_a_sample_of_a_blocked_thread_is_that_of_who_works_meanwhile() -> None:
+    """One of a thread that works is its own; so is one where the other has none."""
+
+    def sample(time_ns: int, tid: int, stack: str) -> dict[str, Any]:
+        return {"time_ns": time_ns, "host": "node", "pid": tid // 10, "tid": tid, "stack": stack}
+
+    rows = [
+        sample(50, 10, "waits"), sample(51, 20, "makes"), sample(150, 10, "trains"),
+        sample(250, 10, "waits again"),
+    ]  # fmt: skip
+    samples = pl.DataFrame(rows, schema=table_schema(STACK_COLUMNS))
+    known = blocks_of((0, 100, 10, 20), (200, 300, 10, 30))
+    found = of_working_threads(samples, known)["stack"].cast(pl.String).to_list()
+    assert ["makes", "makes", "trains", "waits again"] == found
+    assert samples.equals(of_working_threads(samples, known.clear()))
