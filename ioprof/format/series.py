@@ -295,6 +295,12 @@ _PROCESSES: Final = {
         " Its growth plus that of the CPU time, over the elapsed time, is the mean number of"
         " threads that ran or could have run. High: too few cores for them.",
     ),
+    "process.main_cpu": _total(
+        "s", "CPU time of the main thread, user and system, counted in nanoseconds."
+    ),
+    "process.main_run_delay": _total(
+        "s", "Run-queue delay of the main thread. High beside its CPU time: too few cores."
+    ),
     "process.cpus_allowed": _state(
         "cores",
         "CPUs that the process may use (sched_setaffinity, cpusets). Fewer than the host has:"

@@ -5,6 +5,8 @@ a deeper queue, workers that stay.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -12,7 +14,14 @@ import numpy as np
 from ioprof.analysis.answer.options import JobOptions
 from ioprof.errors import CommandError
 from ioprof.format.run_record import Advice, JobChange, JobKind, NoGain
-from ioprof.model.accuracy import Kind, error_of, further_error, kinds, why_not
+from ioprof.model.accuracy import (
+    Kind,
+    changes_competition,
+    error_of,
+    further_error,
+    kinds,
+    why_not,
+)
 from ioprof.model.assumptions import check_change
 from ioprof.model.changed import changed, resampled, shortened, with_factors, with_kept_workers
 from ioprof.model.changes import Change, change_of
@@ -53,20 +62,38 @@ _COSTS: Final = {
 _MEMORY_OF_WORKERS: Final = "the memory of the workers between epochs"
 
 
+class _Replays:
+    """A run to be replayed with changes, itself and drawn anew."""
+
+    def __init__(self, recorded: Pipeline) -> None:
+        self.recorded = shortened(recorded, _MOST_ACTIONS)
+        self.base_s = replayed(self.recorded).step_s
+        short = shortened(recorded, _RESAMPLED_ACTIONS)
+        self.drawn = [(seed, resampled(short, seed)) for seed in range(1, _RESAMPLES + 1)]
+        self.bases_s = [replayed(each, seed).step_s for seed, each in self.drawn]
+
+
 class Predictor:
     """Predictions of many changes of one run."""
 
     def __init__(self, recorded: Pipeline, baseline_error: float) -> None:
         self._whole, self._error = recorded, abs(baseline_error)
-        self._recorded = shortened(recorded, _MOST_ACTIONS)
-        self._base_s = replayed(self._recorded).step_s
-        short = shortened(recorded, _RESAMPLED_ACTIONS)
-        self._drawn = [(seed, resampled(short, seed)) for seed in range(1, _RESAMPLES + 1)]
-        self._bases_s = [replayed(each, seed).step_s for seed, each in self._drawn]
+        self._as_recorded = _Replays(recorded)
+
+    @cached_property
+    def _sharing_cores(self) -> _Replays:
+        """For changes after which others share the cores: see `prediction.as_replayed`."""
+        if self._whole.shares_cores:
+            return self._as_recorded
+        return _Replays(replace(self._whole, shares_cores=True))
+
+    def _replays(self, change: Change) -> _Replays:
+        return self._sharing_cores if changes_competition(change) else self._as_recorded
 
     def speedup(self, change: Change) -> float:
         """Of the replay with a change."""
-        return self._base_s / replayed(changed(self._recorded, change)).step_s
+        replays = self._replays(change)
+        return replays.base_s / replayed(changed(replays.recorded, change)).step_s
 
     def with_kept_validation(self, advice: Advice) -> Advice:
         """The advice to keep the workers of validation, in addition to those of training where
@@ -78,11 +105,13 @@ class Predictor:
             lambda each: with_kept_workers(with_kept_workers(each), of_validation=True),
             of_kinds,
             1.0,
+            self._as_recorded,
         )
 
     def _without(self, cause: str, part: float) -> float:
         """The speedup without a part of a cause."""
-        return self._base_s / replayed(with_factors(self._recorded, {cause: 1 - part})).step_s
+        replays = self._as_recorded
+        return replays.base_s / replayed(with_factors(replays.recorded, {cause: 1 - part})).step_s
 
     def of_change(self, advice: Advice, change: Change) -> Advice:
         """The advice with what the change would bring."""
@@ -95,8 +124,9 @@ class Predictor:
             if change.batch and self._whole.batch_size
             else 1.0
         )
+        of_kinds, replays = kinds(change, self._whole), self._replays(change)
         return self._predicted(
-            advice, lambda each: changed(each, change), kinds(change, self._whole), larger
+            advice, lambda each: changed(each, change), of_kinds, larger, replays
         )
 
     def of_cause(self, advice: Advice, cause: str) -> Advice:
@@ -105,7 +135,11 @@ class Predictor:
         """
         part, kind = _part(advice), Kind.STORAGE if cause == "storage" else Kind.STAGE
         found = self._predicted(
-            advice, lambda each: with_factors(each, {cause: 1 - part}), (kind,), 1.0
+            advice,
+            lambda each: with_factors(each, {cause: 1 - part}),
+            (kind,),
+            1.0,
+            self._as_recorded,
         )
         if found.predicted_speedup is None or found.low is None or found.high is None:
             return found
@@ -121,18 +155,19 @@ class Predictor:
         change: Callable[[Pipeline], Pipeline],
         of_kinds: tuple[Kind, ...],
         larger: float,
+        replays: _Replays,
     ) -> Advice:
-        new = change(self._recorded)
+        new = change(replays.recorded)
         after = replayed(new)
-        if refused := why_not(self._recorded, of_kinds):
+        if refused := why_not(self._whole, of_kinds):
             return without_gain(advice, *refused)
-        speedup = larger * self._base_s / after.step_s
+        speedup = larger * replays.base_s / after.step_s
         others = [
             larger * base_s / replayed(change(each), seed).step_s
-            for (seed, each), base_s in zip(self._drawn, self._bases_s, strict=True)
+            for (seed, each), base_s in zip(replays.drawn, replays.bases_s, strict=True)
         ]
         low, high = (float(value) for value in np.quantile([speedup, *others], QUANTILES))
-        shown = error_of(of_kinds) + further_error(self._recorded, new, after.total_s, of_kinds)
+        shown = error_of(of_kinds) + further_error(self._whole, new, after.total_s, of_kinds)
         wide = (1 + self._error) * (1 + shown)
         return advice.replace(
             predicted_speedup=speedup,
@@ -207,7 +242,7 @@ def ranked(
         if number >= len(found) and not is_own and each.predicted_speedup is None:
             continue
         if _brings_nothing(each):
-            if number or _sets_loader(each):
+            if number or _sets_loader(each) or _is_of_device(each):
                 continue
             each = with_reason(advice.replace(no_gain=NoGain.DISAGREES))
         done.append(each.replace(costs=each.costs or _costs(each, recorded)))
@@ -270,6 +305,11 @@ def _brings_nothing(advice: Advice) -> bool:
     """Whether the replay says so; where it knows a part of the cost, the rest may bring more."""
     gain = advice.predicted_speedup
     return gain is not None and gain < LEAST_AT_ALL and not advice.is_least
+
+
+def _is_of_device(advice: Advice) -> bool:
+    """Whether it is a faster device."""
+    return advice.change is not None and bool(advice.change.speeds.get("compute"))
 
 
 def _sets_loader(advice: Advice) -> bool:

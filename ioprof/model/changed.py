@@ -3,7 +3,7 @@ as it is.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -501,7 +501,7 @@ def filled(pipeline: Pipeline, seed: int = 0) -> Pipeline:
     random = np.random.default_rng(seed)
     ranks = []
     for rank in pipeline.ranks:
-        known = _observed(rank)
+        known, way = _observed(rank), _Way.of(rank.iterations)
         program, device = rank.program, rank.program.device_s
         seen = device[device > 0]
         drawn = random.choice(seen, len(device)) if len(seen) else np.zeros(len(device))
@@ -510,7 +510,7 @@ def filled(pipeline: Pipeline, seed: int = 0) -> Pipeline:
             replace(
                 rank,
                 program=program,
-                iterations=tuple(_filled(each, known, random) for each in rank.iterations),
+                iterations=tuple(_filled(each, known, way, random) for each in rank.iterations),
             )
         )
     return replace(pipeline, ranks=tuple(ranks))
@@ -525,7 +525,57 @@ def _observed(rank: Rank) -> dict[str, Seconds]:
     return found
 
 
-def _filled(each: Iteration, known: dict[str, Seconds], random: np.random.Generator) -> Iteration:
+@dataclass(frozen=True)
+class _Way:
+    """How long batches were on their way to the loop, and held back. Exact where the loop waited
+    for them; of others only that they were not late. Those that were waited for are the longest, so
+    that others are not like them.
+    """
+
+    transit_s: Seconds
+    held_s: Seconds
+    """Of those that are known, the shortest way first."""
+    shares: Seconds
+    """Part of all batches that each stands for, by Kaplan and Meier's estimate for what is only
+    known to be less; the rest took less than all of them, which is taken as no time."""
+
+    @classmethod
+    def of(cls, iterations: tuple[Iteration, ...]) -> "_Way":
+        """From all batches of a rank that were taken."""
+        names = ("transit_s", "held_s", "transit_most_s")
+        transit, held, most = (
+            np.concatenate([np.zeros(0), *(getattr(each.tasks, name) for each in iterations)])
+            for name in names
+        )
+        exact = ~np.isnan(transit) & ~np.isnan(held)
+        limits = np.sort(most[~exact & np.isfinite(most)])
+        order = np.argsort((transit + held)[exact], kind="stable")
+        transit, held = transit[exact][order], held[exact][order]
+        at_risk = np.arange(1, len(transit) + 1) + np.searchsorted(limits, transit + held, "right")
+        stay = 1 - 1 / np.maximum(at_risk, 1)
+        longer = np.concatenate((np.cumprod(stay[::-1])[::-1][1:], [1.0]))[: len(stay)]
+        return cls(transit, held, longer * (1 - stay))
+
+    def drawn(self, most_s: Seconds, random: np.random.Generator) -> tuple[Seconds, Seconds]:
+        """Ways of batches that took at most so long."""
+        none = np.zeros(len(most_s))
+        if not len(self.shares):
+            return none, none
+        sums = np.concatenate(([0.0], np.cumsum(self.shares)))
+        rest = max(0.0, 1 - float(sums[-1]))
+        fitting = np.searchsorted(self.transit_s + self.held_s, most_s, side="right")
+        at = random.random(len(most_s)) * (rest + sums[fitting]) - rest
+        place = np.clip(np.searchsorted(sums, at, side="right") - 1, 0, len(self.shares) - 1)
+        is_short = at < 0
+        return (
+            np.where(is_short, 0.0, self.transit_s[place]),
+            np.where(is_short, 0.0, self.held_s[place]),
+        )
+
+
+def _filled(
+    each: Iteration, known: dict[str, Seconds], way: _Way, random: np.random.Generator
+) -> Iteration:
     tasks = each.tasks
     if not each.is_complete and len(tasks):  # the loop left: its workers would have gone on
         more = max(0, each.num_taken + max(1, each.workers) * each.prefetch - len(tasks))
@@ -537,8 +587,9 @@ def _filled(each: Iteration, known: dict[str, Seconds], random: np.random.Genera
         missing = np.isnan(column)
         drawn = random.choice(values, len(column)) if len(values) else np.zeros(len(column))
         new[name] = np.where(missing, drawn, column)
-    new["transit_s"] = np.minimum(new["transit_s"], tasks.transit_most_s)
-    new["held_s"] = np.minimum(new["held_s"], tasks.transit_most_s - new["transit_s"])
+    transit, held = way.drawn(tasks.transit_most_s, random)
+    new["transit_s"] = np.where(np.isnan(tasks.transit_s), transit, tasks.transit_s)
+    new["held_s"] = np.where(np.isnan(tasks.held_s), held, tasks.held_s)
     return replace(each, tasks=replace(tasks, **new))
 
 

@@ -298,10 +298,10 @@ def _rank(
         for visit, each in zip(seen.visits, iterations, strict=True)
         for row, more_s in zip(visit.fetch_rows.tolist(), each.first_s.tolist(), strict=False)
     }
-    workers = cpu_use(
-        _workers(trace, spans, made, counts, once_s, one_at_a_time.waits),
-        _pool(trace, made["pid"].unique().to_list()),
-    )
+    pool = _pool(trace, made["pid"].unique().to_list())
+    # a worker that computes in one thread does so in its main one; another one sends its batches
+    of_makers = {**counts, **counted(trace, of_main=True)} if pool == 1 else counts
+    workers = cpu_use(_workers(trace, spans, made, of_makers, once_s, one_at_a_time.waits), pool)
     return Rank(
         rank=rank,
         host=str(steps["host"][0]),

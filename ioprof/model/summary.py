@@ -10,7 +10,14 @@ from polars.exceptions import PolarsError
 from ioprof.analysis.answer.options import options_of
 from ioprof.analysis.answer.provable import can_be_proved
 from ioprof.analysis.run import Run
-from ioprof.format.run_record import Advice, CauseGain, CauseShare, NoGain, ReplayRecord
+from ioprof.format.run_record import (
+    Advice,
+    CauseGain,
+    CauseShare,
+    NoGain,
+    ReplayRecord,
+    Verdict,
+)
 from ioprof.model.accuracy import MOST_BASELINE_ERROR
 from ioprof.model.advice import ranked, with_reason, without_gain
 from ioprof.model.gains import Gains, gains_of
@@ -87,11 +94,24 @@ def _replayed(run: Run, is_asked: bool) -> Run:
             Refusal.FAILED.text(f"{type(failure).__name__}: {failure}"[:200]),
         )
     advice = tuple(_bounded(each, run, recorded) for each in advice)
-    run = replace(
-        run, summary=run.summary.replace(verdict=run.summary.verdict.replace(advice=advice))
-    )
+    verdict = _with_device(verdict.replace(advice=advice))
+    run = replace(run, summary=run.summary.replace(verdict=verdict))
     causes = tuple(_with_gain(entry, found, recorded) for entry in run.summary.steps.causes)
     return _with_replay(run, ReplayRecord(found.baseline_error), causes)
+
+
+def _with_device(verdict: Verdict) -> Verdict:
+    """The verdict of a job that mostly computes, which says so where a faster device would not make
+    it faster.
+    """
+    has_device = any(each.change and each.change.speeds.get("compute") for each in verdict.advice)
+    if verdict.bound_by != "compute" or has_device or not verdict.advice:
+        return verdict
+    text = (
+        " A device twice as fast would bring next to nothing: what else the job does takes as long"
+        " beside it."
+    )
+    return verdict.replace(text=verdict.text + text)
 
 
 def _asked_again(run: Run) -> Run:

@@ -230,15 +230,9 @@ def _text(evidence: Evidence, bound: str, shares: dict[str, float]) -> str:
             " recorded, so how much of it was hidden is not known."
         )
     if bound == "compute":
-        keep, waited = (
-            (
-                " Leave the input pipeline as it is: only a faster model or device makes this job"
-                " faster."
-            ),
-            None,
-        )
+        more = ""
         if line := evidence.computing_line:
-            keep = (
+            more = (
                 f" So did {line_text(line)}, which calls {line.library}, for"
                 f" {line.share or 0.0:.1%}; it counts as host."
             )
@@ -248,21 +242,16 @@ def _text(evidence: Evidence, bound: str, shares: dict[str, float]) -> str:
             )
             if not evidence.work_ns:
                 helps = ": more cores, or fewer programs beside the job, may make"
-            keep = (
+            more = (
                 f" The ranks waited for a core for {waited:.0%} of the time in which they could"
                 f" run{helps} this job faster, as does a faster model or device."
-            )
-        elif shares["compute"] <= 1 - IDLE_RATIO:
-            keep = (
-                f" Each other cause took less than {IDLE_RATIO:.0%}: a faster model or device makes"
-                " this job faster first."
             )
         computed = "the model computed (on the CPU)" if is_on_cpu else f"the {devices} computed"
         text = (
             f"Compute-bound: {computed} for {shares['compute']:.1%} of the steps'"
             f" time{_next(shares)}."
         )
-        return text + keep if evidence.has_loader or evidence.computing_line or waited else text
+        return text + more
     is_of_workers = bound in evidence.making_ns and not evidence.is_work_of_others(bound)
     if is_of_workers or (bound == "loader" and evidence.most_work_is_unnamed):
         waited = sum(share for cause, share in shares.items() if cause in LEAVES)

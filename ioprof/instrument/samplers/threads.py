@@ -1,4 +1,5 @@
-"""How long the threads of a process waited for a CPU, and which CPUs they may use.
+"""How long the threads of a process waited for a CPU, what its main thread did, and which CPUs they
+may use.
 
 Run-queue delay is the time in which a thread could have run but another one had the CPU: the second
 field of /proc/PID/task/TID/schedstat (Documentation/scheduler/sched-stats.rst). The kernel has no
@@ -34,13 +35,15 @@ class _Process:
     """The delay of threads that have ended."""
     threads: list[int] = field(default_factory=list)
     """As they were last listed: again when their number has changed, or one of them is gone."""
+    main_s: tuple[float, float] | None = None
+    """What the main thread ran, and its run-queue delay; None: not read yet."""
     affinity: dict[str, float] | None = None
     """As it was last read, of these threads; None: not read yet."""
 
 
 class ThreadCounters:
-    """Reads the run-queue delay and the affinity of processes, given with their number of
-    threads.
+    """Reads the run-queue delay and the affinity of processes, given with their number of threads,
+    and the CPU time and delay of their main threads.
     """
 
     def __init__(
@@ -77,6 +80,10 @@ class ThreadCounters:
                 readings[subject]["process.run_delay"] = round(
                     (process.ended_ns + sum(process.delays_ns.values())) / 1e9, 6
                 )
+            if process.main_s is not None:
+                ran_s, delay_s = process.main_s
+                readings[subject]["process.main_cpu"] = ran_s
+                readings[subject]["process.main_run_delay"] = delay_s
         return readings
 
     def _threads(self, subject: Subject, count: int) -> list[int]:
@@ -116,7 +123,7 @@ class ThreadCounters:
                 f"{self._proc}/{subject[0]}/task/{tid}/schedstat", os.O_RDONLY | os.O_CLOEXEC
             )
             try:
-                delay_ns = int(os.read(descriptor, _SMALL_BYTES).split()[1])
+                ran_ns, delay_ns = map(int, os.read(descriptor, _SMALL_BYTES).split()[:2])
             finally:
                 os.close(descriptor)
         except (
@@ -130,6 +137,8 @@ class ThreadCounters:
         if delay_ns < before_ns:  # another thread with the same id
             process.ended_ns += before_ns
         process.delays_ns[tid] = delay_ns
+        if tid == subject[0]:
+            process.main_s = round(ran_ns / 1e9, 6), round(delay_ns / 1e9, 6)
 
     def _affinity(self, subject: Subject, threads: list[int]) -> dict[str, float]:
         pid, _ = subject

@@ -20,6 +20,7 @@ from ioprof.format.trace import Trace
 from ioprof.model.pipeline import CpuUse
 
 _SERIES: Final = ("process.cpu_user", "process.cpu_system", "process.run_delay")
+_OF_MAIN: Final = ("process.main_cpu", "process.main_run_delay")
 _LEAST_BUSY_S: Final = 0.1
 """Busy time of which sampled CPU time says something."""
 _MOST_START_S: Final = 0.05
@@ -41,11 +42,14 @@ class Counted:
     """NaN: not sampled."""
 
 
-def counted(trace: Trace) -> dict[int, Counted]:
-    """By process. Values between samples are those of the line between them."""
+def counted(trace: Trace, *, of_main: bool = False) -> dict[int, Counted]:
+    """By process, of all its threads or of the main one. Values between samples are those of the
+    line between them.
+    """
     name = pl.col("name").cast(pl.String)
+    wanted = _OF_MAIN if of_main else _SERIES
     rows = (
-        trace.counters.filter(name.is_in(_SERIES), pl.col("pid").is_not_null())
+        trace.counters.filter(name.is_in(wanted), pl.col("pid").is_not_null())
         .with_columns(name)
         .sort("time_ns")
     )
@@ -54,7 +58,7 @@ def counted(trace: Trace) -> dict[int, Counted]:
         series = {
             str(key[0]): each for key, each in part.partition_by("name", as_dict=True).items()
         }
-        if "process.cpu_user" not in series:
+        if wanted[0] not in series:
             continue
         times = np.unique(part["time_ns"].to_numpy())
         values = {
@@ -62,8 +66,8 @@ def counted(trace: Trace) -> dict[int, Counted]:
             for key, each in series.items()
         }
         none = np.zeros(len(times))
-        cpu = values["process.cpu_user"] + values.get("process.cpu_system", none)
-        found[int(str(pid))] = Counted(times, cpu, values.get("process.run_delay", none + np.nan))
+        cpu = values[wanted[0]] + (none if of_main else values.get(_SERIES[1], none))
+        found[int(str(pid))] = Counted(times, cpu, values.get(wanted[-1], none + np.nan))
     return found
 
 
