@@ -115,8 +115,8 @@ MUTATIONS: Final = (
     Mutation(
         "a predicted speedup is the inverse",
         "ioprof/model/advice.py",
-        "larger * self._base_s / after.step_s",
-        "larger * after.step_s / self._base_s",
+        "larger * replays.base_s / after.step_s",
+        "larger * after.step_s / replays.base_s",
     ),
     Mutation(
         "a prediction ignores the number of workers",

@@ -1,6 +1,7 @@
 """Blocks of threads and who ended them: the matching against a slow one, every kind of call in C,
 libraries that have no hook for it, and the kernel's own record of wake-ups."""
 
+import os
 import re
 import subprocess
 from bisect import bisect_right
@@ -250,11 +251,15 @@ def wakings(tmp_path: Path) -> Iterator[Path]:
             pytest.skip("this kernel has no events of the scheduler")
         for name, value in (
             ("trace_clock", "mono"), ("buffer_size_kb", "20000"), ("trace", ""),
+            # of this process and its children alone
+            ("options/event-fork", "1"), ("set_event_pid", str(os.getpid())),
             ("events/sched/sched_waking/enable", "1"), ("tracing_on", "1"),
         ):  # fmt: skip
             (folder / name).write_text(value)
         yield folder
         (folder / "events/sched/sched_waking/enable").write_text("0")
+        (folder / "set_event_pid").write_text("")
+        (folder / "options/event-fork").write_text("0")
         (folder / "trace").write_text("")
         (folder / "trace_clock").write_text("local")
     finally:
