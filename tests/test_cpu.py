@@ -63,6 +63,10 @@ def test_two_processes_on_one_core_wait_for_it_in_turn() -> None:
     for number, least, most in zip(pids, before, after, strict=True):
         assert least - 1e-6 <= by_pid[number]["process.run_delay"] <= most + 1e-6
         assert 0.1 < by_pid[number]["process.run_delay"]
+        # it has one thread
+        assert by_pid[number]["process.run_delay"] == by_pid[number]["process.main_run_delay"]
+        ran_s = by_pid[number]["process.cpu_user"] + by_pid[number]["process.cpu_system"]
+        assert by_pid[number]["process.main_cpu"] == pytest.approx(ran_s, abs=0.05)
         assert 1 == by_pid[number]["process.cpus_allowed"]
     assert {str(core)} == {process.cpus for process in changed if process.pid in pids}
 

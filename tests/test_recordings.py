@@ -29,17 +29,19 @@ def prediction(step_s: float, speedup: float, off: float) -> Prediction:
     pace = Pace(step_s, 10 * step_s)
     between = Range(speedup / off, speedup * off)
     return Prediction(
-        Change(),
-        pace,
-        pace,
-        0.0,
-        Pace(step_s / speedup, 10.0),
-        speedup,
-        between,
-        None,
-        None,
-        None,
-        (),
+        change=Change(),
+        measured=pace,
+        baseline=pace,
+        baseline_error=0.0,
+        predicted=Pace(step_s / speedup, 10.0),
+        speedup=speedup,
+        speedup_range=between,
+        kind_error=0.0,
+        is_compared=True,
+        further_error=0.0,
+        samples_per_s=None,
+        measured_samples_per_s=None,
+        assumptions=(),
     )
 
 

@@ -19,6 +19,7 @@ from ioprof.model.pace import measured, replayed
 from ioprof.model.recorded import pipeline
 
 MS = 1_000_000
+BLOCKS = table_schema(BLOCK_COLUMNS)
 WORKERS, BATCHES, AHEAD = 4, 120, 4
 
 
@@ -93,6 +94,23 @@ def test_what_a_lock_guards_is_found_and_not_divided_by_workers(step_ns: int) ->
     assert more == pytest.approx(max(0.010, step_ns / 1e9), rel=0.15)
     without = replayed(with_factors(found, {"loader": 0.0})).step_s
     assert without == pytest.approx(step_ns / 1e9, rel=0.15)
+
+
+@pytest.mark.parametrize("idle", [False, True])
+def test_what_one_thread_answers_for_all_workers_is_found(idle: bool) -> None:
+    """As what a lock guards; but not while that thread waits for something to do."""
+    locked = with_lock(2 * MS, 1 * MS, 5, 1 * MS)
+    server = {"waker_pid": 900, "waker_tid": 900, "object": "channel"}
+    waits = locked.blocks.with_columns(
+        *(pl.lit(value).cast(BLOCKS[name]).alias(name) for name, value in server.items())
+    )
+    of_server = waits.with_columns(
+        pl.lit(900).cast(pl.Int32).alias("pid"), pl.lit(900).cast(pl.Int32).alias("tid"),
+        waker_tid=pl.col("tid"), waker_pid=pl.col("pid"),
+    )  # fmt: skip
+    found = pipeline(replace(locked, blocks=pl.concat([waits, of_server] if idle else [waits])))
+    serial_s = found.ranks[0].iterations[0].tasks.serial_s
+    assert serial_s.mean() == pytest.approx(0.0 if idle else 0.010, abs=0.0015)
 
 
 def test_workers_that_do_not_meet_are_divided() -> None:

@@ -1,12 +1,7 @@
 """Blocks of threads and who ended them: the matching against a slow one, every kind of call in C,
 libraries that have no hook for it, and the kernel's own record of wake-ups."""
 
-import os
-import re
 import subprocess
-from bisect import bisect_right
-from collections import defaultdict
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,18 +12,22 @@ import pytest
 from compiling import compiled
 from hypothesis import given
 from hypothesis import strategies as st
+from kernel_wakings import (
+    KINDS,
+    NoTracerError,
+    known_ratio,
+    last_wakers,
+    right_ratio,
+    traced_wakings,
+)
 from preload import LIBRARY, captured, needs_library, run_captured, run_python
 
 from ioprof.format.layout import RECORD_DTYPE
 from ioprof.format.schema import OBJECTS, OF_SEVERAL, RECORDS_OF_WAITS
-from ioprof.format.trace import Trace
 from ioprof.ingest.wakers import Waits, blocks_of
 
 pytestmark = needs_library
 
-KINDS = [
-    "loader", "pinning loader", "pool", "threads", "processes", "asyncio", "manager", "joblib",
-]  # fmt: skip
 LEAST_KNOWN = 0.9
 """Part of the blocked time of the waiting thread whose end has a cause."""
 LEAST_RIGHT = 0.95
@@ -213,15 +212,6 @@ def test_every_kind_of_wait_has_its_waker(tmp_path: Path) -> None:
         assert any(2 < took < 500 for took in took_ms), (name, own)
 
 
-def known_ratio(blocks: pl.DataFrame) -> float:
-    """Part of the blocked time that has a waker, or ended because its time was over."""
-    took = pl.col("end_ns") - pl.col("start_ns")
-    is_known = pl.col("timed_out") | pl.col("woken_ns").is_not_null()
-    return float(blocks.filter(is_known).select(took.sum()).item()) / float(
-        blocks.select(took.sum()).item()
-    )
-
-
 @pytest.mark.job(every=4)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_loop_knows_who_woke_it(kind: str, tmp_path: Path) -> None:
@@ -238,66 +228,18 @@ def test_a_loop_knows_who_woke_it(kind: str, tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------- against the kernel
 
 
-@pytest.fixture
-def wakings(tmp_path: Path) -> Iterator[Path]:
-    """A folder of the kernel's tracer, which records who wakes whom."""
-    folder = tmp_path / "tracing"
-    folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tracefs", "none", folder], capture_output=True)
-    if mounted.returncode:
-        pytest.skip("the kernel's tracer cannot be mounted: needs root")
-    try:
-        if not (folder / "events/sched/sched_waking").is_dir():
-            pytest.skip("this kernel has no events of the scheduler")
-        for name, value in (
-            ("trace_clock", "mono"), ("buffer_size_kb", "20000"), ("trace", ""),
-            # of this process and its children alone
-            ("options/event-fork", "1"), ("set_event_pid", str(os.getpid())),
-            ("events/sched/sched_waking/enable", "1"), ("tracing_on", "1"),
-        ):  # fmt: skip
-            (folder / name).write_text(value)
-        yield folder
-        (folder / "events/sched/sched_waking/enable").write_text("0")
-        (folder / "set_event_pid").write_text("")
-        (folder / "options/event-fork").write_text("0")
-        (folder / "trace").write_text("")
-        (folder / "trace_clock").write_text("local")
-    finally:
-        subprocess.run(["umount", folder], check=True)
-
-
-def last_wakers(trace: str) -> dict[int, list[tuple[int, int]]]:
-    """By thread, when it was woken (ns of CLOCK_MONOTONIC) and by which thread."""
-    found = defaultdict(list)
-    line = re.compile(r"-(\d+)\s+\[\d+\]\s+\S+\s+(\d+)\.(\d{6}): sched_waking: .* pid=(\d+)")
-    for by, seconds, micro, woken in line.findall(trace):
-        found[int(woken)].append(((int(seconds) * 10**6 + int(micro)) * 1000, int(by)))
-    return found
-
-
-def right_ratio(trace: Trace, wakings: dict[int, list[tuple[int, int]]]) -> float:
-    """Part of the blocked time whose waker is the one that the kernel saw last within it."""
-    zero_ns, took = trace.run.clocks.zero_monotonic_ns or 0, {True: 0, False: 0}
-    known = trace.blocks.filter(
-        pl.col("woken_ns").is_not_null(),
-        ~pl.col("object").cast(pl.String).is_in(["process", "thread"]),
-    )
-    for start, end, tid, by in known.select("start_ns", "end_ns", "tid", "waker_tid").iter_rows():
-        place = bisect_right(wakings[tid], (end + zero_ns, 1 << 62)) - 1
-        if place >= 0 and wakings[tid][place][0] >= start + zero_ns - 2000:
-            took[wakings[tid][place][1] == by] += end - start
-    assert sum(took.values()) > 1e8
-    return took[True] / sum(took.values())
-
-
 @pytest.mark.system
-def test_the_kernel_names_the_same_wakers(wakings: Path, tmp_path: Path) -> None:
+def test_the_kernel_names_the_same_wakers(tmp_path: Path) -> None:
     """Of the scheduler's own events, by time."""
-    for kind in ("loader", "pool", "threads", "processes"):
-        run_python(tmp_path / kind, "wait_for_others.py", kind)
-    (wakings / "tracing_on").write_text("0")
-    seen = last_wakers((wakings / "trace").read_text())
-    for kind in ("loader", "pool", "threads", "processes"):
+    kinds = ("loader", "pool", "threads", "processes")
+    try:
+        with traced_wakings(tmp_path / "tracing") as folder:
+            for kind in kinds:
+                run_python(tmp_path / kind, "wait_for_others.py", kind)
+            seen = last_wakers(folder)
+    except NoTracerError as error:
+        pytest.skip(str(error))
+    for kind in kinds:
         assert right_ratio(captured(tmp_path / kind), seen) >= LEAST_RIGHT, kind
 
 

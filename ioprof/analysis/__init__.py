@@ -2,6 +2,7 @@
 
 selection.py   which spans to look at, rank by rank, and of a large rank in pieces of time
 intervals.py   sets of time, and how windows are shared out among classes of them
+graph/         who worked while others waited
 charge/        what each step's time is charged to (`blame.py`), and what that needs
 reads/         what was read, for which batch, and what storage must deliver
 cpu/           whether ranks and workers got cores, and which lines of Python took the time

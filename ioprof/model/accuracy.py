@@ -56,6 +56,7 @@ class Accuracy:
     """What comparisons showed."""
 
     runs: int
+    """0: there were none, and the error is assumed."""
     error: float
     """The largest of them, but for one in twenty."""
 
@@ -76,7 +77,7 @@ SHOWN: Final[dict[Kind, Accuracy]] = {
     Kind.CORES: Accuracy(2, 0.08),
     Kind.RANKS: Accuracy(0, 0.78),  # where they compete for the cores
     Kind.LIKE: Accuracy(12, 0.15),
-    Kind.DEVICE: Accuracy(2, 0.2),
+    Kind.DEVICE: Accuracy(0, 0.2),  # two runs alone
     Kind.COPY: Accuracy(0, 0.25),
 }
 """2026-11-24, by `python benchmarks/what_if.py --again FOLDER ... --shown` over all runs that its
@@ -129,6 +130,11 @@ def changes_competition(change: Change) -> bool:
 def error_of(found: tuple[Kind, ...]) -> float:
     """The error that predictions of these kinds had together."""
     return sum(SHOWN[kind].error for kind in found)
+
+
+def are_compared(found: tuple[Kind, ...]) -> bool:
+    """Whether predictions of all these kinds were compared with runs."""
+    return all(SHOWN[kind].runs for kind in found)
 
 
 def why_not(recorded: Pipeline, found: tuple[Kind, ...]) -> tuple[NoGain, str] | None:

@@ -34,9 +34,6 @@ _MOST_ACTIONS: Final = 1_000
 _RESAMPLED_ACTIONS: Final = 200
 _LEAST_SPEEDUP: Final = 1.03
 """Of a change that only the replay proposes."""
-_LEAST_UNKNOWN: Final = 1.1
-"""The same of one whose gain is not told: what it removes is certain, or it is the only change of
-its kind."""
 LEAST_AT_ALL: Final = 1.02
 """Of any change: one that brings less is no advice."""
 _SAME_GAIN: Final = (1.0, 0.95)
@@ -237,9 +234,8 @@ def ranked(
     for number, advice in enumerate(known):
         each = _with_prediction(advice, predictor)
         is_own = number >= len(found) + len(further)
-        if is_own and not _is_worth_it(each, predictor):
-            continue
-        if number >= len(found) and not is_own and each.predicted_speedup is None:
+        least = _LEAST_SPEEDUP if is_own else LEAST_AT_ALL
+        if number >= len(found) and (each.predicted_speedup or 0.0) < least:
             continue
         if _brings_nothing(each):
             if number or _sets_loader(each) or _is_of_device(each):
@@ -255,13 +251,13 @@ def ranked(
         efforts = [
             0 if each.cause == bound else effort for each, effort in zip(done, efforts, strict=True)
         ]
-    order = _cheapest_first(by_gain, keys, efforts, (*same, same[-1] * (bound == "compute")))
+    order = cheapest_first(by_gain, keys, efforts, (*same, same[-1] * (bound == "compute")))
     for place, each in zip(places, [done[best] for best in order], strict=True):
         done[place] = each
     return tuple(done)
 
 
-def _cheapest_first(
+def cheapest_first(
     order: list[int], gains: list[float], efforts: list[int], alike_from: tuple[float, ...]
 ) -> list[int]:
     """The order by gain, but of changes that bring nearly the same the cheaper one first.
@@ -282,18 +278,6 @@ def _effort(advice: Advice) -> int:
     if _sets_loader(advice):
         return 0
     return 2 if advice.change is not None and advice.change.speeds else 1
-
-
-def _is_worth_it(advice: Advice, predictor: Predictor) -> bool:
-    """Whether a change that only the replay proposes is told; without a prediction workers that
-    stay are, and first workers.
-    """
-    if advice.predicted_speedup is not None:
-        return advice.predicted_speedup >= _LEAST_SPEEDUP
-    change = advice.change
-    if change is None or not change.persistent_workers:
-        return False
-    return predictor.speedup(change_of(change)) >= _LEAST_UNKNOWN
 
 
 def _part(advice: Advice) -> float:

@@ -9,7 +9,13 @@ from typing import Final
 import numpy as np
 
 from ioprof.format.trace import Trace
-from ioprof.model.accuracy import changes_competition, error_of, further_error, kinds
+from ioprof.model.accuracy import (
+    are_compared,
+    changes_competition,
+    error_of,
+    further_error,
+    kinds,
+)
 from ioprof.model.assumptions import Assumption, assumptions, check_change, loses_workers
 from ioprof.model.changed import COLLATE_BY_LOOP, changed, resampled, shortened, with_factors
 from ioprof.model.changes import Change
@@ -61,10 +67,14 @@ class Prediction:
     speedup: float
     """Samples per second with the change over those without."""
     speedup_range: Range
-    """Also as wide as `kind_error`."""
+    """Also as wide as `kind_error` and `further_error`."""
     kind_error: float
     """How far predictions of this kind were from runs that were made with the change
-    (`accuracy.SHOWN`), and what made this one less sure."""
+    (`accuracy.SHOWN`)."""
+    is_compared: bool
+    """Whether there were such runs; else `kind_error` is assumed."""
+    further_error: float
+    """What makes this prediction less sure adds so much, such as other programs on the cores."""
     samples_per_s: float | None
     """With the change, steady, of all ranks. Null: the batch size is not known."""
     measured_samples_per_s: float | None
@@ -122,8 +132,8 @@ def predict(recorded: Pipeline, change: Change, found: Grounds = NONE) -> Predic
         low, high = min(low, *ends), max(high, *ends)
     found_kinds = kinds(change, recorded)
     further = further_error(recorded, new, after.total_s, found_kinds)
-    kind_error = error_of(found_kinds) + further
-    wide = (1 + abs(error)) * (1 + kind_error)
+    kind_error = error_of(found_kinds)
+    wide = (1 + abs(error)) * (1 + kind_error + further)
     samples = (
         recorded.batch_size * len(recorded.ranks) / before.step_s if recorded.batch_size else None
     )
@@ -136,6 +146,8 @@ def predict(recorded: Pipeline, change: Change, found: Grounds = NONE) -> Predic
         speedup=speedup,
         speedup_range=Range(min(low, speedup) / wide, max(high, speedup) * wide),
         kind_error=kind_error,
+        is_compared=are_compared(found_kinds),
+        further_error=further,
         samples_per_s=samples * speedup if samples else None,
         measured_samples_per_s=samples,
         assumptions=assumptions(recorded, change, found),

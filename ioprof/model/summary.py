@@ -105,13 +105,13 @@ def _with_device(verdict: Verdict) -> Verdict:
     it faster.
     """
     has_device = any(each.change and each.change.speeds.get("compute") for each in verdict.advice)
-    if verdict.bound_by != "compute" or has_device or not verdict.advice:
+    if verdict.bound_by != "compute" or has_device:
         return verdict
     text = (
         " A device twice as fast would bring next to nothing: what else the job does takes as long"
         " beside it."
     )
-    return verdict.replace(text=verdict.text + text)
+    return verdict.replace(text=verdict.text + text, device_waits=True)
 
 
 def _asked_again(run: Run) -> Run:

@@ -67,7 +67,8 @@ def _of_headline(summary: Summary, brief: str) -> Iterator[str]:
     text = verdict.text.lower()
     if head not in " ".join(brief.split()):
         yield f"the one-screen report does not begin with: {head}"
-    if bound not in head.lower() or (bound not in text and "was not recorded" not in text):
+    is_named = bound in head.lower() or verdict.device_waits
+    if not is_named or (bound not in text and "was not recorded" not in text):
         yield f"is bound by {verdict.bound_by}: {head} | {verdict.text}"
     if ("probably" in head.lower()) != bool(verdict.doubts):
         yield f"doubts {verdict.doubts}: {head}"
@@ -120,10 +121,12 @@ def _of_advice(summary: Summary) -> Iterator[str]:
     have."""
     verdict = summary.verdict
     if not verdict.advice:
-        yield "no advice"
+        if not verdict.device_waits:  # else no change alone brings anything
+            yield "no advice"
         return
     first = verdict.advice[0]
-    if not (_acts_on(first, verdict.bound_by or "") or _acts_on_beginning(first, summary)):
+    acts = _acts_on(first, verdict.bound_by or "") or _acts_on_beginning(first, summary)
+    if not acts and not verdict.device_waits:
         yield (
             f"bound by {verdict.bound_by}, and the first advice is about {first.cause}:"
             f" {first.action}"

@@ -244,7 +244,7 @@ def _text(evidence: Evidence, bound: str, shares: dict[str, float]) -> str:
                 helps = ": more cores, or fewer programs beside the job, may make"
             more = (
                 f" The ranks waited for a core for {waited:.0%} of the time in which they could"
-                f" run{helps} this job faster, as does a faster model or device."
+                f" run{helps} this job faster."
             )
         computed = "the model computed (on the CPU)" if is_on_cpu else f"the {devices} computed"
         text = (

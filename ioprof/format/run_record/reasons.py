@@ -166,9 +166,10 @@ class NoGain(StrEnum):
     BASELINE_ERROR = "baseline_error"
     """The replay does not reproduce the run itself."""
     CONTENTION = "contention"
-    """Threads compete for cores, where predictions were far off."""
+    """Threads compete for cores. In summaries of earlier versions: today the range is wider."""
     NOT_SHOWN = "not_shown"
-    """Predictions of this kind have not been compared with runs, or were far off."""
+    """Predictions of this kind were not compared with runs. In summaries of earlier versions, as
+    above."""
     NOT_MODELLED = "not_modelled"
     """The replay does not model what it changes."""
     NOT_OF_STEPS = "not_of_steps"

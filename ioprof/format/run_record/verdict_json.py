@@ -70,7 +70,7 @@ class Advice(Record, frozen=True):
     Null: see `no_gain`."""
     error: float | None = None
     """The largest error, but for one in twenty, of such predictions in runs that were made with the
-    change. Null: not known."""
+    change, or an assumed one, and what makes this prediction less sure. Null: not known."""
     low: float | None = None
     """`predicted_speedup` at least: by the variation of the steps, the replay's error and
     `error`."""
@@ -122,6 +122,9 @@ class Verdict(Record, frozen=True):
     doubts: tuple[Doubt, ...] = ()
     """Why it is unsure; the text says so with the numbers. Empty: nothing that was recorded speaks
     against it."""
+    device_waits: bool = False
+    """`bound_by` is `compute`, but by the replay a device twice as fast brings next to nothing:
+    what else the job does takes as long beside it."""
     first_epoch: str | None = None
     """The bound of the first epoch, where `bound_by` is that of the later ones alone: `storage`, of
     which they need none."""

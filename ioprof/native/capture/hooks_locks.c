@@ -85,7 +85,7 @@ int hook_pthread_mutex_unlock(void *lock)
     WAKING(REAL(pthread_mutex_unlock)(lock), is_contended(lock), OBJECT_LOCK, lock_object(lock));
 }
 
-/* Locks of readers and writers: who waits is in fields that differ between versions. */
+/* Locks of readers and writers: two words of them have a bit that says that somebody waits. */
 #define SHARED_LOCK(name, try) \
     int hook_##name(void *lock) \
     { \

@@ -168,7 +168,7 @@ static inline void add_file(int descriptor, int flags, int32_t path)
     struct open_file *file = new_file_entry(descriptor);
     if (file == NULL)
         return;
-    uint32_t tracked = (flags & O_ACCMODE) == O_RDONLY ? FILE_TRACKED : 0; /* writes move the position and are not hooked */
+    uint32_t tracked = (flags & O_ACCMODE) == O_RDONLY ? FILE_TRACKED : 0; /* writes move the position, which is not followed */
     reset_file(file, tracked | (flags & O_DIRECT ? FILE_DIRECT : 0), path);
     publish_file(file);
 }

@@ -26,8 +26,6 @@ from ioprof.report.texts.whole_job import window_text
 MOST_CHANGES: Final = 3
 _LEAST_NAMED: Final = 0.005
 """Share of the steps' time from which a cause is named below the bar."""
-_MOSTLY: Final = 0.75
-"""Share of compute from which on it is named first."""
 _SECTIONS: Final = (
     ("time", "Timeline"),
     ("causes", "Causes"),
@@ -71,11 +69,13 @@ def headline(summary: Summary) -> str:
         summary, causes
     )
     computed = percent(shares["compute"])
-    if bound != "compute" and shares["compute"] >= _MOSTLY:
+    if bound != "compute" and shares["compute"] > lost:
         return (
             f"Mostly compute ({computed} of the steps' time), then"
             f" {name[:1].lower()}{name[1:]}{later} ({percent(lost)})."
         )
+    if summary.verdict.device_waits:
+        return f"Mostly compute ({computed} of the steps' time), but a faster device would wait."
     if bound == "compute":
         who = "the model" if is_on_cpu(summary) else devices
         return f"{name}{later}: {who} computed for {computed} of the steps' time."

@@ -62,10 +62,16 @@ def _of_kind(found: Prediction) -> str:
     """How far predictions like this one were from runs, as the end of a sentence about its
     range.
     """
-    return (
-        ", and how far predictions of such changes were from runs made with them"
-        f" ({percent(found.kind_error, 0)})."
+    kind = "how far predictions of such changes were from runs made with them"
+    if not found.is_compared:
+        kind = "an assumed error, since such changes were not compared with runs"
+    more = (
+        f"; {percent(found.further_error, 0)} more, since the cores, the storage or those who make"
+        " batches are not known well"
+        if found.further_error
+        else ""
     )
+    return f", and {kind} ({percent(found.kind_error, 0)}{more})."
 
 
 def gain_text(advice: Advice) -> str:
