@@ -92,7 +92,7 @@ def test_a_headline_names_compute_first_where_it_is_most(device: str) -> None:
     )
     summary = summarise(timeline(drawing, config={**CPU["config"], "device": device}))
     assert "decode" == summary.verdict.bound_by
-    assert "Mostly compute (85.0% of the steps' time), then decode-bound (15.0%)." == headline(
+    assert "Mostly compute (85.0%), then waits for batches (15.0%): decode-bound." == headline(
         summary
     )
 

@@ -98,8 +98,9 @@ def test_the_answer_has_at_most_15_words_and_agrees_with_the_table() -> None:
     summary = sample().summary
     shares = {entry.cause: entry.share or 0.0 for entry in summary.steps.causes}
     assert headline(summary).startswith(
-        f"Mostly compute ({shares['compute']:.1%} of the steps' time), then storage-bound ("
+        f"Mostly compute ({shares['compute']:.1%}), then waits for batches ("
     )
+    assert headline(summary).endswith("): storage-bound.")
     causes = tuple(
         entry.replace(share=shares["storage" if entry.cause == "compute" else entry.cause])
         for entry in summary.steps.causes

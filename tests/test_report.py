@@ -94,6 +94,19 @@ def test_a_printed_share_is_off_by_less_than_its_last_decimal(values: list[float
             assert abs(float(text) - 100 * value / total) <= 0.1 + 1e-9
 
 
+@given(shares_with_gaps)
+def test_the_largest_share_is_printed_as_a_sentence_names_it(values: list[float | None]) -> None:
+    """Of equal ones at least one is."""
+    total = sum(value or 0 for value in values)
+    largest = max((value or 0 for value in values), default=0)
+    off = [
+        abs(float(text) - 100 * largest / total)
+        for text, value in zip(units.shares(values), values, strict=True)
+        if total and value == largest
+    ]
+    assert not off or min(off) <= 0.05 + 1e-9
+
+
 @settings(max_examples=examples(40))
 @given(shares_with_gaps)
 def test_the_table_of_causes_in_the_terminal_adds_up(shares: list[float | None]) -> None:

@@ -70,9 +70,10 @@ def headline(summary: Summary) -> str:
     )
     computed = percent(shares["compute"])
     if bound != "compute" and shares["compute"] > lost:
+        waits = f"waits for batches ({percent(lost)}): " if bound in LEAVES else ""
+        share = "" if waits else f" ({percent(lost)})"
         return (
-            f"Mostly compute ({computed} of the steps' time), then"
-            f" {name[:1].lower()}{name[1:]}{later} ({percent(lost)})."
+            f"Mostly compute ({computed}), then {waits}{name[:1].lower()}{name[1:]}{later}{share}."
         )
     if summary.verdict.device_waits:
         return f"Mostly compute ({computed} of the steps' time), but a faster device would wait."

@@ -81,7 +81,7 @@ def parse_percentage(option: str, text: str) -> float:
 
 def parts(values: Sequence[float | None], total: float, digits: int) -> list[str]:
     """The values rounded so that their decimals add up to `total` exactly (largest remainder); a
-    null is `MISSING`.
+    null is `MISSING`. The largest value, which sentences name, is rounded as it would be alone.
     """
     known = [value for value in values if value is not None]
     scale = 10**digits
@@ -90,6 +90,10 @@ def parts(values: Sequence[float | None], total: float, digits: int) -> list[str
     exact = [value / weight * units if weight > 0 else 0.0 for value in known]
     floors = [int(value) for value in exact]
     order = sorted(range(len(exact)), key=lambda place: floors[place] - exact[place])
+    if exact:
+        largest = max(order, key=lambda place: exact[place])
+        order.remove(largest)
+        floors[largest] = round(exact[largest])
     for place in order[: max(0, units - sum(floors))] if weight > 0 else []:
         floors[place] += 1
     rounded = iter(f"{value // scale:,}.{value % scale:0{digits}d}" for value in floors)
