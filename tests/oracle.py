@@ -264,7 +264,28 @@ class Oracle:
             key = row["rank"], row["step"]
             start, end = windows.get(key, (row["start_ns"], row["end_ns"]))
             windows[key] = min(start, row["start_ns"]), max(end, row["end_ns"])
+        for rank in {rank for rank, _ in windows}:
+            last = max(end for (other, _), (_, end) in windows.items() if other == rank)
+            until = self._end_of_epoch(rank, last)
+            for key, (start, end) in windows.items():
+                if key[0] == rank and end == last:
+                    windows[key] = start, until
         return windows
+
+    def _end_of_epoch(self, rank: int, last: int) -> int:
+        """The end of the last validation or checkpoint after a rank's last step."""
+        waits = [row for row in self._of("wait", rank) if self._is_main(row)]
+        mine = [row for row in waits if last < row["end_ns"] and row["start_ns"] < row["end_ns"]]
+        validates = [row for row in mine if row["name"] == "validate"]
+        found = [*validates]
+        for kind in ("validate", "checkpoint"):
+            found += [row for row in self._of(kind, rank) if self._is_main(row)]
+        ends = [last, *(row["end_ns"] for row in found)]
+        for row in validates:  # and what follows up to the next wait
+            later = [other["start_ns"] for other in mine if other["start_ns"] >= row["end_ns"]]
+            busy = open_at(mine, row["end_ns"])
+            ends += [] if busy else [min(later)] if later else []
+        return max(ends)
 
     def _arrivals(self, row: Row) -> dict[int, int]:
         """When each rank arrived at the collective that a span is part of."""

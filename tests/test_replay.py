@@ -23,7 +23,7 @@ from ioprof.errors import CommandError
 from ioprof.format.run_record import RunRecord, Summary
 from ioprof.format.schema import CAUSES, SPAN_COLUMNS
 from ioprof.format.trace import Trace, table_schema
-from ioprof.model.changed import changed, filled, resampled, with_kept_workers
+from ioprof.model.changed import changed, filled, resampled, shortened, with_kept_workers
 from ioprof.model.changes import Change, parse_speed
 from ioprof.model.engine import (
     CORES,
@@ -41,7 +41,6 @@ from ioprof.model.pipeline import Op, Pipeline
 from ioprof.model.plan import plan
 from ioprof.model.prediction import Range, whatif
 from ioprof.model.recorded import pipeline
-from ioprof.model.refusals import Refusal, ReplayError
 from ioprof.model.summary import with_gains
 
 MS = 1_000_000
@@ -540,11 +539,30 @@ def test_a_loop_without_workers_that_validates_within_an_epoch_has_two_iteration
     ]
 
 
-def test_gains_of_a_job_that_begins_with_a_long_validation_are_refused() -> None:
-    """The part of it that is replayed has no batch to train on."""
-    with pytest.raises(ReplayError) as caught:
-        gains(evaluating(trained=3, validated=250, begins_with_validation=True))
-    assert Refusal.FEW_BATCHES is caught.value.refusal
+def test_gains_of_a_job_that_begins_with_a_long_validation() -> None:
+    """A sample of the job has its batches to train on, too: waits for batches to validate on, half
+    of the time of each, are what is known of validations there."""
+    found = gains(evaluating(trained=3, validated=250, begins_with_validation=True))
+    validation = next(each for each in found.gains if each.cause == "validation")
+    assert validation.share == pytest.approx(0.5, abs=0.01)
+
+
+@pytest.mark.parametrize("most", [400, 1000])
+def test_a_sample_of_a_job_is_as_fast_as_the_job(most: int) -> None:
+    """Of one whose second half is three times as slow, and that validates after both epochs; all
+    actions are stood for."""
+    whole = pipeline(evaluating(trained=900, validated=400))
+    slower = np.where(np.arange(1800) < 900, 1.0, 3.0)[:, None]
+    [rank] = whole.ranks
+    train, *others = rank.iterations
+    tasks = replace(train.tasks, stages_s=train.tasks.stages_s * slower)
+    rank = replace(rank, iterations=(replace(train, tasks=tasks), *others))
+    whole = replace(whole, ranks=(rank,))
+    sample = shortened(whole, most)
+    assert len(sample.ranks[0].program) <= 1.2 * most
+    assert sample.ranks[0].program.weight.sum() == pytest.approx(len(rank.program))
+    assert replayed(sample).step_s == pytest.approx(replayed(whole).step_s, rel=0.03)
+    assert replayed(sample).total_s == pytest.approx(replayed(whole).total_s, rel=0.03)
 
 
 def evaluating(trained: int, validated: int, begins_with_validation: bool = False) -> Trace:

@@ -25,7 +25,7 @@ import numpy as np
 import polars as pl
 
 from ioprof.analysis.charge.validation import validations
-from ioprof.analysis.intervals import EMPTY, Intervals, charge, pack, subtract, total, union
+from ioprof.analysis.intervals import EMPTY, Intervals, charge, pack, union
 from ioprof.analysis.selection import intervals
 from ioprof.format.run_record import Ledger, Phase, ProcessRecord
 from ioprof.format.trace import Trace
@@ -92,23 +92,6 @@ def ledger(trace: Trace) -> Ledger:
         if spent_ns
     )
     return Ledger(wall_ns / len(table) / 1e9, trace.run.times is not None, entries, _imports(trace))
-
-
-def after_steps(trace: Trace) -> dict[str, float]:
-    """Seconds of checkpoints and of validations after a rank's last step, which are in no step: the
-    mean over ranks with steps.
-    """
-    spans = trace.rows(pl.col("rank").is_not_null(), kinds=_KINDS)
-    found = dict.fromkeys(("checkpoint", "validation"), 0)
-    ranks = spans.filter(pl.col("kind") == "step")["rank"].unique().to_list()
-    for rank in ranks:
-        own = _of_training_thread(spans.filter(pl.col("rank") == rank))
-        last_ns = own.filter(pl.col("kind") == "step")["end_ns"].to_numpy().max()
-        until = _single(own["start_ns"].to_numpy().min(), last_ns)
-        checkpoints = intervals(own.filter(pl.col("kind") == "checkpoint"))
-        found["checkpoint"] += total(subtract(checkpoints, until))
-        found["validation"] += total(subtract(subtract(validations(own), checkpoints), until))
-    return {phase: spent_ns / len(ranks) / 1e9 for phase, spent_ns in found.items() if spent_ns}
 
 
 def _phases_of(trace: Trace, rank: int, spans: pl.DataFrame) -> tuple[int, ...]:

@@ -32,7 +32,7 @@ from ioprof.analysis.cpu.cpu_time import cpu_evidence
 from ioprof.analysis.cpu.cpu_verdict import with_cpu_limit
 from ioprof.analysis.cpu.stacks import unexplained, worker_lines
 from ioprof.analysis.findings import Finding
-from ioprof.analysis.ledger import after_steps, ledger
+from ioprof.analysis.ledger import ledger
 from ioprof.analysis.loaders import batches, samples_in, take_turns
 from ioprof.analysis.ranks.collectives import collective_sources, may_be_hidden
 from ioprof.analysis.ranks.exchange_rate import small_sums
@@ -113,7 +113,6 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         making_ns=work.stages,
         own=_shares_of(charged.own_ns, charged),
         threads={} if charged.by_tasks else _shares_of(charged.derived_ns, charged),
-        after_steps_s=after_steps(trace),
         cpu=cpu,
         code=code,
         ceilings=limits,

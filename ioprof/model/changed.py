@@ -2,6 +2,7 @@
 as it is.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -39,6 +40,8 @@ _ALMOST_NOTHING: Final = 1e-9
 nevertheless."""
 _BLOCK: Final = 8
 """Batches in a row that are drawn together, because neighbours have similar times."""
+_RUN: Final = 24
+"""Batches in a row that a sample of a job keeps together: more than queues usually hold."""
 
 
 def changed(pipeline: Pipeline, change: Change, grounds: Grounds = NONE) -> Pipeline:
@@ -446,6 +449,7 @@ def _rank_with_batch(rank: Rank, ratio: float) -> Rank:
         device_step=_numbered(program.device_step[rows]),
         optimizer_s=np.array(optimizer),
         hidden_s=np.minimum(program.hidden_s[rows], np.array(after)[:, OWN.index("compute")]),
+        weight=program.weight[rows],
     )
     return replace(rank, iterations=iterations, program=changed_program)
 
@@ -594,18 +598,114 @@ def _filled(
 
 
 def shortened(pipeline: Pipeline, most: int) -> Pipeline:
-    """The beginning of the job: at most so many actions of each rank."""
-    return replace(pipeline, ranks=tuple(_shortened(rank, most) for rank in pipeline.ranks))
+    """A sample of the job, of at most about so many actions of each rank, whose `Program.weight`
+    says how many each of them stands for.
+
+    All that is between epochs is kept. Of the batches of an epoch the first and the last are, and
+    evenly spaced runs of the others: a run of neighbours keeps the queues as they were. A job with
+    too many epochs is cut after some of them.
+    """
+    longest = max(len(rank.program) for rank in pipeline.ranks)
+    if longest <= most:
+        return pipeline
+    first = pipeline.ranks[0].program
+    like = all(rank.program.ops == first.ops for rank in pipeline.ranks)
+    if like and all(rank.program.iterations == first.iterations for rank in pipeline.ranks):
+        rows, weight = _sampled_rows(first, most)
+    else:  # collectives of ranks must stay together
+        rows = np.arange(most)
+        weight = np.ones(most)
+    ranks = []
+    for rank in pipeline.ranks:
+        kept = rows[rows < len(rank.program)]
+        ranks.append(_of_rows(rank, kept, weight[: len(kept)]))
+    return replace(pipeline, ranks=tuple(ranks))
 
 
-def _shortened(rank: Rank, most: int) -> Rank:
+def _sampled_rows(program: Program, most: int) -> tuple[NDArray[np.int64], Seconds]:
+    """The rows of a program that `shortened` keeps, and how many each stands for."""
+    runs = _runs(program)
+    sizes = np.array([len(run) for run in runs])
+    between = len(program) - int(sizes.sum())
+    needed = np.cumsum(np.minimum(sizes, 3 * _RUN)) + between
+    count = max(1, int(np.searchsorted(needed, most, side="right")))
+    cut = int(runs[count - 1][-1]) + 1 if count < len(runs) else len(program)
+    of_rows = np.arange(cut)
+    weight = np.ones(cut)
+    chosen = np.ones(cut, bool)
+    budget = most - (cut - int(sizes[:count].sum()))
+    for run in runs[:count]:
+        share = int(budget * len(run) / sizes[:count].sum()) // _RUN
+        strata = max(1, share - 2)
+        middle = run[_RUN:-_RUN]
+        if len(middle) <= strata * _RUN:
+            continue
+        chosen[middle] = False
+        for stratum in np.array_split(middle, strata):
+            begin = (len(stratum) - _RUN) // 2
+            kept = stratum[begin : begin + _RUN]
+            chosen[kept] = True
+            weight[kept] = len(stratum) / _RUN
+    return of_rows[chosen], weight[chosen]
+
+
+def _runs(program: Program) -> list[NDArray[np.int64]]:
+    """The rows of batches that an iteration gave one after the other, without another action."""
+    keys = [
+        number if op is Op.TAKE else -1 - row
+        for row, (op, number) in enumerate(zip(program.ops, program.iterations, strict=True))
+    ]
+    bounds = np.flatnonzero(np.diff(keys)) + 1
+    return [run for run in np.split(np.arange(len(keys)), bounds) if keys[run[0]] >= 0]
+
+
+def _of_rows(rank: Rank, rows: NDArray[np.int64], weight: Seconds) -> Rank:
+    """A rank that does only these of its actions, with the batches that they take."""
     program = rank.program
-    if len(program) <= most:
-        return rank
-    end_ns = int(rank.taken_ns[most - 1] + program.after_s[most - 1].sum() * 1e9)
-    rows = slice(0, most)
-    arrays = {name: values[rows] for name, values in vars(program).items()}
-    return replace(rank, program=Program(**arrays), taken_ns=rank.taken_ns[:most], end_ns=end_ns)
+    places = Counter[int]()  # of each action that takes a batch: which of its iteration
+    place = np.zeros(len(program), np.int64)
+    for row, (op, number) in enumerate(zip(program.ops, program.iterations, strict=True)):
+        if op is Op.TAKE:
+            place[row] = places[number]
+            places[number] += 1
+    iterations = list(rank.iterations)
+    takes = [row for row in rows if program.ops[row] is Op.TAKE]
+    for number in {program.iterations[row] for row in takes}:
+        each = rank.iterations[number]
+        own = place[[row for row in takes if program.iterations[row] == number]]
+        if len(own) == each.num_taken:
+            continue
+        is_whole = len(own) and own[-1] == each.num_taken - 1
+        ahead = np.arange(each.num_taken, len(each.tasks)) if is_whole else _following(each, own)
+        kept = np.concatenate((own, ahead))
+        iterations[number] = replace(
+            each,
+            tasks=each.tasks.at(kept),
+            num_taken=len(own),
+            is_complete=each.is_complete and bool(is_whole),
+            makers=tuple(each.makers[task] for task in kept if task < len(each.makers)),
+        )
+    until_ns = np.concatenate((rank.taken_ns, [rank.end_ns]))
+    took_ns = np.diff(rank.taken_ns, prepend=rank.begin_ns)[rows]
+    taken_ns = rank.begin_ns + np.cumsum(took_ns)
+    arrays: dict[str, Any] = {
+        name: (tuple(values[row] for row in rows) if isinstance(values, tuple) else values[rows])
+        for name, values in vars(program).items()
+    }
+    arrays["weight"] = arrays["weight"] * weight
+    return replace(
+        rank,
+        iterations=tuple(iterations),
+        program=Program(**arrays),
+        taken_ns=taken_ns,
+        end_ns=int(taken_ns[-1] + until_ns[rows[-1] + 1] - until_ns[rows[-1]]),
+    )
+
+
+def _following(each: Iteration, own: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The batches after the last that is taken: workers are ahead of the loop."""
+    last = int(own[-1]) if len(own) else -1
+    return np.arange(last + 1, min(len(each.tasks), last + 1 + each.workers * each.prefetch))
 
 
 def resampled(pipeline: Pipeline, seed: int) -> Pipeline:
@@ -622,6 +722,9 @@ def resampled(pipeline: Pipeline, seed: int) -> Pipeline:
         program = rank.program
         takes = np.array([op is Op.TAKE for op in program.ops])
         rows = np.arange(len(program))
+        # what follows the last batch of an epoch is no batch's
+        takes[:-1] &= takes[1:]
+        takes[-1] = False
         rows[takes] = rows[takes][_blocks(int(takes.sum()), random)]
         arrive = np.where(np.isnan(program.arrive_s), np.nan, program.arrive_s[rows])
         program = replace(

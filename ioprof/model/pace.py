@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ioprof.analysis.charge.steps import warmup
 from ioprof.model.changed import filled
@@ -17,7 +18,8 @@ class Pace:
     """How fast a job is."""
 
     step_s: float
-    """Time from one batch of training to the next: mean over the steady ones, and over ranks."""
+    """Time of a step without the start of the job: mean over ranks, and over all steps from the
+    first steady one to the end of the loop, with what is between epochs and after the last."""
     total_s: float
     """From the first wait for a batch to the end of the last step, of the slowest rank."""
 
@@ -31,33 +33,43 @@ def measured(recorded: Pipeline) -> Pace:
         for rank in recorded.ranks
     ]
     begin_ns = min(rank.begin_ns for rank in recorded.ranks)
-    return Pace(
-        _steady_step_s(recorded, times),
-        max(rank.end_ns - begin_ns for rank in recorded.ranks) / 1e9,
-    )
+    later_s = [(rank.begin_ns - begin_ns) / 1e9 for rank in recorded.ranks]
+    return _pace(recorded, times, later_s)
 
 
 def replayed(recorded: Pipeline, seed: int = 0) -> Pace:
     """What the simulation says of a pipeline."""
     times = Simulation(plan(filled(recorded, seed))).run()
-    return Pace(_steady_step_s(recorded, times), max(each.end_s for each in times))
+    return _pace(recorded, times, [0.0] * len(times))
 
 
-def _steady_step_s(recorded: Pipeline, times: list[RankTimes]) -> float:
-    return float(
-        np.mean([_of_rank(rank, each) for rank, each in zip(recorded.ranks, times, strict=True)])
+def _pace(recorded: Pipeline, times: list[RankTimes], later_s: list[float]) -> Pace:
+    """`later_s`: of each rank, how much later than the first one it began."""
+    steps_s, totals_s = list[float](), list[float]()
+    for rank, each, later in zip(recorded.ranks, times, later_s, strict=True):
+        weight = rank.program.weight
+        # from an action to the next one: what an action stands for, the next one does too, but for
+        # what is between epochs
+        took_s = np.diff(np.array([*each.ended_s, each.end_s]))
+        took_s *= np.minimum(weight, np.append(weight[1:], 1.0))
+        totals_s.append(later + each.ended_s[0] + float(took_s.sum()))
+        steps_s.append(_step_s(rank, took_s))
+    return Pace(float(np.mean(steps_s)), max(totals_s))
+
+
+def _step_s(rank: Rank, took_s: NDArray[np.float64]) -> float:
+    """`took_s`: of each action, from its end to that of the next one, as often as it stands for."""
+    program = rank.program
+    is_step = np.array(
+        [
+            op is Op.TAKE and not rank.iterations[number].is_validation
+            for op, number in zip(program.ops, program.iterations, strict=True)
+        ]
     )
-
-
-def _of_rank(rank: Rank, times: RankTimes) -> float:
-    takes = [
-        ended
-        for op, number, ended in zip(
-            rank.program.ops, rank.program.iterations, times.ended_s, strict=True
-        )
-        if op is Op.TAKE and not rank.iterations[number].is_validation
-    ]
-    if not takes:  # of the beginning of a job: as many batches to validate on may come first
+    steps = np.cumsum(program.weight * is_step)
+    count = round(float(steps[-1])) if len(steps) else 0
+    if not count:  # of the beginning of a job: as many batches to validate on may come first
         raise ReplayError(Refusal.FEW_BATCHES, "0")
-    steady = takes[warmup(len(takes)) :]
-    return max((steady[-1] - steady[0]) / max(1, len(steady) - 1), 1e-9)
+    first = int(np.searchsorted(steps, warmup(count) + 1 - 1e-9))
+    before = steps[first] - program.weight[first]
+    return max(float(took_s[first:].sum()) / float(steps[-1] - before), 1e-9)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ioprof.analysis.charge.blame import exposed
 from ioprof.analysis.charge.served import are_served
+from ioprof.analysis.charge.steps import steps
 from ioprof.analysis.charge.training_process import in_main_thread
 from ioprof.analysis.intervals import (
     Intervals,
@@ -85,6 +86,7 @@ def pipeline(trace: Trace) -> Pipeline:
     _check_run(trace)
     counts, arrived, reads = counted(trace), arrivals(trace), reads_of_batches(trace)
     own = exposed(trace, OWN, everywhere=True)
+    ends = dict(steps(trace).group_by("rank").agg(pl.col("end_ns").max()).rows())
     ranks, alone = [], list[tuple[int, pl.DataFrame]]()
     for rank, spans in by_rank(
         trace, (*KINDS, "sampler", "compute"), ("host", *COLUMNS, "step", "bytes")
@@ -92,12 +94,13 @@ def pipeline(trace: Trace) -> Pipeline:
         if rank in own:
             of_rank = reads.filter(pl.col("rank") == rank)
             of_arrivals = arrived.filter(pl.col("rank") == rank)
-            found = _rank(trace, rank, spans, own[rank], of_arrivals, counts, of_rank)
+            found = _rank(trace, rank, spans, own[rank], of_arrivals, counts, of_rank, ends[rank])
             ranks += [found] if found is not None else []
             alone += [(rank, spans)] if found is None else []
     if not ranks:
         ranks = [
-            _without_loader(trace, rank, spans, own[rank], arrived, counts) for rank, spans in alone
+            _without_loader(trace, rank, spans, own[rank], arrived, counts, ends[rank])
+            for rank, spans in alone
         ]
     if not ranks:
         raise ReplayError(Refusal.NO_TIMES)
@@ -221,6 +224,7 @@ def _rank(
     arrived: pl.DataFrame,
     counts: dict[int, Counted],
     reads: pl.DataFrame,
+    until_ns: int,
 ) -> Rank | None:
     waits = spans.filter(pl.col("kind") == "wait", in_main_thread(spans)).sort("start_ns", "end_ns")
     if waits.is_empty() or _are_by_threads(spans, waits):
@@ -257,9 +261,9 @@ def _rank(
             for visit in seen.visits
         )
     )
-    steps = spans.filter(pl.col("kind") == "step")
+    taken = spans.filter(pl.col("kind") == "step")
     program, end_ns = _program(
-        seen.ops, seen.of_visit, waits, steps, causes, arrived, _optimizer(spans), chooses_s
+        seen.ops, seen.of_visit, waits, until_ns, causes, arrived, _optimizer(spans), chooses_s
     )
     program = with_choices(program, waits, spans)
     begin_ns, taken_ns = int(waits["start_ns"][0]), waits["end_ns"].to_numpy().astype(np.int64)
@@ -304,7 +308,7 @@ def _rank(
     workers = cpu_use(_workers(trace, spans, made, of_makers, once_s, one_at_a_time.waits), pool)
     return Rank(
         rank=rank,
-        host=str(steps["host"][0]),
+        host=str(taken["host"][0]),
         iterations=(
             tuple(_without_cpu_of_reads(each, workers) for each in iterations)
             if workers.is_measured
@@ -329,22 +333,23 @@ def _without_loader(
     causes: Mapping[str, Intervals],
     arrived: pl.DataFrame,
     counts: dict[int, Counted],
+    until_ns: int,
 ) -> Rank:
     """A rank of which the replay knows its own thread alone: each step takes a batch that costs
     nothing. What it waits for, whoever makes it, is time of its own, as long as it was.
     """
-    steps = spans.filter(pl.col("kind") == "step").sort("start_ns")
-    begins = steps.select(start_ns="start_ns", end_ns="start_ns")
+    own_steps = spans.filter(pl.col("kind") == "step").sort("start_ns")
+    begins = own_steps.select(start_ns="start_ns", end_ns="start_ns")
     if len(begins) < _LEAST_BATCHES:
         raise ReplayError(Refusal.FEW_STEPS, str(len(begins)))
-    inside = union(intervals(steps))
+    inside = union(intervals(own_steps))
     ops, none = (Op.TAKE,) * len(begins), np.zeros(0)
     arrived = arrived.filter(pl.col("rank") == rank)
     program, end_ns = _program(
         ops,
         (0,) * len(begins),
         begins,
-        steps,
+        until_ns,
         causes,
         arrived,
         _optimizer(spans),
@@ -355,7 +360,7 @@ def _without_loader(
         *([causes["compute"]] if _on_device(trace) else []),
     ]
     busy = subtract(inside, union_all(waiting))
-    loop = int(steps["pid"][0] or 0)
+    loop = int(own_steps["pid"][0] or 0)
     since_ns = next(
         (
             each.first_ns
@@ -377,7 +382,7 @@ def _without_loader(
     )
     return Rank(
         rank=rank,
-        host=str(steps["host"][0]),
+        host=str(own_steps["host"][0]),
         iterations=(every_step,),
         program=program,
         loop_cpu=cpu_use([Worked(counts.get(loop), busy, since_ns)], _pool(trace, [loop])),
@@ -403,6 +408,7 @@ def _with_start(program: Program, spent_s: float) -> Program:
         device_step=np.concatenate(([-1], program.device_step)),
         optimizer_s=np.concatenate(([0.0], program.optimizer_s)),
         hidden_s=np.concatenate(([0.0], program.hidden_s)),
+        weight=np.concatenate(([1.0], program.weight)),
     )
 
 
@@ -739,7 +745,7 @@ def _optimizer(spans: pl.DataFrame) -> Intervals:
 
 
 def _program(
-    ops: tuple[Op, ...], of_visit: tuple[int, ...], waits: pl.DataFrame, steps: pl.DataFrame,
+    ops: tuple[Op, ...], of_visit: tuple[int, ...], waits: pl.DataFrame, until_ns: int,
     causes: Mapping[str, Intervals], arrived: pl.DataFrame, optimizer: Intervals,
     chooses_s: Seconds,
 ) -> tuple[Program, int]:  # fmt: skip
@@ -747,7 +753,7 @@ def _program(
     after each of its waits.
     """
     begins, ends = waits["start_ns"].to_numpy(), waits["end_ns"].to_numpy()
-    last = max(int(steps["end_ns"].max()), int(ends[-1]))  # type: ignore[arg-type]
+    last = max(until_ns, int(ends[-1]))
     windows = pack(ends, np.maximum(ends, np.concatenate((begins[1:], [last]))))
     after = np.stack([covered(windows, causes[cause]) for cause in OWN], axis=1).astype(np.float64)
     after[:, OWN.index("loader")] += chooses_s * 1e9
@@ -766,7 +772,18 @@ def _program(
     of_optimizer = covered(windows, intersect(causes["compute"], optimizer)) / 1e9
     return (
         Program(
-            ops, of_visit, spent, after / 1e9, arrive, step, none, none, alone, of_optimizer, none
+            ops,
+            of_visit,
+            spent,
+            after / 1e9,
+            arrive,
+            step,
+            none,
+            none,
+            alone,
+            of_optimizer,
+            none,
+            np.ones(len(ops)),
         ),
         last,
     )

@@ -588,10 +588,7 @@ def _validation(evidence: Evidence) -> Lines:
     most = f", {detail.share:.1%} of the time for {detail.name}" if detail else ""
     if line := evidence.largest_line("validation"):
         most += f", {evidence.part_of(line)} at {line_text(line)}"
-    share, most = (
-        evidence.charged["validation"].share or 0.0,
-        most + evidence.after_steps("validation"),
-    )
+    share = evidence.charged["validation"].share or 0.0
     what = "passes in evaluation mode" if evidence.evaluates_by_mode else "validation"
     yield (
         f"Validate less often, or on fewer batches: {what} took {share:.1%} of the steps'"
@@ -606,7 +603,6 @@ def _checkpoint(evidence: Evidence) -> Lines:
         f"a step spends {ms(evidence.seconds_per_step('checkpoint'))} in writing them (mean over"
         f" all steps){where}"
     )
-    spent += evidence.after_steps("checkpoint")
     if evidence.saved:
         place = f", in {shortened(evidence.saved.folder)}" if evidence.saved.folder else ""
         spent += f"; {evidence.saved.text}{place}"

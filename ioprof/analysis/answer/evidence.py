@@ -97,10 +97,6 @@ _MOSTLY_TO_HOST: Final = 0.5
 _MUCH_MORE: Final = 1.2
 """Time of all lines of a function over that of one of them, from which on the function's is told
 too."""
-_LEAST_AFTER_STEPS_S: Final = 1.0
-_LEAST_AFTER_STEPS: Final = 0.1
-"""What a cause takes after the last step, in seconds and as a part of what it takes in steps, from
-which on it is told too."""
 _LEAST_FURTHER: Final = 0.1
 """Share of the steps' time from which on a function is told that is not the largest part of its
 cause."""
@@ -131,8 +127,6 @@ class Evidence:
     threads: dict[str, float] = field(default_factory=dict)
     """For each cause, the share of the steps' time that is charged to threads of the training
     process, by the times alone."""
-    after_steps_s: dict[str, float] = field(default_factory=dict)
-    """See `ledger.after_steps`."""
     cpu: CpuEvidence | None = None
     """Whether ranks and workers got the CPU time that they could use."""
     code: tuple[CodeShare, ...] = ()
@@ -605,15 +599,6 @@ class Evidence:
         details_s = sum(detail.seconds for detail in entry.details if detail.name not in PLACES)
         lines_s = sum(line.seconds for line in self.code if line.cause == cause)
         return min(1.0, max(details_s, lines_s) / entry.seconds) if entry.seconds else 1.0
-
-    def after_steps(self, cause: str) -> str:
-        """What a cause took after the last step (mean over ranks), as a clause; no share of the
-        steps has it. Empty: little.
-        """
-        seconds, ranks = self.after_steps_s.get(cause, 0.0), len(self.steps.per_rank) or 1
-        in_steps_s = (self.charged[cause].seconds or 0.0) / ranks if cause in self.charged else 0.0
-        is_much = seconds >= _LEAST_AFTER_STEPS_S and seconds >= _LEAST_AFTER_STEPS * in_steps_s
-        return f", and {seconds:,.1f} s after the last step, in no step" if is_much else ""
 
     def seconds_per_step(self, cause: str) -> float:
         """Mean of a cause over all steps of all ranks."""

@@ -65,16 +65,11 @@ _PARTS: Final = {
         " in each of them",
         5.0,
     ),
-    "validation": _Part("on validation", "Validate less often, or on fewer batches"),
-    "checkpoint": _Part(
-        "on checkpoints",
-        "Write checkpoints less often, to faster storage, or while training goes on",
-    ),
     "between": _Part("between its steps", "Do less between steps"),
     "end": _Part("after its last step", "Do less after the last step"),
 }
-"""Those of `ledger.PHASES` that may be more than the steps' own time. Waits at the start of an
-epoch are in the steps too."""
+"""Those of `ledger.PHASES` that are not in the steps' own time, as validations, checkpoints and
+waits at the start of an epoch are."""
 
 
 def with_loading_rank(found: Verdict, evidence: Evidence) -> Verdict:

@@ -292,7 +292,7 @@ def _text(evidence: Evidence, bound: str, shares: dict[str, float]) -> str:
     return (
         f"{BOUND_NAMES[bound]}-bound: {idle}, and {shares[bound]:.1%} went to"
         f" {meaning}{evidence.largest_part(bound)}"
-        f"{where}{_of_stragglers(evidence, (bound,))}{evidence.after_steps(bound)}{_next(shares, bound)}."  # noqa: E501
+        f"{where}{_of_stragglers(evidence, (bound,))}{_next(shares, bound)}."
         f"{_startup(evidence, bound)}"
     )
 

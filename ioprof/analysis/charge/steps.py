@@ -2,6 +2,9 @@
 
 import polars as pl
 
+from ioprof.analysis.charge.validation import validations
+from ioprof.analysis.intervals import union_all
+from ioprof.analysis.selection import intervals
 from ioprof.format.trace import Trace
 
 
@@ -9,14 +12,45 @@ def steps(trace: Trace) -> pl.DataFrame:
     """One row per rank and step, in that order: `rank`, `step`, `start_ns`, `end_ns`.
 
     A step reaches from the start of its earliest span to the end of its latest; `end_ns - start_ns`
-    is its wall time. Spans without a rank or a number are not steps of the job.
+    is its wall time. Validations and checkpoints that follow a step are in the next one; those that
+    follow the last step of a rank are in that one. Spans without a rank or a number are not steps
+    of the job.
     """
     named = trace.rows(pl.col("rank").is_not_null(), pl.col("step").is_not_null(), kinds=["step"])
-    return (
+    found = (
         named.group_by("rank", "step")
         .agg(pl.col("start_ns").min(), pl.col("end_ns").max())
         .sort("rank", "step")
     )
+    until = _ends_of_epochs(trace, named)
+    is_last = pl.col("end_ns") == pl.col("end_ns").max().over("rank")
+    ends = pl.max_horizontal("end_ns", pl.col("rank").replace_strict(until, default=0))
+    return found.with_columns(end_ns=pl.when(is_last).then(ends).otherwise("end_ns"))
+
+
+def _ends_of_epochs(trace: Trace, steps: pl.DataFrame) -> dict[int, int]:
+    """By rank, the end of the last validation or checkpoint of its training threads that is after
+    its last step.
+    """
+    if steps.is_empty():
+        return {}
+    thread = ["rank", "host", "pid", "tid"]
+    threads = steps.with_columns(last_ns=pl.col("end_ns").max().over("rank"))
+    threads = threads.select(*thread, "last_ns").unique()
+    later = trace.rows(
+        pl.col("rank").is_not_null(),
+        pl.col("end_ns") > threads["last_ns"].min(),
+        kinds=["wait", "validate", "checkpoint"],
+    )
+    own = later.join(threads, on=thread, nulls_equal=True)
+    own = own.filter(pl.col("end_ns") > pl.col("last_ns"))
+    found = dict[int, int]()
+    for (rank,), spans in own.partition_by("rank", as_dict=True).items():
+        saved = intervals(spans.filter(pl.col("kind") == "checkpoint"))
+        ended = union_all([validations(spans), saved])
+        if len(ended):
+            found[int(str(rank))] = int(ended[-1, 1])
+    return found
 
 
 def warmup(num_steps: int) -> int:
