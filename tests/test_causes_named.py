@@ -18,7 +18,7 @@ from ioprof.analysis.summary import summarise
 from ioprof.format.run_record import CauseDetail, CpuEvidence, Doubt, Summary, Verdict
 from ioprof.format.trace import Trace
 from ioprof.model.summary import with_gains
-from ioprof.report.page.answer import headline
+from ioprof.report.texts.headline import headline
 
 MS: Final = 1_000_000
 CPU: Final[dict[str, Any]] = {

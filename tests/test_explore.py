@@ -15,7 +15,7 @@ import ioprof
 from ioprof.analysis.run import Run as AnalysedRun
 from ioprof.errors import CommandError
 from ioprof.format.schema import CAUSES
-from ioprof.report.page.answer import headline
+from ioprof.report.texts.headline import headline
 
 DEMO = ROOT / "tests" / "data" / "demo"
 

@@ -67,8 +67,8 @@ from ioprof.model.prediction import predict
 from ioprof.model.proof import mean_ratio
 from ioprof.model.recorded import pipeline
 from ioprof.model.summary import with_gains
-from ioprof.report.page.answer import headline
 from ioprof.report.path_demand import path_statement, probed_path
+from ioprof.report.texts.headline import headline
 from ioprof.report.texts.prediction import gain_text
 
 MS = 1_000_000

@@ -23,10 +23,10 @@ from ioprof.format.schema import CAUSES
 from ioprof.report import figures, views
 from ioprof.report.page import encoding, markup, stalls
 from ioprof.report.page import payload as payloads
-from ioprof.report.page.answer import headline
 from ioprof.report.page.html import page, write_html
 from ioprof.report.page.storage_section import storage_section
 from ioprof.report.path_demand import ProbedPath
+from ioprof.report.texts.headline import headline
 from ioprof.report.texts.statements import cause_rows, statements
 
 LARGEST_PAGE = 2_000_000

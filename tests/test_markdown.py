@@ -14,7 +14,7 @@ from strategies import examples
 
 from ioprof.cli import main
 from ioprof.format.run_record import Advice, Failure, Summary
-from ioprof.report.page.answer import headline
+from ioprof.report.texts.headline import headline
 from ioprof.report.texts.markdown import escape, markdown
 
 MOST_LINES = 60

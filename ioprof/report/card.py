@@ -5,12 +5,13 @@ and no page around it.
 from typing import Final
 
 from ioprof.format.run_record import Summary
-from ioprof.report.page.answer import MOST_CHANGES, headline
+from ioprof.report.page.answer import MOST_CHANGES
 from ioprof.report.page.compare_page import ComparedRuns, names_of, step_bars
 from ioprof.report.page.markup import Html, element
 from ioprof.report.palette import cause_styles
 from ioprof.report.texts.caveats import caveats
 from ioprof.report.texts.difference_text import difference_text
+from ioprof.report.texts.headline import headline
 from ioprof.report.texts.prediction import gain_text
 from ioprof.report.texts.statements import cause_rows, failures, setting, title
 from ioprof.report.texts.units import ADVICE_LENGTH, clean

@@ -14,8 +14,8 @@ from ioprof.errors import CommandError
 from ioprof.format.run_record import RunRecord, Summary
 from ioprof.format.schema import CAUSES, KINDS, SOURCES
 from ioprof.format.trace import Trace
-from ioprof.report.page.answer import headline
 from ioprof.report.page.stalls import around_moment, around_step
+from ioprof.report.texts.headline import headline
 from ioprof.report.texts.statements import is_emulated, title
 from ioprof.report.texts.units import clean, duration
 from ioprof.report.views import Window, cause_text, chosen_ranks, longest_steps, windows

@@ -3,23 +3,24 @@ the job (DESIGN 8, law 9)."""
 
 import re
 from collections.abc import Iterator
+from decimal import Decimal
 from io import StringIO
 from typing import Final
 
 from rich.console import Console, RenderableType
 
-from ioprof.analysis.answer.verdict import BOUND_NAMES
 from ioprof.analysis.charge.blame import blame
 from ioprof.analysis.reads.lineage import LEAVES
 from ioprof.analysis.run import Run
 from ioprof.format.run_record import Advice, JobKind, NoGain, Summary
 from ioprof.model.advice import LEAST_AT_ALL
-from ioprof.report.page.answer import headline
 from ioprof.report.texts.brief import brief_text
-from ioprof.report.texts.statements import is_on_cpu
+from ioprof.report.texts.headline import headline
+from ioprof.report.texts.statements import cause_rows, is_on_cpu
 from ioprof.report.texts.text import summary_text
 from ioprof.report.texts.units import ADVICE_LENGTH
 
+MOST_WORDS: Final = 20
 _OTHER_JOBS: Final = re.compile(
     r"ioprof (run|convert)\b|(?<!\w)--(workers|batch-size|steps|cache|copy|loader)\b"
 )
@@ -62,18 +63,26 @@ def _without_gain(summary: Summary) -> Iterator[str]:
 
 
 def _of_headline(summary: Summary, brief: str) -> Iterator[str]:
-    verdict, head = summary.verdict, headline(summary)
-    bound = f"{BOUND_NAMES[verdict.bound_by or '']}-bound".lower()
-    text = verdict.text.lower()
+    """It begins the report; each of its numbers is one of the table, or the sum of the waits for
+    batches, and the first is the largest."""
+    head, shares = headline(summary), _printed(summary)
     if head not in " ".join(brief.split()):
         yield f"the one-screen report does not begin with: {head}"
-    is_named = bound in head.lower() or verdict.device_waits
-    if not is_named or (bound not in text and "was not recorded" not in text):
-        yield f"is bound by {verdict.bound_by}: {head} | {verdict.text}"
-    if ("probably" in head.lower()) != bool(verdict.doubts):
-        yield f"doubts {verdict.doubts}: {head}"
-    if len(head.split()) > 15:
+    if len(head.split()) > MOST_WORDS:
         yield f"a long headline: {head}"
+    waits = sum((shares[cause] for cause in shares if cause in LEAVES), Decimal(0))
+    groups = [waits, *(shares[cause] for cause in shares if cause not in LEAVES)]
+    of_steps = head.rpartition("its steps: ")[2]
+    numbers = [Decimal(text) for text in re.findall(r"([0-9.]+)%", of_steps)]
+    if not set(numbers) <= {waits, *shares.values()}:
+        yield f"numbers of no bar: {head}"
+    if numbers[0] != max(groups):
+        yield f"the largest part is not first: {head}"
+
+
+def _printed(summary: Summary) -> dict[str, Decimal]:
+    rows = zip(summary.steps.causes, cause_rows(summary.steps.causes), strict=True)
+    return {row.cause: Decimal(row.share) for entry, row in rows if entry.share is not None}
 
 
 def _of_causes(summary: Summary, brief: str) -> Iterator[str]:

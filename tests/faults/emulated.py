@@ -22,7 +22,7 @@ CASES = (
             30,
         ),
         bound_by="h2d",
-        says=("Copy-bound", "emulated"),
+        says=("emulated",),
         advises="page-locked memory",
         names=("pageable memory",),
         most_unexplained=0.2,  # as below
@@ -42,7 +42,7 @@ CASES = (
             200,
         ),
         bound_by="h2d",
-        says=("Copy-bound", "emulated"),
+        says=("emulated",),
         advises="fewer bytes",
         # the threads that stand for the device need CPU time, which is `host` to the rank
         most_unexplained=0.4,
@@ -62,7 +62,7 @@ CASES = (
             80,
         ),
         bound_by="compute",
-        says=("Compute-bound", "emulated"),
+        says=("emulated",),
         like="a model on the CPU that takes nearly all of the time",
         advises="faster model",
     ),

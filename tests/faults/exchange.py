@@ -26,7 +26,6 @@ CASES = (
         environment=(("IOPROF_NCCL", "on"),),
         needs=_NEEDS,
         bound_by="exchange",
-        says=("Exchange-bound",),
         names=("50 by NCCL's profiler interface 4",),
     ),
 )

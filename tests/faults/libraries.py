@@ -58,7 +58,6 @@ CASES = (
         arguments=("train", "{data}", 2, 90, 10, "late"),
         prepares=True,
         bound_by="transform",
-        says=("Transform-bound",),
         advises="Throw fewer samples away: shuffle and select before samples are decoded",
         names=("samples that were taken out of shards 360 were in batches",),
         needs=("webdataset",),

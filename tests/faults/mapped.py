@@ -36,7 +36,6 @@ CASES = (
         disk_bytes_per_s=6 << 20,
         bound_by="storage",
         says=("storage",),
-        never_says=("delivery-bound",),
         unsure=Doubt.UNTIMED,
     ),
     Case(

@@ -23,7 +23,7 @@ CASES = (
         program=_PROGRAM,
         arguments=("collect", 3_000_000, 8, 0),
         bound_by="gc",
-        says=("arbage-collection-bound", "gc.collect() at train_with_fault.py:"),
+        says=("gc.collect() at train_with_fault.py:",),
         advises="Call gc.collect() less often (now: train_with_fault.py:",
     ),
     Case(
@@ -31,7 +31,7 @@ CASES = (
         program=_PROGRAM,
         arguments=("collect_in_worker", 1_000_000, 8, 1),
         bound_by="loader",
-        says=("Loader-bound", "garbage collection in workers"),
+        says=("garbage collection in workers",),
         advises="gc.freeze()",
     ),
     Case(
@@ -39,7 +39,7 @@ CASES = (
         program=_PROGRAM,
         arguments=("sampler", 0.03, 24, 1),
         bound_by="loader",
-        says=("Loader-bound", "sampler"),
+        says=("sampler",),
         advises="sampler",
     ),
     Case(
@@ -47,7 +47,7 @@ CASES = (
         program=_PROGRAM,
         arguments=("multinomial", 3_000_000, 12, 0),
         bound_by="loader",
-        says=("Loader-bound", "sampler"),
+        says=("sampler",),
         advises="sampler",
     ),
     Case(
@@ -74,7 +74,7 @@ CASES = (
         program=_PROGRAM,
         arguments=("checkpoint", 30_000_000, 12, 0),
         bound_by="checkpoint",
-        says=("Checkpoint-bound", "on save (", "in save"),
+        says=("on save (", "in save"),
         advises="checkpoints",
         names=(_line("save"),),
         like="a checkpoint that is slow to pickle",
@@ -84,7 +84,7 @@ CASES = (
         program=_PROGRAM,
         arguments=("pickling", 0.3, 8, 0),
         bound_by="checkpoint",
-        says=("Checkpoint-bound", "on save (", "in Pickled.__getstate__"),
+        says=("on save (", "in Pickled.__getstate__"),
         advises=f"{_line('pickle')} in Pickled.__getstate__",
         names=(_line("pickle"),),
     ),
@@ -93,7 +93,6 @@ CASES = (
         program=_PROGRAM,
         arguments=("validation", 300, 24, 0),
         bound_by="validation",
-        says=("Validation-bound",),
         advises="Validate less often",
     ),
     Case(
@@ -101,7 +100,7 @@ CASES = (
         program=_PROGRAM,
         arguments=("evaluation", 300, 24, 0),
         bound_by="validation",
-        says=("Validation-bound", "evaluation mode", "validate"),
+        says=("evaluation mode", "validate"),
         advises="Validate less often",
     ),
     Case(
@@ -109,7 +108,6 @@ CASES = (
         program=_PROGRAM,
         arguments=("batch_of_validation", 100, 24, 0),
         bound_by="validation",
-        says=("Validation-bound",),
         advises="Validate less often",
     ),
     Case(
@@ -117,7 +115,7 @@ CASES = (
         program=_PROGRAM,
         arguments=("worker_init", 0.3, 24, 1),
         bound_by="loader",
-        says=("Loader-bound", "start of workers"),
+        says=("start of workers",),
         advises="persistent_workers=True",
     ),
     *(
@@ -126,7 +124,7 @@ CASES = (
             program=_PROGRAM,
             arguments=(fault, 100_000, 60, 1),
             bound_by="loader",
-            says=("Loader-bound", "sampler"),
+            says=("sampler",),
             never_says=("start of workers",),
             advises="in the sampler at",
             names=("train_with_fault.py", "Buckets.__iter__"),
@@ -141,7 +139,7 @@ CASES = (
         program=_PROGRAM,
         arguments=("spawn", 0, 8, 1),
         bound_by="loader",
-        says=("Loader-bound", "start of workers"),
+        says=("start of workers",),
         advises="persistent_workers=True",
     ),
     Case(

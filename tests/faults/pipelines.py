@@ -16,7 +16,7 @@ CASES = (
         program=_INPUT,
         arguments=("few_workers", 40, 1),
         bound_by="loader",
-        says=("Loader-bound", "train_with_input.py"),
+        says=("train_with_input.py",),
         advises="num_workers=",
     ),
     Case(
@@ -24,7 +24,7 @@ CASES = (
         program=_INPUT,
         arguments=("small_prefetch", 84, 1),
         bound_by="loader",
-        says=("Loader-bound", "train_with_input.py"),
+        says=("train_with_input.py",),
         advises="prefetch_factor=",
     ),
     Case(
@@ -33,7 +33,6 @@ CASES = (
         arguments=("large_tensors", 24, 1),
         like="batches of 64 MB that are pickled into a pipe",
         bound_by="delivery",
-        says=("elivery-bound",),
         advises="Send less per batch",
     ),
     Case(
@@ -42,7 +41,7 @@ CASES = (
         arguments=("cold_epoch", "{data}", "{fast}", 40, 1),
         disk_bytes_per_s=2 << 20,
         bound_by="decode",
-        says=("decode-bound", "first epoch", "storage"),
+        says=("first epoch", "storage"),
     ),
     Case(
         name="samples of many small reads",
@@ -50,7 +49,6 @@ CASES = (
         arguments=("small_reads", "{data}", "{fast}", 24, 1),
         read_ms=2,
         bound_by="storage",
-        says=("Storage-bound",),
         advises="larger pieces",
     ),
     Case(
@@ -59,7 +57,7 @@ CASES = (
         arguments=("slow_file", "{data}", "{fast}", 40, 1),
         read_ms=20,
         bound_by="storage",
-        says=("Storage-bound", ".JPEG"),
+        says=(".JPEG",),
         advises=".JPEG",
         names=("slow files",),
     ),
@@ -70,7 +68,6 @@ CASES = (
         like="slow disk under a DataLoader",
         disk_bytes_per_s=3 << 20,
         bound_by="storage",
-        says=("Storage-bound",),
         advises="fewer bytes",
         names=("bound by throughput",),
     ),
@@ -82,7 +79,7 @@ CASES = (
             launcher=_TWO,
             read_ms=read_ms,
             bound_by=bound,
-            says=("rank 1", f"{bound}-bound"),
+            says=("rank 1",),
             names=(f"rank 1: {cause}",),
             like="a rank whose data is on slow storage" if cause == "decode" else "",
         )
@@ -111,7 +108,7 @@ CASES = (
         program=_WAYS,
         arguments=("two_loaders", 60, 1),
         bound_by="loader",
-        says=("Loader-bound", "Labelled"),
+        says=("Labelled",),
         prints_rate=True,
     ),
     Case(
@@ -119,7 +116,7 @@ CASES = (
         program=_WAYS,
         arguments=("accumulate", 80, 1, 0.01),
         bound_by="loader",
-        says=("Loader-bound", "train_in_ways.py"),
+        says=("train_in_ways.py",),
         prints_rate=True,
     ),
     Case(
@@ -128,7 +125,7 @@ CASES = (
         arguments=("inference", 80, 1, 0.01),
         like="gradients of four batches per step",
         bound_by="loader",
-        says=("Loader-bound", "train_in_ways.py"),
+        says=("train_in_ways.py",),
         prints_rate=True,
     ),
     Case(
@@ -136,7 +133,7 @@ CASES = (
         program="own_code.py",
         arguments=("compute", 50, 1),
         bound_by="compute",
-        says=("Compute-bound", "(on the CPU)"),
+        says=("(on the CPU)",),
         advises="faster model",
         never_says=("GPU", "accelerator"),
     ),
@@ -145,7 +142,7 @@ CASES = (
         program="own_code.py",
         arguments=("before", 80, 0),
         bound_by="host",
-        says=("Host-bound", "own_code.py", "before the forward pass"),
+        says=("own_code.py", "before the forward pass"),
         advises="own_code.py",
     ),
 )

@@ -33,7 +33,7 @@ CASES = (
         disk_bytes_per_s=6 << 20,
         files=(("records.bin", 48 << 20),),
         bound_by="storage",
-        says=("Storage-bound", "records.bin"),
+        says=("records.bin",),
         advises="records.bin",
     ),
     Case(
@@ -41,7 +41,6 @@ CASES = (
         program="decode_in_loop.py",
         arguments=("{data}", 160, 1),
         bound_by="decode",
-        says=("Decode-bound",),
         advises="Do this work in",
     ),
     Case(
@@ -49,7 +48,6 @@ CASES = (
         program="decode_in_loop.py",
         arguments=("{data}", 160, -1),
         bound_by="decode",
-        says=("Decode-bound",),
         advises="Do this work in",
     ),
     Case(
@@ -57,11 +55,10 @@ CASES = (
         program="prefetch_thread.py",
         arguments=("{data}", 60, 5),
         bound_by="decode",
-        says=("Decode-bound", _line("decode"), "while threads of its process"),
+        says=(_line("decode"), "while threads of its process"),
         never_says=(
             f"{_line('wait')} in Prefetcher.next)",
             "the training process itself spent",
-            "Host-bound",
         ),
         advises=f"{_line('decode')} in Prefetcher.sample: threads of the training process",
         names=(_line("decode"),),
@@ -72,7 +69,6 @@ CASES = (
         arguments=("{data}", 16, 2, 0),
         disk_bytes_per_s=2 << 20,
         bound_by="storage",
-        says=("Storage-bound",),
         advises="storage",
     ),
     Case(
@@ -80,7 +76,7 @@ CASES = (
         program="step_environment.py",
         arguments=(60, 600_000),
         bound_by="host",
-        says=("ost-bound", "step_environment.py"),
+        says=("step_environment.py",),
         advises="waits for faster",
         names=("waiting for other threads or processes",),
     ),
@@ -89,7 +85,7 @@ CASES = (
         program="read_in_threads.py",
         arguments=("{data}", 24, 2, 100),
         bound_by="host",
-        says=("Host-bound", "read_in_threads.py"),
+        says=("read_in_threads.py",),
         advises="read_in_threads.py",
     ),
     *(
@@ -100,7 +96,7 @@ CASES = (
             disk_bytes_per_s=6 << 20,
             files=(("libkernels.so", library),),
             bound_by="storage",
-            says=("Storage-bound", "libkernels.so"),
+            says=("libkernels.so",),
             advises="libkernels.so",
             needs_faults=True,
         )

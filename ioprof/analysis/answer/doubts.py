@@ -1,4 +1,4 @@
-"""When a verdict is unsure, and why: the text says "probably", and names the reason at its end."""
+"""When a verdict is unsure, and why: the text names the reason at its end."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -85,12 +85,5 @@ def _close_to_first(values: Mapping[str, float]) -> str | None:
 
 def with_doubt_of(verdict: Verdict, doubt: Doubt, why: str) -> Verdict:
     """The verdict, unsure for one more reason."""
-    text = verdict.text
-    if not verdict.doubts:
-        head, bound, rest = text.partition("-bound")
-        text = (
-            f"Probably {head[:1].lower()}{head[1:]}{bound}{rest}"
-            if bound and " " not in head
-            else text
-        )
-    return verdict.replace(text=f"{text} Unsure, because {why}.", doubts=(*verdict.doubts, doubt))
+    text = f"{verdict.text} Unsure, because {why}."
+    return verdict.replace(text=text, doubts=(*verdict.doubts, doubt))

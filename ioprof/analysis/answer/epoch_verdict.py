@@ -51,16 +51,11 @@ def with_first_epoch(
     steady = verdict(later)
     if steady.bound_by in (None, "storage"):
         return found
-    head, colon, rest = steady.text.partition("-bound: ")
     cold = (
-        f"the first epoch, which waited {in_first_s:,.2f} s for storage ({_ms(first.step_s)} a step"
-        f" instead of {_ms(last.step_s)})"
+        f"The first epoch waited {in_first_s:,.2f} s for storage: {_ms(first.step_s)} a step"
+        f" instead of {_ms(last.step_s)}. Of the later ones:"
     )
-    text = (
-        f"{head}-bound after {cold}: {rest}"
-        if colon
-        else f"{steady.text} That is of the time after {cold}."
-    )
+    text = f"{cold} {steady.text[:1].lower()}{steady.text[1:]}"
     advice = Advice(
         "Read the data once before the job starts, or copy it to node-local storage: only the"
         f" first epoch waits for storage ({in_first_s:,.2f} s), later ones find the data in memory",

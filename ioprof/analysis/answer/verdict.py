@@ -194,7 +194,7 @@ def _text_of_own(evidence: Evidence, bound: str, shares: dict[str, float]) -> st
             else ""
         )
         return (
-            f"{BOUND_NAMES[bound]}-bound: the training loop waited for {share:.1%} of the"
+            f"The training loop waited for {share:.1%} of the"
             f" {emulated}steps' time while threads of "
             f"its process were busy with {OWN_MEANING[bound]} (derived from the"
             f" times){evidence.largest_part(bound)}"
@@ -206,7 +206,7 @@ def _text_of_own(evidence: Evidence, bound: str, shares: dict[str, float]) -> st
         else ""
     )
     return (
-        f"{BOUND_NAMES[bound]}-bound: the training process itself spent {share:.1%} of the"
+        f"The training process itself spent {share:.1%} of the"
         f" {emulated}steps' time on "
         f"{OWN_MEANING[bound]}{evidence.largest_part(bound)}{derived}{_next(shares, bound)}.{_startup(evidence, bound)}"  # noqa: E501
     )
@@ -214,12 +214,12 @@ def _text_of_own(evidence: Evidence, bound: str, shares: dict[str, float]) -> st
 
 def _text(evidence: Evidence, bound: str, shares: dict[str, float]) -> str:
     devices = f"{'emulated ' if evidence.run.is_emulated else ''}accelerators"
-    idle = f"the {devices} were idle for {1 - shares.get('compute', 0.0):.1%} of the steps' time"
+    idle = f"The {devices} were idle for {1 - shares.get('compute', 0.0):.1%} of the steps' time"
     if is_on_cpu := evidence.run.config.device == "cpu" and not evidence.run.is_emulated:
         devices, idle = (
             "CPU",
             (
-                f"the model computed (on the CPU) for {shares.get('compute', 0.0):.1%} of the"
+                f"The model computed (on the CPU) for {shares.get('compute', 0.0):.1%} of the"
                 " steps' time"
             ),
         )
@@ -246,17 +246,14 @@ def _text(evidence: Evidence, bound: str, shares: dict[str, float]) -> str:
                 f" The ranks waited for a core for {waited:.0%} of the time in which they could"
                 f" run{helps} this job faster."
             )
-        computed = "the model computed (on the CPU)" if is_on_cpu else f"the {devices} computed"
-        text = (
-            f"Compute-bound: {computed} for {shares['compute']:.1%} of the steps'"
-            f" time{_next(shares)}."
-        )
+        computed = "The model computed (on the CPU)" if is_on_cpu else f"The {devices} computed"
+        text = f"{computed} for {shares['compute']:.1%} of the steps' time{_next(shares)}."
         return text + more
     is_of_workers = bound in evidence.making_ns and not evidence.is_work_of_others(bound)
     if is_of_workers or (bound == "loader" and evidence.most_work_is_unnamed):
         waited = sum(share for cause, share in shares.items() if cause in LEAVES)
         return (
-            f"{BOUND_NAMES[bound]}-bound: {idle}, and {waited:.1%} went to waiting for"
+            f"{idle}, and {waited:.1%} went to waiting for"
             f" batches{evidence.largest_part(bound)}{_of_loader(evidence)}{_of_stragglers(evidence, LEAVES)}{_larger(shares, bound)};"  # noqa: E501
             f" {_makers(evidence)} spent {_stages(evidence)}.{_startup(evidence, bound)}"
         )
@@ -290,7 +287,7 @@ def _text(evidence: Evidence, bound: str, shares: dict[str, float]) -> str:
         else ""
     )
     return (
-        f"{BOUND_NAMES[bound]}-bound: {idle}, and {shares[bound]:.1%} went to"
+        f"{idle}, and {shares[bound]:.1%} went to"
         f" {meaning}{evidence.largest_part(bound)}"
         f"{where}{_of_stragglers(evidence, (bound,))}{_next(shares, bound)}."
         f"{_startup(evidence, bound)}"
@@ -442,23 +439,6 @@ def _startup(evidence: Evidence, bound: str) -> str:
     )
 
 
-BOUND_NAMES: Final = {
-    "compute": "Compute",
-    "exchange": "Exchange",
-    "straggler": "Straggler",
-    "h2d": "Copy",
-    "storage": "Storage",
-    "page_cache": "Page-cache",
-    "decode": "Decode",
-    "transform": "Transform",
-    "collate": "Collate",
-    "delivery": "Delivery",
-    "loader": "Loader",
-    "validation": "Validation",
-    "checkpoint": "Checkpoint",
-    "gc": "Garbage-collection",
-    "host": "Host",
-}
 _MEANING: Final = {
     "exchange": "exchanging gradients",
     "straggler": "waiting for ranks that had more to compute",

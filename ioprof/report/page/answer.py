@@ -2,21 +2,18 @@
 limits them.
 """
 
-from collections.abc import Collection
 from typing import Final
 
-from ioprof.analysis.answer.verdict import BOUND_NAMES
-from ioprof.analysis.reads.lineage import LEAVES
 from ioprof.format.run_record import Advice, CauseShare, Summary
 from ioprof.report.page.markup import Html, element, join
 from ioprof.report.page.sections import CAUSE_MEANINGS, badge, term
 from ioprof.report.texts.caveats import caveats
+from ioprof.report.texts.headline import headline
 from ioprof.report.texts.prediction import gain_text, proof_hint
 from ioprof.report.texts.statements import (
     cause_rows,
     failures,
     is_emulated,
-    is_on_cpu,
     setting,
     title,
 )
@@ -36,70 +33,6 @@ _SECTIONS: Final = (
     ("complete", "Completeness"),
     ("reading", "Glossary"),
 )
-
-
-def headline(summary: Summary) -> str:
-    """The answer in at most 15 words."""
-    bound = summary.verdict.bound_by
-    if bound is None:
-        return "No step was completed: what the job waited for is not known."
-    shares = {entry.cause: entry.share for entry in summary.steps.causes if entry.share is not None}
-    name, later = (
-        f"{BOUND_NAMES[bound]}-bound",
-        " after the first epoch" if summary.verdict.first_epoch else "",
-    )
-    if summary.verdict.doubts:
-        name = f"Probably {name[:1].lower()}{name[1:]}"
-    if phase := next(
-        (entry for entry in summary.ledger.phases if entry.name == summary.verdict.phase), None
-    ):
-        return (
-            f"{phase.name.capitalize()} took {percent(phase.share)} of the job; its steps are"
-            f" {name[:1].lower()}{name[1:]}."
-        )
-    devices = (
-        "the CPU"
-        if is_on_cpu(summary)
-        else f"the {'emulated ' if is_emulated(summary) else ''}accelerators"
-    )
-    if "compute" not in shares:
-        return f"{name}{later}; what {devices} computed was not recorded."
-    causes = LEAVES if bound in LEAVES else (bound,)
-    lost = sum(share for cause, share in shares.items() if cause in causes) + share_of_stragglers(
-        summary, causes
-    )
-    computed = percent(shares["compute"])
-    if bound != "compute" and shares["compute"] > lost:
-        waits = f"waits for batches ({percent(lost)}): " if bound in LEAVES else ""
-        share = "" if waits else f" ({percent(lost)})"
-        return (
-            f"Mostly compute ({computed}), then {waits}{name[:1].lower()}{name[1:]}{later}{share}."
-        )
-    if summary.verdict.device_waits:
-        return f"Mostly compute ({computed} of the steps' time), but a faster device would wait."
-    if bound == "compute":
-        who = "the model" if is_on_cpu(summary) else devices
-        return f"{name}{later}: {who} computed for {computed} of the steps' time."
-    if is_on_cpu(summary):
-        return f"{name}{later} ({percent(lost)} of the steps' time; compute {computed})."
-    return (
-        f"{name}{later}: {devices} were idle for {percent(1 - shares['compute'])} of the steps'"
-        " time."
-    )
-
-
-def share_of_stragglers(summary: Summary, causes: Collection[str]) -> float:
-    """Share of the steps' time that ranks waited for others which these causes made late."""
-    made_late = summary.steps.straggler_wait_s.values()
-    seconds = sum(
-        waited_s for each in made_late for cause, waited_s in each.items() if cause in causes
-    )
-    entry = next((entry for entry in summary.steps.causes if entry.cause == "straggler"), None)
-    return (
-        seconds / entry.seconds * (entry.share or 0.0)
-        if entry and entry.seconds and "straggler" not in causes
-        else 0.0
-    )
 
 
 def header(summary: Summary) -> Html:

@@ -15,12 +15,12 @@ from ioprof.files import write_atomically
 from ioprof.format.run_record import CauseDifference, RunDifference, Summary
 from ioprof.format.schema import CAUSES
 from ioprof.report.page import sections
-from ioprof.report.page.answer import headline
 from ioprof.report.page.markup import Html, element, join, table
 from ioprof.report.page.sections import CAUSE_MEANINGS, badge, section, swatch
 from ioprof.report.page.shell import page_styles, whole_page
 from ioprof.report.page.svg import Bar, bars, even_ticks
 from ioprof.report.texts.difference_text import difference_text
+from ioprof.report.texts.headline import headline
 from ioprof.report.texts.statements import cause_rows, failures, is_emulated
 from ioprof.report.texts.units import MISSING, amount, clean, count, duration, percent, rate
 from ioprof.report.views import wall_ns

@@ -12,7 +12,7 @@ from ioprof.files import write_atomically
 from ioprof.format.run_record import Summary
 from ioprof.format.trace import Trace
 from ioprof.report.page import sections
-from ioprof.report.page.answer import answer, header, headline
+from ioprof.report.page.answer import answer, header
 from ioprof.report.page.markup import Html, element, join
 from ioprof.report.page.payload import Payload, payload
 from ioprof.report.page.shell import data_block, page_styles, resource, script_text, whole_page
@@ -22,6 +22,7 @@ from ioprof.report.page.timeline_section import timeline_section
 from ioprof.report.page.worker_section import rank_section, worker_section
 from ioprof.report.path_demand import ProbedPath
 from ioprof.report.texts.code_lines import code_table
+from ioprof.report.texts.headline import headline
 from ioprof.report.texts.statements import Statement, statements, title
 from ioprof.report.texts.storage_statements import run_statements
 

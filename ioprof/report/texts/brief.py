@@ -14,10 +14,10 @@ from rich.text import Text
 from ioprof.analysis.reads.lineage import LEAVES
 from ioprof.format.run_record import Advice, CauseShare, Summary
 from ioprof.report import views
-from ioprof.report.page.answer import headline, share_of_stragglers
 from ioprof.report.palette import CAUSE_COLOURS, DARK
 from ioprof.report.texts.caveats import caveats
 from ioprof.report.texts.cpu_statements import short_of_cores
+from ioprof.report.texts.headline import headline, share_of_stragglers
 from ioprof.report.texts.prediction import gain_text, proof_hint
 from ioprof.report.texts.statements import CauseRow, cause_rows, failures, setting, title
 from ioprof.report.texts.text import Report

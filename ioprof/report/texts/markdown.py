@@ -13,8 +13,8 @@ import polars as pl
 
 from ioprof.format.run_record import Summary
 from ioprof.report import views
-from ioprof.report.page.answer import headline
 from ioprof.report.texts.caveats import caveats
+from ioprof.report.texts.headline import headline
 from ioprof.report.texts.prediction import gain_text, proof_hint, replay_note
 from ioprof.report.texts.statements import (
     cause_rows,

@@ -14,6 +14,7 @@ from ioprof.format.run_record import Advice, CauseShare, Summary
 from ioprof.format.schema import CAUSES
 from ioprof.report.texts.caveats import Caveat, caveats, others_on_the_machine
 from ioprof.report.texts.code_lines import code_lines
+from ioprof.report.texts.headline import headline
 from ioprof.report.texts.prediction import gain_text, proof_hint, replay_note
 from ioprof.report.texts.statements import (
     Statement,
@@ -123,8 +124,9 @@ def _failures(summary: Summary) -> list[Text]:
 
 
 def _heading(summary: Summary) -> RenderableType:
-    verdict = Text(clean(summary.verdict.text, 600), style="bold")
-    return Group(verdict, Text(f"{title(summary)}: {setting(summary)}", style="dim"))
+    why = Text(clean(summary.verdict.text, 600))
+    answer = [] if summary.verdict.bound_by is None else [Text(headline(summary), style="bold")]
+    return Group(*answer, why, Text(f"{title(summary)}: {setting(summary)}", style="dim"))
 
 
 def _causes_table(summary: Summary) -> Table:

@@ -1,0 +1,112 @@
+"""The answer in one line: what the steps' time went to, the largest part first. Each number is one
+of the table of causes, or a sum of them.
+"""
+
+from collections.abc import Collection
+from decimal import Decimal
+from typing import Final
+
+from ioprof.analysis.reads.lineage import LEAVES
+from ioprof.format.run_record import Summary
+from ioprof.report.texts.statements import cause_rows, is_emulated, is_on_cpu
+
+_MOST_PARTS: Final = 2
+"""Causes of waiting for batches that are named."""
+_MOSTLY: Final = 50
+"""Percent of the steps' time from which on one part is most of it."""
+_LEAST: Final = Decimal("0.5")
+"""Percent from which on a second part is named."""
+_NAMES: Final = {
+    "exchange": "gradient exchange",
+    "straggler": "waiting for a slower rank",
+    "h2d": "copies",
+    "gc": "garbage collection",
+    "host": "the loop's own Python",
+}
+"""Of causes by other words than their own."""
+
+
+def headline(summary: Summary) -> str:
+    """The answer in at most 20 words."""
+    verdict = summary.verdict
+    if verdict.bound_by is None:
+        return "No step was completed: what the job waited for is not known."
+    text = _of_steps(summary)
+    if verdict.first_epoch:
+        text += f"; after the first epoch {_name(summary, verdict.bound_by)}"
+    if verdict.device_waits:
+        text += "; a faster device would wait"
+    phases = {phase.name: phase.share for phase in summary.ledger.phases}
+    if verdict.phase in phases:
+        took = f"{verdict.phase.capitalize()} took {phases[verdict.phase] or 0.0:.1%} of the job"
+        text = f"{took}; its steps: {text}"
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _of_steps(summary: Summary) -> str:
+    shares = {
+        row.cause: Decimal(row.share)
+        for entry, row in zip(summary.steps.causes, cause_rows(summary.steps.causes), strict=True)
+        if entry.share is not None
+    }
+    waits = {cause: share for cause, share in shares.items() if cause in LEAVES}
+    groups = {cause: share for cause, share in shares.items() if cause not in LEAVES}
+    groups["batches"] = sum(waits.values(), Decimal(0))
+    # of equal parts the bound comes first, as in the bars
+    bound = "batches" if summary.verdict.bound_by in LEAVES else summary.verdict.bound_by
+    ordered = sorted(groups, key=lambda group: (-groups[group], group != bound))
+    first, second = ordered[:2]
+    parts = f": {_parts(summary, waits)}" if first == "batches" else ""
+    opening = "mostly" if groups[first] >= _MOSTLY else "largest part:"
+    text = f"{opening} {_name(summary, first)} ({groups[first]}%{parts})"
+    if groups[second] >= _LEAST:
+        cause = _behind(summary) if second == "straggler" else ""
+        text += f", then {_name(summary, second)} ({groups[second]}%{cause})"
+    return text if "compute" in shares else f"{text}; what {_devices(summary)} computed is unknown"
+
+
+def _parts(summary: Summary, waits: dict[str, Decimal]) -> str:
+    """The largest causes of waiting for batches; the bound first where others are as large."""
+    bound = summary.verdict.bound_by
+    ordered = sorted(waits, key=lambda cause: (-waits[cause], cause != bound))
+    named = [cause for cause in ordered if waits[cause] >= _LEAST][:_MOST_PARTS]
+    if bound in waits and bound not in named:
+        named = [*named[: _MOST_PARTS - 1], bound]
+    return ", ".join(f"{cause.replace('_', ' ')} {waits[cause]}%" for cause in named)
+
+
+def _name(summary: Summary, group: str) -> str:
+    if group == "batches":
+        workers = summary.run.workers
+        return "making batches" if workers == 0 else "waiting for batches"
+    if group == "compute":
+        return "emulated compute" if is_emulated(summary) else "compute"
+    return _NAMES.get(group, group.replace("_", " "))
+
+
+def _behind(summary: Summary) -> str:
+    """What made the slower rank late."""
+    seconds: dict[str, float] = {}
+    for each in summary.steps.straggler_wait_s.values():
+        for cause, waited_s in each.items():
+            seconds[cause] = seconds.get(cause, 0.0) + waited_s
+    largest = max(seconds, key=lambda cause: seconds[cause], default=None)
+    return f": {largest.replace('_', ' ')}" if largest else ""
+
+
+def _devices(summary: Summary) -> str:
+    return "the CPU" if is_on_cpu(summary) else "the accelerators"
+
+
+def share_of_stragglers(summary: Summary, causes: Collection[str]) -> float:
+    """Share of the steps' time that ranks waited for others which these causes made late."""
+    made_late = summary.steps.straggler_wait_s.values()
+    seconds = sum(
+        waited_s for each in made_late for cause, waited_s in each.items() if cause in causes
+    )
+    entry = next((entry for entry in summary.steps.causes if entry.cause == "straggler"), None)
+    return (
+        seconds / entry.seconds * (entry.share or 0.0)
+        if entry and entry.seconds and "straggler" not in causes
+        else 0.0
+    )
