@@ -190,10 +190,10 @@ EVEN = (
         (
             "step 0000000000\nwait 0.........\nfetch w0 0\ncompute main ........00",
             (Doubt.UNNAMED,),
-            "Probably host-bound",
+            "ranks' own Python",
         ),
-        (EVEN, (Doubt.CLOSE,), "decode-bound"),
-        (STAGES.format("####...", "....###"), (), "Decode-bound"),
+        (EVEN, (Doubt.CLOSE,), "work on decode"),
+        (STAGES.format("####...", "....###"), (), "work on decode"),
         (STAGES.format("###....", "...###."), (Doubt.CLOSE,), "as much as"),
     ],
 )
@@ -202,7 +202,7 @@ def test_thin_evidence_is_called_so(drawing: str, doubts: tuple[Doubt, ...], sai
     found = summarise(timeline(drawing, **CPU)).verdict
     assert doubts == found.doubts, found.text
     assert said in found.text
-    assert bool(doubts) == ("Unsure, because" in found.text) == found.text.startswith("Probably ")
+    assert bool(doubts) == ("Unsure, because" in found.text)
 
 
 # --------------------------------------------------------------------------------- parts of the job

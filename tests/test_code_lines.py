@@ -559,5 +559,5 @@ def test_a_line_that_computes_on_the_cpu_is_no_reason_for_host(
     assert "train.py:9" in found.text
     assert ("torch/nn/functional.py" in found.text) == (bound == "compute")
     if bound == "compute":
-        assert found.text.startswith("Compute-bound")
+        assert found.text.startswith("The model computed")
         assert not any("Do less" in advice.action for advice in found.advice)

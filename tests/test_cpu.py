@@ -427,7 +427,7 @@ def test_a_quota_that_throttles_is_named() -> None:
     )
     assert advice.startswith("Raise the CPU quota of the job (0.5 of 16 cores")
     _, text, advice = said(*IDLE, *quota(2.0), *used(RANK, 1.0, 0.1), *used(WORKER, 4.0, 0.2))
-    assert text.startswith("Decode-bound")
+    assert text.startswith("The accelerators were idle")
     assert advice.startswith("Use num_workers=15")
 
 
@@ -458,7 +458,7 @@ def test_busy_cores_are_not_shared_by_more_workers() -> None:
     found, text, _ = said(*busy, *used(RANK, 1.0, 0.5), *used(WORKER, 5.0, 4.0))
     assert found.cpu
     assert (CpuLimit.CORES,) == found.cpu.limits
-    assert text.startswith("Decode-bound")
+    assert text.startswith("The accelerators were idle")
     assert "A higher num_workers would only share the cores: all 16 were busy" in text
     assert not any(advice.action.startswith("Keep") for advice in found.verdict.advice)
 

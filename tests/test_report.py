@@ -38,6 +38,7 @@ from ioprof.report import views
 from ioprof.report.texts import units
 from ioprof.report.texts.brief import brief_text
 from ioprof.report.texts.caveats import caveats
+from ioprof.report.texts.headline import headline
 from ioprof.report.texts.statements import failures, statements
 from ioprof.report.texts.text import WIDTH, comparison_text, summary_text
 
@@ -179,7 +180,7 @@ def test_cleaning_leaves_an_ordinary_name_alone() -> None:
 
 def test_the_verdict_comes_first_and_the_causes_in_order() -> None:
     text = printed(summary_text(sample().summary))
-    assert text.startswith("Storage-bound: ")
+    assert text.startswith(headline(sample().summary))
     places = [text.index(f"\n{cause} ") for cause in CAUSES]
     assert places == sorted(places)
 
@@ -450,7 +451,7 @@ def test_report_fits_on_one_screen_unless_it_is_asked_for_all(
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) <= 24
     assert max(map(cell_len, lines)) <= 80
-    assert "-bound" in lines[0]
+    assert lines[0].startswith("Mostly emulated compute")
     assert "Where to look" in lines
 
 

@@ -312,7 +312,7 @@ def test_a_loop_that_decodes_beside_a_loader_is_decode_bound():
     """
     found = summarise(timeline(drawing, config={"device": "cpu", "workers": 1})).verdict
     assert "decode" == found.bound_by
-    assert "the training process itself spent 60.0% of the steps' time on decoding" in found.text
+    assert "The training process itself spent 60.0% of the steps' time on decoding" in found.text
     assert "in the loader's workers" in found.advice[0].action
 
 

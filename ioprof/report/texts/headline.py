@@ -55,24 +55,33 @@ def _of_steps(summary: Summary) -> str:
     # of equal parts the bound comes first, as in the bars
     bound = "batches" if summary.verdict.bound_by in LEAVES else summary.verdict.bound_by
     ordered = sorted(groups, key=lambda group: (-groups[group], group != bound))
-    first, second = ordered[:2]
-    parts = f": {_parts(summary, waits)}" if first == "batches" else ""
-    opening = "mostly" if groups[first] >= _MOSTLY else "largest part:"
-    text = f"{opening} {_name(summary, first)} ({groups[first]}%{parts})"
-    if groups[second] >= _LEAST:
-        cause = _behind(summary) if second == "straggler" else ""
-        text += f", then {_name(summary, second)} ({groups[second]}%{cause})"
+    named = [ordered[0], *(group for group in ordered[1:2] if groups[group] >= _LEAST)]
+    said = [
+        f"{_name(summary, group)} ({groups[group]}%{_parts(summary, group, waits, most)})"
+        for group, most in zip(named, (_MOST_PARTS, 1), strict=False)
+    ]
+    opening = "mostly" if groups[ordered[0]] >= _MOSTLY else "largest part:"
+    text = f"{opening} {', then '.join(said)}"
     return text if "compute" in shares else f"{text}; what {_devices(summary)} computed is unknown"
 
 
-def _parts(summary: Summary, waits: dict[str, Decimal]) -> str:
-    """The largest causes of waiting for batches; the bound first where others are as large."""
+def _parts(summary: Summary, group: str, waits: dict[str, Decimal], most: int) -> str:
+    """The largest causes of waiting for batches, at most so many, or what made a rank late; the
+    bound before others that are as large.
+    """
+    if group == "straggler":
+        cause = _behind(summary)
+        return f": {cause}" if cause else ""
+    if group != "batches":
+        return ""
     bound = summary.verdict.bound_by
     ordered = sorted(waits, key=lambda cause: (-waits[cause], cause != bound))
-    named = [cause for cause in ordered if waits[cause] >= _LEAST][:_MOST_PARTS]
+    named = [cause for cause in ordered if waits[cause] >= _LEAST][:most]
     if bound in waits and bound not in named:
-        named = [*named[: _MOST_PARTS - 1], bound]
-    return ", ".join(f"{cause.replace('_', ' ')} {waits[cause]}%" for cause in named)
+        named = [*named[: most - 1], bound]
+    whole = len(named) == 1 and waits[named[0]] == sum(waits.values())
+    parts = [cause.replace("_", " ") + ("" if whole else f" {waits[cause]}%") for cause in named]
+    return f": {', '.join(parts)}" if parts else ""
 
 
 def _name(summary: Summary, group: str) -> str:
@@ -85,13 +94,13 @@ def _name(summary: Summary, group: str) -> str:
 
 
 def _behind(summary: Summary) -> str:
-    """What made the slower rank late."""
+    """What made the slower rank late; empty: not known."""
     seconds: dict[str, float] = {}
     for each in summary.steps.straggler_wait_s.values():
         for cause, waited_s in each.items():
             seconds[cause] = seconds.get(cause, 0.0) + waited_s
     largest = max(seconds, key=lambda cause: seconds[cause], default=None)
-    return f": {largest.replace('_', ' ')}" if largest else ""
+    return largest.replace("_", " ") if largest else ""
 
 
 def _devices(summary: Summary) -> str:
