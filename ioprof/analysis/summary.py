@@ -33,6 +33,7 @@ from ioprof.analysis.cpu.cpu_verdict import with_cpu_limit
 from ioprof.analysis.cpu.stacks import unexplained, worker_lines
 from ioprof.analysis.findings import Finding
 from ioprof.analysis.ledger import ledger
+from ioprof.analysis.loader_use import loader_use
 from ioprof.analysis.loaders import batches, samples_in, take_turns
 from ioprof.analysis.ranks.collectives import collective_sources, may_be_hidden
 from ioprof.analysis.ranks.exchange_rate import small_sums
@@ -121,6 +122,7 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         files=more.reads.files,
         loaders=more.loaders,
         saved=saved(trace),
+        use=loader_use(trace, received, run.config.workers),
         small_sums=small_sums(trace),
         computed_meanwhile_s={rank: ns / 1e9 for rank, ns in charged.computed_meanwhile_ns.items()},
         **_of_batches(received),

@@ -107,7 +107,7 @@ def kinds(change: Change, recorded: Pipeline) -> tuple[Kind, ...]:
         Kind.PERSISTENT: change.persistent_workers,
         Kind.STORAGE: any(is_storage),
         Kind.CACHE: change.cache is not None,
-        Kind.STAGE: not all(is_storage),
+        Kind.STAGE: not all(is_storage) or change.skip_discarded,
         Kind.CORES: change.cores is not None,
         Kind.RANKS: change.ranks is not None,
         Kind.LIKE: change.like is not None,
@@ -122,8 +122,10 @@ def changes_competition(change: Change) -> bool:
     cores, or workers compute in another part of their time.
     """
     values = (change.workers, change.ranks, change.cores, change.batch, change.cache)
-    return any(value is not None for value in values) or any(
-        cause in STAGES for cause in change.speeds
+    return (
+        any(value is not None for value in values)
+        or any(cause in STAGES for cause in change.speeds)
+        or change.skip_discarded
     )
 
 

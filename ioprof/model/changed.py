@@ -52,6 +52,8 @@ def changed(pipeline: Pipeline, change: Change, grounds: Grounds = NONE) -> Pipe
     found = found if grounds.device is None else with_device(found, grounds.device)
     found = _with_hidden_work(found) if _slows_device(change, grounds) else found
     found = with_factors(found, {cause: change.factor(cause) for cause in change.speeds})
+    if change.skip_discarded:
+        found = _without_discarded(found)
     if change.cache == "warm":
         found = _from_memory(found)
     if change.cache == "cold":
@@ -361,14 +363,17 @@ def with_kept_workers(pipeline: Pipeline, *, of_validation: bool = False) -> Pip
 
 
 def _with_kept_workers(rank: Rank, of_validation: bool) -> Rank:
-    """Only the first iteration of that purpose starts workers, and none stops them. One with more
-    workers is of another loader, and starts its own; one with fewer may have had no batch for some.
+    """Only the first iteration of that purpose starts workers, and only the last one stops them.
+    One with more workers is of another loader, and starts its own; one with fewer may have had no
+    batch for some.
     """
     iterations, keeps, kept = list(rank.iterations), set[int](), list[Iteration]()
+    last = dict[int, int]()  # of each group, its last iteration
     for number, each in enumerate(iterations):
         if each.is_validation != of_validation or not each.workers:
             continue
         first = next((one for one in kept if one.workers >= each.workers), None)
+        last[first.group if first else each.group] = number
         if first is None:
             kept.append(each)
         else:
@@ -382,10 +387,15 @@ def _with_kept_workers(rank: Rank, of_validation: bool) -> Rank:
             keeps.add(number)
     program = rank.program
     ends = [
-        op is Op.END and rank.iterations[number].is_validation == of_validation
+        op is Op.END
+        and rank.iterations[number].is_validation == of_validation
+        and number not in last.values()
         for op, number in zip(program.ops, program.iterations, strict=True)
     ]
-    again = [number in keeps for number in program.iterations]
+    again = [
+        op is Op.START and number in keeps
+        for op, number in zip(program.ops, program.iterations, strict=True)
+    ]
     spent = np.where(np.array(ends) | np.array(again), 0.0, program.spent_s)
     return replace(rank, iterations=tuple(iterations), program=replace(program, spent_s=spent))
 
@@ -449,6 +459,7 @@ def _rank_with_batch(rank: Rank, ratio: float) -> Rank:
         device_step=_numbered(program.device_step[rows]),
         optimizer_s=np.array(optimizer),
         hidden_s=np.minimum(program.hidden_s[rows], np.array(after)[:, OWN.index("compute")]),
+        is_step=program.is_step[rows],
         weight=program.weight[rows],
     )
     return replace(rank, iterations=iterations, program=changed_program)
@@ -663,10 +674,10 @@ def _of_rows(rank: Rank, rows: NDArray[np.int64], weight: Seconds) -> Rank:
     """A rank that does only these of its actions, with the batches that they take."""
     program = rank.program
     places = Counter[int]()  # of each action that takes a batch: which of its iteration
-    place = np.zeros(len(program), np.int64)
+    place, last_take = np.zeros(len(program), np.int64), dict[int, int]()
     for row, (op, number) in enumerate(zip(program.ops, program.iterations, strict=True)):
         if op is Op.TAKE:
-            place[row] = places[number]
+            place[row], last_take[number] = places[number], row
             places[number] += 1
     iterations = list(rank.iterations)
     takes = [row for row in rows if program.ops[row] is Op.TAKE]
@@ -675,7 +686,7 @@ def _of_rows(rank: Rank, rows: NDArray[np.int64], weight: Seconds) -> Rank:
         own = place[[row for row in takes if program.iterations[row] == number]]
         if len(own) == each.num_taken:
             continue
-        is_whole = len(own) and own[-1] == each.num_taken - 1
+        is_whole = last_take[number] <= rows[-1]
         ahead = np.arange(each.num_taken, len(each.tasks)) if is_whole else _following(each, own)
         kept = np.concatenate((own, ahead))
         iterations[number] = replace(
@@ -700,6 +711,21 @@ def _of_rows(rank: Rank, rows: NDArray[np.int64], weight: Seconds) -> Rank:
         taken_ns=taken_ns,
         end_ns=int(taken_ns[-1] + until_ns[rows[-1] + 1] - until_ns[rows[-1]]),
     )
+
+
+def _without_discarded(pipeline: Pipeline) -> Pipeline:
+    """No batch is made with which no step is made."""
+
+    def used(rank: Rank) -> Rank:
+        program = rank.program
+        trains = [
+            op is Op.TAKE and not rank.iterations[number].is_validation
+            for op, number in zip(program.ops, program.iterations, strict=True)
+        ]
+        rows = np.flatnonzero(~np.array(trains) | program.is_step)
+        return _of_rows(rank, rows, np.ones(len(rows)))
+
+    return replace(pipeline, ranks=tuple(used(rank) for rank in pipeline.ranks))
 
 
 def _following(each: Iteration, own: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -50,6 +50,9 @@ class Change:
         ),
     ] = None
     persistent_workers: Annotated[bool, Option("Keep workers from epoch to epoch.")] = False
+    skip_discarded: Annotated[
+        bool, Option("Do not load the batches with which nothing is done.")
+    ] = False
     cache: Annotated[
         str | None,
         Option(
@@ -99,6 +102,7 @@ class Change:
         parts += [f"prefetch {self.prefetch}"] if self.prefetch is not None else []
         parts += [f"batches of {self.batch}"] if self.batch is not None else []
         parts += ["persistent workers"] if self.persistent_workers else []
+        parts += ["no discarded batches"] if self.skip_discarded else []
         parts += [f"{self.cache} page cache"] if self.cache else []
         parts += [f"the layout {self.layout}"] if self.layout else []
         parts += [f"images as {self.image}"] if self.image else []
@@ -124,6 +128,7 @@ def change_of(record: JobChange) -> Change:
         prefetch=record.prefetch,
         batch=record.batch,
         persistent_workers=record.persistent_workers,
+        skip_discarded=record.skip_discarded,
         cache=record.cache,
         speeds=speeds,
     )

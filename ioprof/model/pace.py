@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from ioprof.analysis.charge.steps import warmup
 from ioprof.model.changed import filled
 from ioprof.model.engine import RankTimes, Simulation
-from ioprof.model.pipeline import Op, Pipeline, Rank
+from ioprof.model.pipeline import Pipeline, Program
 from ioprof.model.plan import plan
 from ioprof.model.refusals import Refusal, ReplayError
 
@@ -53,20 +53,13 @@ def _pace(recorded: Pipeline, times: list[RankTimes], later_s: list[float]) -> P
         took_s = np.diff(np.array([*each.ended_s, each.end_s]))
         took_s *= np.minimum(weight, np.append(weight[1:], 1.0))
         totals_s.append(later + each.ended_s[0] + float(took_s.sum()))
-        steps_s.append(_step_s(rank, took_s))
+        steps_s.append(_step_s(rank.program, took_s))
     return Pace(float(np.mean(steps_s)), max(totals_s))
 
 
-def _step_s(rank: Rank, took_s: NDArray[np.float64]) -> float:
+def _step_s(program: Program, took_s: NDArray[np.float64]) -> float:
     """`took_s`: of each action, from its end to that of the next one, as often as it stands for."""
-    program = rank.program
-    is_step = np.array(
-        [
-            op is Op.TAKE and not rank.iterations[number].is_validation
-            for op, number in zip(program.ops, program.iterations, strict=True)
-        ]
-    )
-    steps = np.cumsum(program.weight * is_step)
+    steps = np.cumsum(program.weight * program.is_step)
     count = round(float(steps[-1])) if len(steps) else 0
     if not count:  # of the beginning of a job: as many batches to validate on may come first
         raise ReplayError(Refusal.FEW_BATCHES, "0")

@@ -158,6 +158,8 @@ class Program:
     hidden_s: Seconds
     """Part of `compute` in `after_s` in which the loop itself did not wait for the device, but ran
     on: it launched work, or ran Python. 0 where no waits for the device were recorded."""
+    is_step: NDArray[np.bool_]
+    """Whether it takes a batch to train on that a step was made with."""
     weight: Seconds
     """How many actions of the job each one stands for: 1, but in a sample (`changed.shortened`)."""
 

@@ -23,6 +23,7 @@ from ioprof.analysis.intervals import (
     union,
     union_all,
 )
+from ioprof.analysis.loader_use import discarded
 from ioprof.analysis.loaders import batches, take_turns
 from ioprof.analysis.ranks.stragglers import arrivals
 from ioprof.analysis.reads.lineage import COLUMNS, KINDS, Axis, kept_back
@@ -43,7 +44,7 @@ from ioprof.model.cores.contention import with_others
 from ioprof.model.cores.cpu_use import Counted, Worked, counted, cpu_use, usable_cores
 from ioprof.model.cores.others import Others, others
 from ioprof.model.device_copies import copy_s, way
-from ioprof.model.iterations import Visit, visits
+from ioprof.model.iterations import Visit, Visits, visits
 from ioprof.model.pipeline import (
     OWN,
     STAGES,
@@ -87,6 +88,7 @@ def pipeline(trace: Trace) -> Pipeline:
     counts, arrived, reads = counted(trace), arrivals(trace), reads_of_batches(trace)
     own = exposed(trace, OWN, everywhere=True)
     ends = dict(steps(trace).group_by("rank").agg(pl.col("end_ns").max()).rows())
+    lost = discarded(trace, batches(trace))
     ranks, alone = [], list[tuple[int, pl.DataFrame]]()
     for rank, spans in by_rank(
         trace, (*KINDS, "sampler", "compute"), ("host", *COLUMNS, "step", "bytes")
@@ -94,7 +96,10 @@ def pipeline(trace: Trace) -> Pipeline:
         if rank in own:
             of_rank = reads.filter(pl.col("rank") == rank)
             of_arrivals = arrived.filter(pl.col("rank") == rank)
-            found = _rank(trace, rank, spans, own[rank], of_arrivals, counts, of_rank, ends[rank])
+            of_lost = lost.filter(pl.col("rank") == rank)
+            found = _rank(
+                trace, rank, spans, own[rank], of_arrivals, counts, of_rank, ends[rank], of_lost
+            )
             ranks += [found] if found is not None else []
             alone += [(rank, spans)] if found is None else []
     if not ranks:
@@ -225,6 +230,7 @@ def _rank(
     counts: dict[int, Counted],
     reads: pl.DataFrame,
     until_ns: int,
+    lost: pl.DataFrame,
 ) -> Rank | None:
     waits = spans.filter(pl.col("kind") == "wait", in_main_thread(spans)).sort("start_ns", "end_ns")
     if waits.is_empty() or _are_by_threads(spans, waits):
@@ -265,7 +271,7 @@ def _rank(
     program, end_ns = _program(
         seen.ops, seen.of_visit, waits, until_ns, causes, arrived, _optimizer(spans), chooses_s
     )
-    program = with_choices(program, waits, spans)
+    program = with_choices(replace(program, is_step=_is_step(seen, waits, lost)), waits, spans)
     begin_ns, taken_ns = int(waits["start_ns"][0]), waits["end_ns"].to_numpy().astype(np.int64)
     starts_early = seen.ops[0] is Op.TAKE and seen.visits[0].num_workers > 0
     if starts_early:
@@ -323,6 +329,17 @@ def _rank(
         taken_ns=taken_ns,
         end_ns=end_ns,
         starts_early=starts_early,
+    )
+
+
+def _is_step(seen: Visits, waits: pl.DataFrame, lost: pl.DataFrame) -> NDArray[np.bool_]:
+    """`Program.is_step`. `lost`: the batches with which nothing was done."""
+    is_lost = waits["batch"].is_in(lost["batch"].implode()).fill_null(value=False).to_list()
+    return np.array(
+        [
+            op is Op.TAKE and not seen.visits[visit].is_validation and not lost
+            for op, visit, lost in zip(seen.ops, seen.of_visit, is_lost, strict=True)
+        ]
     )
 
 
@@ -408,6 +425,7 @@ def _with_start(program: Program, spent_s: float) -> Program:
         device_step=np.concatenate(([-1], program.device_step)),
         optimizer_s=np.concatenate(([0.0], program.optimizer_s)),
         hidden_s=np.concatenate(([0.0], program.hidden_s)),
+        is_step=np.concatenate(([False], program.is_step)),
         weight=np.concatenate(([1.0], program.weight)),
     )
 
@@ -783,6 +801,7 @@ def _program(
             alone,
             of_optimizer,
             none,
+            np.ones(len(ops), np.bool_),
             np.ones(len(ops)),
         ),
         last,

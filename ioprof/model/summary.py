@@ -73,7 +73,7 @@ def _replayed(run: Run, is_asked: bool) -> Run:
             return _without(run, NoGain.BASELINE_ERROR, why, error)
         verdict, job = run.summary.verdict, run.trace.run.job_kind
         proposes = verdict.first_epoch is None  # else it would be of that epoch
-        shards = run.trace.run.config.shards
+        shards = _most_workers(run, recorded)
         advice = ranked(
             verdict.advice,
             recorded,
@@ -98,6 +98,22 @@ def _replayed(run: Run, is_asked: bool) -> Run:
     run = replace(run, summary=run.summary.replace(verdict=verdict))
     causes = tuple(_with_gain(entry, found, recorded) for entry in run.summary.steps.causes)
     return _with_replay(run, ReplayRecord(found.baseline_error), causes)
+
+
+def _most_workers(run: Run, recorded: Pipeline) -> int | None:
+    """Workers of a rank beyond which none would have anything to read. None: not known."""
+    config = run.trace.run.config
+    makers = max(
+        (
+            each.workers
+            for rank in recorded.ranks
+            for each in rank.iterations
+            if not each.is_validation
+        ),
+        default=0,
+    )
+    has_idle = config.workers is not None and 0 < makers < config.workers
+    return makers if has_idle else config.shards
 
 
 def _with_device(verdict: Verdict) -> Verdict:

@@ -32,6 +32,7 @@ from ioprof.analysis.answer.queue_advice import (
     waiting_workers,
     whole_tensors,
 )
+from ioprof.analysis.answer.use_advice import start_once
 from ioprof.analysis.charge.gpu_windows import loop_ratio
 from ioprof.analysis.cpu.code_lines import asks_process, line_text, shortened
 from ioprof.analysis.ranks.straggler_advice import straggler_advice
@@ -427,6 +428,9 @@ def _loader(evidence: Evidence) -> Lines:
                 f" from one epoch to the next, and starting and ending epochs took {share:.1%} of"
                 " the steps' time"
             )
+            return
+        if evidence.use.passes == 1:
+            yield from start_once(evidence)
             return
         yield Advice(
             f"{evidence.options.keep_workers}: starting and ending workers took {share:.1%} of the"

@@ -30,6 +30,7 @@ from ioprof.analysis.cpu.code_lines import (
     shortened,
 )
 from ioprof.analysis.cpu.stacks import OF_BATCHES, WORKERS
+from ioprof.analysis.loader_use import LoaderUse
 from ioprof.analysis.ranks.exchange_rate import SmallSums
 from ioprof.analysis.reads.demand import Fetched
 from ioprof.analysis.reads.flushes import Flushed
@@ -127,6 +128,8 @@ class Evidence:
     threads: dict[str, float] = field(default_factory=dict)
     """For each cause, the share of the steps' time that is charged to threads of the training
     process, by the times alone."""
+    use: LoaderUse = field(default_factory=LoaderUse)
+    """What the loop does with its loader."""
     cpu: CpuEvidence | None = None
     """Whether ranks and workers got the CPU time that they could use."""
     code: tuple[CodeShare, ...] = ()

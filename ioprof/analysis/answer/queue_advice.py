@@ -83,7 +83,7 @@ def more_workers(evidence: Evidence, why: str) -> Iterator[str | Advice]:
     None where they wait for one process that answers all of them.
     """
     yield from _equal_work(evidence)
-    if evidence.are_served:
+    if evidence.are_served or evidence.use.idle_workers(evidence.run.config.workers):
         return
     ranks, workers, cpus = evidence.run.config.ranks, evidence.run.config.workers, evidence.run.cpus
     if (
@@ -118,6 +118,7 @@ def _equal_work(evidence: Evidence) -> Iterator[Advice]:
         or more_s < _LARGE_IMBALANCE * found.step_s
         or not evidence.workers_are_busy
         or evidence.takes_turns
+        or evidence.use.idle_workers(evidence.run.config.workers)
     ):
         return
     busy = (

@@ -12,6 +12,7 @@ from ioprof.analysis.answer.evidence import IDLE_RATIO, MOSTLY_ONE, Evidence
 from ioprof.analysis.answer.job_verdict import with_loading_rank
 from ioprof.analysis.answer.own_advice import OWN_MEANING, PEERS
 from ioprof.analysis.answer.queue_advice import deeper_queue
+from ioprof.analysis.answer.use_advice import comes_first, use_advice
 from ioprof.analysis.cpu.code_lines import line_text
 from ioprof.analysis.cpu.cpu_time import LEAST_DELAY_RATIO
 from ioprof.analysis.reads.lineage import LEAVES
@@ -53,8 +54,11 @@ def verdict(evidence: Evidence) -> Verdict:
     if bound in LEAVES and not is_own:
         advice = [*deeper_queue(evidence), *advice]
     advice += [each for each in _of_others(evidence, compared, bound, is_own) if each not in advice]
+    of_use = list(use_advice(evidence))
+    advice = [*(each for each in of_use if comes_first(each, evidence)), *advice]
     told = {each.action for each in advice}
-    more = (each for each in _candidates(evidence, shares) if each.action not in told)
+    possible = [*of_use, *_candidates(evidence, shares)]
+    more = (each for each in possible if each.action not in told and each.no_gain is None)
     stages = evidence.own if is_own else evidence.work_ns
     found = Verdict(bound, text, tuple(advice), tuple(more))
     found = with_doubts(

@@ -53,6 +53,8 @@ class JobChange(Record, frozen=True, omit_defaults=True):
     pin_memory: bool = False
     """Of torch's DataLoader: batches are copied to page-locked memory. A replay does not know
     it."""
+    skip_discarded: bool = False
+    """Batches with which nothing is done are not made."""
     cache: str | None = None
     """`warm` or `cold` page cache."""
     speeds: dict[str, float | None] = field(default_factory=dict)

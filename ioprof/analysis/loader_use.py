@@ -1,0 +1,98 @@
+"""What a loop does with its loader: how often it iterates over it, how many of the workers make
+batches, and which batches it throws away.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import polars as pl
+
+from ioprof.format.trace import Trace
+
+_LEAST_USE: Final = 0.02
+"""Of the median time from a batch to the next one where a step ended meanwhile: in less nothing can
+have been done with a batch, not even a part of a step that gathers gradients of several batches."""
+_BATCHES_PER_WORKER: Final = 4
+"""Batches for each worker, from which on one without any has nothing to make."""
+
+
+@dataclass(frozen=True)
+class LoaderUse:
+    """Of the loaders to train from, of all ranks."""
+
+    passes: int = 0
+    """Iterations over a loader with workers, on the rank that began most."""
+    makers: int = 0
+    """Workers that made batches, on the rank on which fewest did."""
+    batches: int = 0
+    """Batches that ranks received."""
+    discarded: int = 0
+    """Those with which nothing was done."""
+    samples: int | None = None
+    """Samples in the discarded ones. None: not known."""
+    waited_s: float = 0.0
+    """Time for which ranks waited for these, summed over them."""
+    before_first_step: bool = False
+    """Whether all of these came before the first step."""
+
+    def idle_workers(self, workers: int | None) -> int:
+        """Of so many workers of a rank, those that made no batch though there were enough."""
+        is_known = workers and self.makers and self.batches >= _BATCHES_PER_WORKER * workers
+        return max(0, workers - self.makers) if workers and is_known else 0
+
+
+def discarded(trace: Trace, received: pl.DataFrame) -> pl.DataFrame:
+    """The rows of `loaders.batches` with which nothing was done: batches to train on after which a
+    rank asked for the next one at once, and ended no step meanwhile.
+    """
+    steps = trace.rows(pl.col("rank").is_not_null(), pl.col("step").is_not_null(), kinds=["step"])
+    ends = steps.group_by("rank", "step").agg(ended_ns=pl.col("end_ns").max())
+    training = received.filter(~pl.col("validates")).sort("end_ns")
+    training = training.with_columns(
+        next_ns=pl.col("start_ns").shift(-1).over("rank", order_by="end_ns")
+    )
+    found = training.join_asof(
+        ends.select("rank", "ended_ns").sort("ended_ns"),
+        left_on="end_ns",
+        right_on="ended_ns",
+        by="rank",
+        strategy="forward",
+        check_sortedness=False,
+    )
+    is_used = (pl.col("ended_ns") <= pl.col("next_ns")).fill_null(value=False)
+    gap = pl.col("next_ns") - pl.col("end_ns")
+    usual = found.filter(is_used).select(gap.median()).item()
+    if usual is None:
+        return received.clear()
+    lost = found.filter(~is_used, gap < _LEAST_USE * usual)
+    return lost.select(received.columns)
+
+
+def loader_use(trace: Trace, received: pl.DataFrame, workers: int | None) -> LoaderUse:
+    """What the spans say. `received`: the rows of `loaders.batches`; `workers`: of each rank."""
+    training = received.filter(~pl.col("validates"))
+    if training.is_empty():
+        return LoaderUse()
+    lost = discarded(trace, received)
+    name = pl.col("name").cast(pl.String)
+    starts = trace.rows(name == "start", pl.col("rank").is_not_null(), kinds=["wait"])
+    per_rank = starts.group_by("rank").len()["len"].to_list()
+    makers = 0
+    if workers:
+        fetches = trace.rows(
+            pl.col("rank").is_not_null(), pl.col("batch").is_not_null(), kinds=["fetch"]
+        )
+        made = fetches.join(training.select("rank", "batch"), on=["rank", "batch"])
+        counts = made.group_by("rank").agg(pl.col("pid").n_unique())["pid"].to_list()
+        makers = min(counts, default=0)
+    first_ns = trace.rows(pl.col("step").is_not_null(), kinds=["step"])["end_ns"].min()
+    samples = lost["samples"]
+    return LoaderUse(
+        passes=max(per_rank, default=0),
+        makers=makers,
+        batches=len(training),
+        discarded=len(lost),
+        samples=int(samples.sum()) if len(lost) and not samples.null_count() else None,
+        waited_s=float((lost["end_ns"] - lost["start_ns"]).sum()) / 1e9,
+        before_first_step=len(lost) > 0 and bool((lost["end_ns"] < first_ns).all()),
+    )
