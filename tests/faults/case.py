@@ -25,7 +25,7 @@ from ioprof.instrument import faults
 from ioprof.model.summary import with_gains
 from ioprof.report.texts.text import summary_text
 
-HEAD_LINES: Final = 3
+HEAD_LINES: Final = 5
 """Lines of the report within which the cause must be named."""
 _MOST_OFF: Final = 0.3
 """Difference of a rate to that of the program's stopwatch, which counts the start of the workers,
