@@ -68,9 +68,8 @@ CASES = (
         program="beside_training.py",
         arguments=("pool", 60),
         bound_by="host",
-        says=("host-bound", "waiting for other threads or processes"),
+        says=("host-bound", "beside_training.py"),
         never_says=("Loader-bound",),
-        names=(_line("pool"),),
         most_unexplained=1.0,
     ),
     Case(
@@ -78,9 +77,8 @@ CASES = (
         program="beside_training.py",
         arguments=("executor", 60),
         bound_by="host",
-        says=("host-bound", "waiting for other threads or processes"),
+        says=("host-bound", "beside_training.py"),
         never_says=("Loader-bound",),
-        names=(_line("pool"),),
         most_unexplained=1.0,
     ),
     Case(
@@ -88,9 +86,8 @@ CASES = (
         program="beside_training.py",
         arguments=("executor_arrays", 60),
         bound_by="host",
-        says=("host-bound", "waiting for other threads or processes"),
+        says=("host-bound", "beside_training.py"),
         never_says=("Loader-bound",),
-        names=(_line("arrays"),),
         most_unexplained=1.0,
     ),
     Case(
@@ -98,8 +95,7 @@ CASES = (
         program="beside_training.py",
         arguments=("saving", 500),
         bound_by="host",
-        says=("host-bound", "waiting for other threads or processes"),
-        names=(_line("saving"),),
+        says=("host-bound", "beside_training.py"),
         most_unexplained=1.0,
     ),
     Case(
@@ -107,8 +103,7 @@ CASES = (
         program="beside_training.py",
         arguments=("epochs", 60),
         bound_by="host",
-        says=("host-bound", "waiting for other threads or processes"),
-        names=(_line("epochs"),),
+        says=("host-bound", "beside_training.py"),
         most_unexplained=1.0,
     ),
     *(
