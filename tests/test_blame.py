@@ -249,23 +249,6 @@ def test_a_worker_may_read_in_threads_of_its_own() -> None:
     assert charged(blame(trace)) == charged(blame(Trace(trace.run, threaded)))
 
 
-def test_mapped_data_that_is_read_when_a_batch_is_sent_is_storage() -> None:
-    """By a thread of the worker that reads only then; what a thread that helps to make batches
-    reads does not delay this one."""
-    drawing = (
-        "step 000000000000\nwait 000000000000\nfetch w0 000..1......\nfault w0 t0"
-        " ...####.{}....\ncompute ............0"
-    )
-    found = charged(blame(timeline(drawing.format("."))))[0, 0]
-    assert (4, 5) == (found["storage"], found["delivery"])
-    assert (
-        9
-        == charged(blame(timeline(drawing.replace("...####", "##.####").format("."))))[0, 0][
-            "delivery"
-        ]
-    )
-
-
 def test_a_copy_that_nothing_hides_is_h2d() -> None:
     """It stands before the wait that it overlaps: the copy of one batch, while the next is waited
     for."""

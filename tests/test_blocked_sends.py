@@ -1,144 +1,151 @@
-"""Batches that were made, and could not be sent because their workers kept the interpreter lock."""
+"""Batches that were made, and that come late: what the threads did meanwhile for which the rank
+waited, by who woke whom."""
 
 import polars as pl
-import pytest
-from timeline import TICK_NS, timeline
+from hypothesis import given
+from hypothesis import strategies as st
+from timeline import TICK_NS, block, charged, pid, timeline, with_blocks
 
 from ioprof.analysis.charge.blame import blame
-from ioprof.analysis.charge.blocked_sends import held
-from ioprof.format.trace import Trace
+from ioprof.analysis.graph.wakers import Wakers
+from ioprof.analysis.intervals import total, union
+from ioprof.analysis.reads import lineage
+from ioprof.analysis.selection import by_rank
+from ioprof.format.schema import BLOCK_COLUMNS
+from ioprof.format.trace import Trace, table_schema
+
+_SENDER = 7
+QUEUE = ("channel", 9)
 
 
-def test_a_batch_that_cannot_be_sent_because_its_worker_waits_for_a_page_is_late_for_storage() -> (
-    None
-):
-    """A page fault keeps the interpreter lock, without which no thread of the worker sends: the
-    batch comes when the fault ends.
-
-    One that comes later than that, or while the fault goes on, was not waiting for it.
+_DRAWING = """
+    step        000000000000000
+    wait        00000000000000.
+    fetch w0    00.1111111111..
+    fault w0    ...########....
+    transform w0 ...........==..
+    compute     ..............0
     """
-    drawing = (
-        "step 000000000000000\nwait 00000000000000.\nfetch w0 00.111111111111\nfault w0"
-        " ...{}\ncompute ..............0"
+_MAIN, _WORKER = pid(0), pid(0, 0)
+
+
+def test_a_batch_is_late_for_what_keeps_the_lock_that_its_sender_needs() -> None:
+    """A page fault, or Python code, of the thread that makes the next batch. What is in no stage
+    of that is the loader's, and the message itself is the delivery."""
+    trace = with_blocks(
+        timeline(_DRAWING),
+        block(0, 14, _MAIN, _SENDER, of=QUEUE),
+        block(3, 13, _SENDER, _WORKER),
     )
-    held, before, after = "##########..", "####........", "############"
-    assert [(10, 2), (0, 12), (0, 12)] == [
-        _storage_and_delivery_ms(drawing.format(bar)) for bar in (held, before, after)
-    ]
+    assert {"storage": 8, "transform": 2, "loader": 2, "delivery": 2, "compute": 1} == _first(trace)
+
+
+def test_without_a_sender_that_waits_the_message_is_slow() -> None:
+    """Whatever its worker does meanwhile."""
+    trace = with_blocks(timeline(_DRAWING), block(0, 14, _MAIN, _SENDER, of=QUEUE))
+    assert {"loader": 2, "delivery": 12, "compute": 1} == _first(trace)
+
+
+def test_the_time_that_a_thread_waits_for_a_core_is_not_its_wakers() -> None:
+    """It was woken, and is not blocked any more."""
+    trace = with_blocks(
+        timeline(_DRAWING),
+        block(0, 14, _MAIN, _SENDER, of=QUEUE),
+        block(3, 13, _SENDER, _WORKER, woken=8),
+    )
+    assert {"storage": 5, "loader": 2, "delivery": 7, "compute": 1} == _first(trace)
+
+
+def test_a_thread_that_goes_on_waiting_waited_for_who_ended_that() -> None:
+    """So a thread waits for the interpreter lock; but one that gave up waited for nobody."""
+    main, over = block(0, 14, _MAIN, _SENDER, of=QUEUE), block(3, 8, _SENDER, None)
+    again = with_blocks(timeline(_DRAWING), main, over, block(8, 13, _SENDER, _WORKER))
+    assert {"storage": 8, "transform": 2, "loader": 2, "delivery": 2, "compute": 1} == _first(again)
+    other = with_blocks(timeline(_DRAWING), main, over, block(8, 13, _SENDER, _WORKER, of=QUEUE))
+    assert {"storage": 3, "transform": 2, "loader": 2, "delivery": 7, "compute": 1} == _first(other)
+
+
+def test_mapped_data_that_is_read_when_a_batch_is_sent_is_storage() -> None:
+    """Parts of a map are read when the thread that sends them copies them. What another thread of
+    the worker reads does not delay this batch."""
+    trace = timeline(
+        "step 000000000000\nwait 000000000000\nfetch w0 000..1......\nfault w0 t0 ##.####.....\n"
+        "compute ............0"
+    )
+    sender = int(trace.spans.filter(kind="fault")["tid"][0])
+    sent = with_blocks(trace, block(0, 12, _MAIN, sender, of=QUEUE))
+    other = with_blocks(trace, block(0, 12, _MAIN, _SENDER, of=QUEUE))
+    assert (4, 9) == (_first(sent)["storage"] - 2, _first(other)["delivery"])
 
 
 def test_the_queue_that_workers_share_is_blocked_by_each_of_them() -> None:
-    """The batch of one worker waits while another faults."""
-    drawing = """
+    """The batch of one worker waits while another one, whose sender has the queue, faults."""
+    trace = timeline("""
         step       000000000000000
         wait       00000000000000.
         fetch w0   00.............
         fetch w1   .1111111111111.
         fault w1   .############..
         compute    ..............0
-    """
-    assert (11, 1) == _storage_and_delivery_ms(drawing)
-
-
-@pytest.mark.parametrize(
-    ("first", "next_one", "charged_ms"),
-    [
-        ("00000000000.", "222222222222", {"transform": 15, "loader": 1, "delivery": 1}),
-        ("00000000000.", "...222222222", {"transform": 13, "loader": 1, "delivery": 3}),
-        ("00000000000.", "............", {"transform": 5, "loader": 0, "delivery": 12}),
-        ("00..........", "222222222222", {"transform": 5, "loader": 0, "delivery": 12}),
-    ],
-)
-def test_a_batch_that_its_worker_keeps_while_it_makes_the_next_one_is_late_for_that(
-    first: str, next_one: str, charged_ms: dict[str, int]
-) -> None:
-    """Python code keeps the interpreter lock, so the thread that sends waits. But where the worker
-    was idle, or all batches take as long, it is the message that is slow. `first` arrives after 12
-    ms, and the next batch 12 ms after it was made.
-    """
-    drawing = f"""
-        step      000000000000011111111111111111
-        wait      000000000000.11111111111111111
-        fetch w0  {first}.11111{next_one}
-        transform w0 {"." * 13}=====.{next_one[1:-1].replace("2", "#")}.
-        compute   ............0.................
-    """
-    trace = timeline(drawing)
-    spans = trace.spans.with_columns(pl.col("start_ns", "end_ns") * (10**6 // TICK_NS))
-    row = blame(Trace(trace.run, spans)).row(1, named=True)
-    assert charged_ms == {cause: round(row[f"{cause}_ns"] / 1e6) for cause in charged_ms}
-
-
-@pytest.mark.parametrize(
-    ("arrives", "last_ms", "cause"),
-    [
-        ("when the next batch is made", 12, "transform"),
-        ("in the middle of it", 7, "delivery"),
-        ("in the middle of it", 1, "transform"),
-        ("in the middle of it", 6, "delivery"),
-    ],
-)
-def test_batches_that_all_arrive_when_the_next_one_is_made_are_late_for_that(
-    arrives: str, last_ms: int, cause: str
-) -> None:
-    """Then the worker always keeps the lock; a slow message ends at any time. The last batch, whose
-    worker is idle, shows what a message takes by itself.
-    """
-    early = 0 if arrives == "when the next batch is made" else 5
-    number = "0123456789abcdef"
-    rows = {
-        "step": "0" * 26 + "".join(one * 13 for one in number[1:]),
-        "wait": (
-            "0" * (25 - early)
-            + "." * (1 + early)
-            + "".join(one * (12 - early) + "." * (1 + early) for one in number[1:-1])
-            + "f" * last_ms
-            + "." * (13 - last_ms)
-        ),
-        "compute": "." * 25 + "0" + "".join("." * 12 + one for one in number[1:]),
-        "fetch w0": "".join(one * 12 + "." for one in number) + "." * 13,
-        "transform w0": (
-            "".join(("=" if place % 2 else "#") * 12 + "." for place in range(16)) + "." * 13
-        ),
-    }
-    trace = timeline("\n".join(f"{kind} {row}" for kind, row in rows.items()))
-    spans = trace.spans.with_columns(pl.col("start_ns", "end_ns") * (10**6 // TICK_NS))
-    row = blame(Trace(trace.run, spans)).row(8, named=True)
-    assert (12 - early) * 10**6 == pytest.approx(row[f"{cause}_ns"], abs=2 * 10**6)
-
-
-@pytest.mark.parametrize(
-    ("made_ms", "after_ms", "is_held"),
-    [(32, 2, True), (32, 7, True), (32, 9, False), (12, 2, True)],
-)
-def test_a_batch_may_arrive_a_quarter_of_the_next_one_later(
-    made_ms: int, after_ms: int, is_held: bool
-) -> None:
-    """Where other programs use the cores too. One worker alone makes nearly all batches: another
-    one, which has few, ends them at any time, and says nothing of the first.
-    """
-    ms, count, apart = 10**6, 40, made_ms + 2
-    ready = pl.Series(range(count)) * apart * ms
-    fetches = pl.DataFrame(
-        {"batch": range(count), "worker": 0, "start_ns": ready - made_ms * ms, "end_ns": ready}
+        """)
+    late = with_blocks(
+        trace,
+        block(0, 14, _MAIN, 7, of=QUEUE),
+        block(2, 14, 7, 8, of=("semaphore", 3)),
+        block(1, 13, 8, pid(0, 1)),
     )
-    few = fetches[::5].with_columns(worker=1, batch=pl.col("batch") + count)
-    known = fetches.select("batch", "worker", start_ns=pl.col("end_ns") + ms, ready_ns="end_ns")
-    known = known.with_columns(end_ns=pl.col("ready_ns") + (apart + after_ms) * ms)
-    others = few.select(
-        "batch",
-        "worker",
-        start_ns=pl.col("end_ns") + ms,
-        ready_ns="end_ns",
-        end_ns=pl.col("end_ns") + 6 * ms,
+    assert {"storage": 11, "loader": 2, "delivery": 1, "compute": 1} == _first(late)
+
+
+_TIMES = st.integers(0, 40)
+_BLOCKS = st.lists(
+    st.tuples(st.integers(0, 12), st.integers(1, 12), st.integers(0, 3), st.integers(0, 3)),
+    max_size=12,
+)
+
+
+@given(blocks=_BLOCKS, start=_TIMES, length=st.integers(1, 40))
+def test_somebody_works_at_each_instant_or_threads_wait_for_each_other(
+    blocks: list[tuple[int, int, int, int]], start: int, length: int
+) -> None:
+    """The times of the working threads are disjoint, within the time that is asked for, and those
+    in which the thread itself was not blocked are its own. They are the sum of those of the parts
+    of that time."""
+    free = [0] * 4
+    rows = []
+    for gap, took, tid, waker in blocks:
+        if tid != waker:
+            rows.append(block(free[tid] + gap, free[tid] + gap + took, tid + 1, waker + 1))
+            free[tid] += gap + took
+    found = Wakers(
+        pl.DataFrame([{**row, "host": "a"} for row in rows], table_schema(BLOCK_COLUMNS))
     )
-    found = held(pl.concat([known[:-1], others.select(known.columns)]), pl.concat([fetches, few]))
-    assert (count - 1 if is_held else 0) == len(found)
+    whole = union([[start * TICK_NS, (start + length) * TICK_NS]])
+    parts = [union([[at * TICK_NS, (at + 1) * TICK_NS]]) for at in range(start, start + length)]
+    at_once, one_by_one = found.working(1, whole), [found.working(1, part) for part in parts]
+    assert sum(map(total, at_once.values())) <= total(whole)
+    for tid in {*at_once, *(tid for each in one_by_one for tid in each)}:
+        of_parts = sum(total(each[tid]) for each in one_by_one if tid in each)
+        assert of_parts == (total(at_once[tid]) if tid in at_once else 0)
+    blocked = union([[row["start_ns"], row["end_ns"]] for row in rows if row["tid"] == 1])
+    assert total(at_once[1]) >= total(whole) - total(blocked)
 
 
-def _storage_and_delivery_ms(drawing: str) -> tuple[int, int]:
-    """What the first step is charged with, where each character is 1 ms."""
-    trace = timeline(drawing)
-    spans = trace.spans.with_columns(pl.col("start_ns", "end_ns") * (10**6 // TICK_NS))
-    row = blame(Trace(trace.run, spans)).row(0, named=True)
-    return row["storage_ns"] // 10**6, row["delivery_ns"] // 10**6
+def test_what_is_kept_back_is_the_fetches_of_others() -> None:
+    """For the ceilings and the replay."""
+    trace = with_blocks(
+        timeline(_DRAWING),
+        block(0, 14, _MAIN, _SENDER, of=QUEUE),
+        block(3, 13, _SENDER, _WORKER),
+    )
+    [(rank, spans)] = by_rank(trace, ("wait", "fetch", "step"), ("pid", "tid", "batch", "name"))
+    host = Wakers(trace.blocks)
+    found = lineage.kept_back(lineage.with_worker(spans), host)
+    assert (0, 10 * TICK_NS) == (rank, total(found))
+    assert 0 == total(lineage.kept_back(lineage.with_worker(spans), None))
+
+
+def _first(trace: Trace) -> dict[str, int]:
+    """What the first step is charged with, in characters."""
+    found = charged(blame(trace))[0, 0]
+    return {cause: ticks for cause, ticks in found.items() if ticks is not None}

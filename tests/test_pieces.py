@@ -16,7 +16,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 from strategies import traces
-from timeline import timeline
+from timeline import block, timeline, with_blocks
+from timeline import pid as pid_of
 
 from ioprof.analysis import selection
 from ioprof.analysis.charge.blame import charges, exposed
@@ -253,43 +254,21 @@ def test_the_analysis_of_a_large_run_is_kept(
     assert "y" == Run.load(out).summary.run.command
 
 
-SENDING = """
-    step r0          00000000001111111111
-    wait r0          00000000001111111111
-    fetch r0 w0      0000......1111......
-"""
-
-
-@pytest.mark.parametrize("reading", ["....##.#....#####...", "###.##..#.##.#####.."])
-def test_which_threads_send_batches_is_decided_for_the_whole_rank(reading: str) -> None:
-    """A thread of a worker that reads while batches are on their way sends them; one that reads at
-    other times, too, does not."""
-    trace = timeline(SENDING + f"read r0 w0 {reading}")
-    sending = trace.spans.with_columns(
-        tid=pl.when(pl.col("kind") == "read").then(pl.col("tid") + 1).otherwise("tid")
-    )
-    whole = charges(Trace(trace.run, sending)).steps
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(selection, "_ROWS_AT_ONCE", 1)
-        assert_frame_equal(whole, charges(Trace(trace.run, sending)).steps)
-
-
-def test_what_blocks_a_sender_is_decided_for_the_whole_rank() -> None:
-    """A batch that is late because its worker faults, though the pieces end within the wait."""
-    drawing = """
+def test_what_a_late_batch_waited_for_does_not_depend_on_the_pieces() -> None:
+    """Its sender waits for a thread that faults, though the pieces end within the wait."""
+    trace = timeline("""
         step r0      000000000000000000000
         wait r0      ...00000000000000000.
         fetch r0 w0  00...................
         fetch r0 w1  .1111111111111111111.
         fault r0 w1  .######=====------##.
-    """
-    trace = timeline(drawing)
-    slow = Trace(trace.run, trace.spans.with_columns(pl.col("start_ns", "end_ns") * 100_000))
-    whole = charges(slow).steps
-    assert (17_000_000, 0) == (whole["storage_ns"].sum(), whole["delivery_ns"].sum())
+    """)
+    late = with_blocks(trace, block(3, 20, pid_of(0), 7), block(2, 19, 7, pid_of(0, 1)))
+    whole = charges(late).steps
+    assert (160, 10) == (whole["storage_ns"].sum(), whole["delivery_ns"].sum())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(selection, "_ROWS_AT_ONCE", 1)
-        assert_frame_equal(whole, charges(slow).steps)
+        assert_frame_equal(whole, charges(late).steps)
 
 
 MEASURE: Final = """

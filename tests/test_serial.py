@@ -139,7 +139,7 @@ def blocks_of(*rows: tuple[int, int, int, int | None]) -> pl.DataFrame:
 def test_the_way_ends_at_a_thread_that_works_or_sleeps() -> None:
     """Of another process, too."""
     wakers = Wakers(blocks_of((0, 100, 10, 11), (0, 90, 11, 20), (40, 60, 20, None)))
-    way = wakers.way("node", np.array([10, 10, 11, 20]), np.array([50, 95, 50, 50]))
+    way = wakers.way(np.array([10, 10, 11, 20]), np.array([50, 95, 50, 50]))
     assert [[10, 10, 11, 20], [11, 11, 20, 0], [20, 0, 0, 0]] == [step.tolist() for step in way]
 
 

@@ -37,7 +37,7 @@ import polars as pl
 
 from ioprof.analysis.charge.blame import charges
 from ioprof.format.run_record import RunRecord
-from ioprof.format.schema import CAUSES, KINDS, SPAN_COLUMNS
+from ioprof.format.schema import BLOCK_COLUMNS, CAUSES, KINDS, SPAN_COLUMNS
 from ioprof.format.trace import Trace, table_schema
 
 TICK_NS: Final = 10
@@ -72,6 +72,36 @@ def timeline(drawing: str, **run: Any) -> Trace:
     } | run.pop("config", {})
     record = RunRecord.of({"config": config, "status": "complete", **run})
     return Trace(record, pl.DataFrame(spans, schema=table_schema(SPAN_COLUMNS)))
+
+
+def block(
+    start: int,
+    end: int,
+    tid: int,
+    waker: int | None,
+    *,
+    of: tuple[str, int] = ("condition", 5),
+    woken: int | None = None,
+) -> dict[str, Any]:
+    """A block of a thread on an object, in characters of a drawing. `waker`: None, its time was
+    over; `woken`: None, at its end."""
+    return {
+        "start_ns": start * TICK_NS,
+        "end_ns": end * TICK_NS,
+        "host": "node1",
+        "pid": tid % 10_000,
+        "tid": tid,
+        "object": of[0],
+        "id": of[1],
+        "timed_out": waker is None,
+        "waker_tid": waker,
+        "woken_ns": None if waker is None else (end if woken is None else woken) * TICK_NS,
+    }
+
+
+def with_blocks(trace: Trace, *blocks: dict[str, Any]) -> Trace:
+    """The trace with these blocks."""
+    return trace.with_facts(blocks=pl.DataFrame(blocks, schema=table_schema(BLOCK_COLUMNS)))
 
 
 def charged(steps: pl.DataFrame) -> dict[tuple[int, int], dict[str, int]]:

@@ -12,20 +12,17 @@ batches that cannot be sent, batches on their way, and variation from batch to b
 contains the time in which its worker waits for a place in a full queue.
 """
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final
 
 import numpy as np
 import polars as pl
 
-from ioprof.analysis.charge.blocked_sends import late_arrivals
 from ioprof.analysis.charge.gpu_windows import observed
 from ioprof.analysis.charge.steps import steps, warmup
 from ioprof.analysis.charge.training_process import main_threads
+from ioprof.analysis.graph.wakers import Wakers, wakers_by_rank
 from ioprof.analysis.intervals import (
-    EMPTY,
     Intervals,
     covered,
     overlaps,
@@ -33,9 +30,8 @@ from ioprof.analysis.intervals import (
     subtract,
     total,
     union,
-    union_all,
 )
-from ioprof.analysis.reads.lineage import Sending, sending_of
+from ioprof.analysis.reads.lineage import kept_back
 from ioprof.analysis.selection import COMPUTE, by_rank, intervals, kind_in, on_stream, with_worker
 from ioprof.format.run_record import Ceilings, Residual
 from ioprof.format.trace import Trace
@@ -44,7 +40,7 @@ IMBALANCE: Final = "imbalance of workers"
 RESIDUALS: Final = ("epoch starts", IMBALANCE, "blocked sends", "delivery", "variation")
 """What the two ceilings do not explain, in the order in which it is named; the last is what
 remains. `blocked sends`: batches that were made, and that a worker kept from being sent
-(`blocked_sends`); blame charges these times to what it did."""
+(`lineage.kept_back`); blame charges these times to what it did."""
 _KINDS: Final = (*COMPUTE, "step", "wait", "fetch", "sampler")
 
 
@@ -62,19 +58,17 @@ class _Sums:
     is_serial: bool = True
 
 
-def ceilings(trace: Trace, sendings: Mapping[int, Sending] | None = None) -> Ceilings | None:
+def ceilings(trace: Trace) -> Ceilings | None:
     """Means over the steady steps of all ranks; None where the work for the batches of no rank is
     known.
-
-    `sendings` is what `sending_of` finds of ranks, as far as it is known.
     """
     table = steps(trace)
     table = table.filter(pl.Series(observed(trace, table)))
-    sums = _Sums()
+    sums, wakers = _Sums(), wakers_by_rank(trace)
     for rank, spans in by_rank(trace, _KINDS, ("pid", "tid", "stream", "batch", "name")):
-        sending = partial(_sending, trace, rank, sendings or {})
         own, known = table.filter(pl.col("rank") == rank), _without_own_batches(with_worker(spans))
-        _add_rank(sums, _whole_rounds(intervals(own[warmup(len(own)) :]), known), known, sending)
+        rounds = _whole_rounds(intervals(own[warmup(len(own)) :]), known)
+        _add_rank(sums, rounds, known, wakers.get(rank))
     if not sums.steps:
         return None
     scale = 1e9 * sums.steps
@@ -95,10 +89,6 @@ def ceilings(trace: Trace, sendings: Mapping[int, Sending] | None = None) -> Cei
         residual_s=residual,
         residuals=tuple(part for part in parts if part.seconds > 0),
     )
-
-
-def _sending(trace: Trace, rank: int, known: Mapping[int, Sending]) -> Sending:
-    return known[rank] if rank in known else sending_of(trace, rank)
 
 
 def _without_own_batches(spans: pl.DataFrame) -> pl.DataFrame:
@@ -128,12 +118,7 @@ def _whole_rounds(windows: Intervals, spans: pl.DataFrame) -> Intervals:
     return windows[len(windows) % workers :] if len(windows) > 2 * workers else windows
 
 
-def _add_rank(
-    sums: _Sums, windows: Intervals, spans: pl.DataFrame, sending: Callable[[], Sending]
-) -> None:
-    """`sending`: how the batches of the rank were sent. It is only called where batches came late,
-    since it may take long.
-    """
+def _add_rank(sums: _Sums, windows: Intervals, spans: pl.DataFrame, wakers: Wakers | None) -> None:
     steady, wall_ns = union(windows), total(windows)
     waits = spans.filter(pl.col("kind") == "wait")
     received = waits.filter(
@@ -164,8 +149,8 @@ def _add_rank(
         np.maximum(ready["start_ns"].to_numpy(), ready["ready_ns"].to_numpy()),
         ready["end_ns"].to_numpy(),
     )
-    delivering, late = overlaps(union(sent), steady), late_arrivals(ready)
-    blocking = overlaps(delivering, _kept_back(sending())) if len(late) else EMPTY
+    delivering = overlaps(union(sent), steady)
+    blocking = overlaps(delivering, kept_back(spans, wakers))
     parts = {
         "epoch starts": _epoch_starts(waits, steady),
         IMBALANCE: _imbalance_ns(by_worker) * batches / fetched["batch"].n_unique(),
@@ -181,12 +166,6 @@ def _add_rank(
     sums.is_serial &= is_serial
     for name, took_ns in parts.items():
         sums.parts[name] = sums.parts.get(name, 0.0) + took_ns
-
-
-def _kept_back(found: Sending) -> Intervals:
-    return (
-        found.blocked if found.held is None else union_all([found.blocked, intervals(found.held)])
-    )
 
 
 def _most_at_once(lives: Intervals) -> int:

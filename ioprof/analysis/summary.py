@@ -92,7 +92,7 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         code, whole, limits = (
             unexplained(trace, charged, found.samples),
             ledger(trace),
-            ceilings(trace, found.sendings),
+            ceilings(trace),
         )
         need = _demand(trace, found, received, unsure, limits)
         steps, cpu = _steps(trace, charged, work), cpu_evidence(trace)

@@ -2,7 +2,6 @@
 spans are read once.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import polars as pl
@@ -13,7 +12,6 @@ from ioprof.analysis.charge.workers_time import Making, MakingSums
 from ioprof.analysis.cpu.stacks import ChargedSamples
 from ioprof.analysis.ranks.stragglers import arrivals
 from ioprof.analysis.reads.demand import Computing, Fetched, Fetching
-from ioprof.analysis.reads.lineage import Sending
 from ioprof.analysis.selection import analyse
 from ioprof.format.run_record import Overlap
 from ioprof.format.trace import Trace
@@ -37,8 +35,6 @@ class Totals:
     """See `workers_time.MakingSums`."""
     arrived: pl.DataFrame
     """See `stragglers.arrivals`."""
-    sendings: Mapping[int, Sending]
-    """See `blame.Charging.sendings`."""
 
 
 def totals(trace: Trace) -> Totals:
@@ -60,4 +56,4 @@ def totals(trace: Trace) -> Totals:
         computing.computed_ns,
     )
     charged_samples = ChargedSamples(trace).found() if samples is None else samples.found()
-    return Totals(*found, charged_samples, work.unnamed_samples(), arrived, charging.sendings)
+    return Totals(*found, charged_samples, work.unnamed_samples(), arrived)

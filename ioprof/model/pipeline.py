@@ -74,7 +74,7 @@ class Tasks:
     """What the loop itself spends on taking a batch that has arrived."""
     held_s: Seconds
     """Part of the way to the loop, not in `transit_s`, in which the worker's next task kept the
-    batch from being sent, see `analysis.blocked_sends`."""
+    batch from being sent, see `analysis.reads.lineage.kept_back`."""
     serial_s: Seconds
     """What only one worker at a time can do (`model.serial`); it is not in `stages_s`."""
 

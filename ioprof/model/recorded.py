@@ -13,6 +13,7 @@ from ioprof.analysis.charge.blame import exposed
 from ioprof.analysis.charge.served import are_served
 from ioprof.analysis.charge.steps import steps
 from ioprof.analysis.charge.training_process import in_main_thread
+from ioprof.analysis.graph.wakers import Wakers, wakers_by_rank
 from ioprof.analysis.intervals import (
     Intervals,
     charge,
@@ -86,7 +87,7 @@ def pipeline(trace: Trace) -> Pipeline:
     """The pipeline that a run recorded."""
     _check_run(trace)
     counts, arrived, reads = counted(trace), arrivals(trace), reads_of_batches(trace)
-    own = exposed(trace, OWN, everywhere=True)
+    own, wakers = exposed(trace, OWN, everywhere=True), wakers_by_rank(trace)
     ends = dict(steps(trace).group_by("rank").agg(pl.col("end_ns").max()).rows())
     lost = discarded(trace, batches(trace))
     ranks, alone = [], list[tuple[int, pl.DataFrame]]()
@@ -98,7 +99,16 @@ def pipeline(trace: Trace) -> Pipeline:
             of_arrivals = arrived.filter(pl.col("rank") == rank)
             of_lost = lost.filter(pl.col("rank") == rank)
             found = _rank(
-                trace, rank, spans, own[rank], of_arrivals, counts, of_rank, ends[rank], of_lost
+                trace,
+                rank,
+                spans,
+                own[rank],
+                of_arrivals,
+                counts,
+                of_rank,
+                ends[rank],
+                of_lost,
+                wakers.get(rank),
             )
             ranks += [found] if found is not None else []
             alone += [(rank, spans)] if found is None else []
@@ -231,6 +241,7 @@ def _rank(
     reads: pl.DataFrame,
     until_ns: int,
     lost: pl.DataFrame,
+    wakers: Wakers | None,
 ) -> Rank | None:
     waits = spans.filter(pl.col("kind") == "wait", in_main_thread(spans)).sort("start_ns", "end_ns")
     if waits.is_empty() or _are_by_threads(spans, waits):
@@ -251,7 +262,7 @@ def _rank(
     one_at_a_time = serial(trace, spans, fetches)
     fetches = _with_stages(spans, fetches, reads, one_at_a_time)
     prefetch = trace.run.config.prefetch or _DEFAULT_PREFETCH
-    sent, held_s, chose_s = _sent(spans), _held_s(spans, waits), chosen_s(waits, spans)
+    sent, held_s, chose_s = _sent(spans), _held_s(spans, waits, wakers), chosen_s(waits, spans)
     # A loop that has workers chooses the next samples once it has a batch: that is time of its own.
     taking = [
         op is Op.TAKE and seen.visits[visit].num_workers > 0
@@ -555,12 +566,10 @@ def _with_stages(
     )
 
 
-def _held_s(spans: pl.DataFrame, waits: pl.DataFrame) -> Seconds:
-    """Of each wait: how long its worker's next batch kept the batch from being sent."""
-    held_up = dict(
-        kept_back(spans).select("end_ns", held_ns=pl.col("end_ns") - pl.col("start_ns")).rows()
-    )
-    return np.array([held_up.get(end_ns, 0) for end_ns in waits["end_ns"].to_list()]) / 1e9
+def _held_s(spans: pl.DataFrame, waits: pl.DataFrame, wakers: Wakers | None) -> Seconds:
+    """Of each wait: how long a worker's next batch kept the batch from being sent."""
+    found: Seconds = covered(intervals(waits), kept_back(spans, wakers)) / 1e9
+    return found
 
 
 def _sent(spans: pl.DataFrame) -> pl.DataFrame:

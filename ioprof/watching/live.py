@@ -3,7 +3,8 @@ slowest reads.
 
 Causes are charged as in `ioprof.analysis.charge.blame`, to what the worker of a batch did while the
 rank waited for it, but less precisely: waiting for other ranks is part of `exchange`, GPU kernels
-are known after the job only, threads without batches are `loader`.
+are known after the job only, threads without batches are `loader`, and a batch that was made is
+`delivery`, whatever keeps it from being sent.
 """
 
 import heapq
@@ -14,7 +15,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ioprof.analysis.charge.blocked_sends import LEAST_LATE_NS, Message
 from ioprof.analysis.intervals import (
     EMPTY,
     Intervals,
@@ -62,8 +62,6 @@ _ORDER: Final = (
 waiting for other ranks."""
 _KEPT_NS: Final = 120_000_000_000
 """Work for batches is forgotten so long after it."""
-_AFTER_NS: Final = 1_000_000
-"""Time after the arrival of a batch in which a task that goes on is seen to do so."""
 _MOST_FETCHES: Final = 4096
 _NUM_SLOWEST: Final = 10
 _MOST_UNKNOWN: Final = 1_000_000
@@ -124,9 +122,7 @@ class _Work:
     """What one process did lately: intervals by stage, and its fetches."""
 
     def __init__(self) -> None:
-        self._stages: dict[str, deque[Intervals]] = {
-            stage: deque() for stage in (*_STAGES, "fetch")
-        }
+        self._stages: dict[str, deque[Intervals]] = {stage: deque() for stage in _STAGES}
 
     def add(self, stage: str, times: Intervals) -> None:
         if len(times):
@@ -150,17 +146,6 @@ class _Work:
                 kept.popleft()
 
 
-def _late(times: _Array, work: _Work, message: Message) -> Intervals:
-    """Of waits of one process, as rows of start, when the batch was made and end: when batches were
-    kept back.
-    """
-    late = np.column_stack([times[:, 1] + message.takes_ns, times[:, 2]])
-    late = late[late[:, 1] - late[:, 0] >= LEAST_LATE_NS]
-    near = union(late + np.array([0, _AFTER_NS]))
-    kept_back = late[message.is_kept_back(late, work.within("fetch", near))]
-    return kept_back if message.explains(len(kept_back), len(late)) else EMPTY
-
-
 class Live:
     """All sums of a job."""
 
@@ -175,9 +160,6 @@ class Live:
         """Slots that were not read, since they were written faster than the limit."""
         self._unknown: dict[tuple[str, int], list[News]] = {}
         self._num_unknown = 0
-        self._took_ns: dict[int, deque[int]] = {}
-        """By rank: from when batches were made, or asked for if that was later, to their
-        arrival."""
         self._heap: list[tuple[int, int, SlowRead]] = []
         self._work: dict[tuple[str, int], _Work] = {}
         self._own: dict[int, dict[str, list[Intervals]]] = {}
@@ -291,7 +273,6 @@ class Live:
         is_fetch = (records["kind"] == _KIND["fetch"]) & (records["batch"] >= 0)
         if not is_fetch.any():
             return
-        work.add("fetch", times[is_fetch])
         fetches = self._fetches.setdefault(who.rank or 0, {})
         for batch, end in zip(
             records["batch"][is_fetch].tolist(), times[is_fetch][:, 1].tolist(), strict=True
@@ -346,8 +327,6 @@ class Live:
     def _waited(self, rank: int, waits: list[tuple[int, int, int]]) -> dict[str, Intervals]:
         """When the rank waited, by what for: the worker of the batch until it was made, then its
         delivery.
-
-        A batch that its worker's next one kept from being sent was waited for because of that.
         """
         fetches = self._fetches.get(rank, {})
         of_process: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
@@ -359,20 +338,13 @@ class Live:
         delivered = np.array(
             [times[1:] for of_one in of_process.values() for times in of_one], np.int64
         ).reshape(-1, 2)
-        took_ns = self._took_ns.setdefault(rank, deque(maxlen=_MOST_FETCHES))
-        took_ns.extend((delivered[:, 1] - delivered[:, 0]).tolist())
-        message = Message.of(np.array(took_ns, np.int64))
-        parts: dict[str, list[Intervals]] = {stage: [] for stage in (*_STAGES, "fetch")}
+        parts: dict[str, list[Intervals]] = {stage: [] for stage in _STAGES}
         for key, of_one in of_process.items():
-            times, work = np.array(of_one, np.int64), self._work[key]
-            late = _late(times, work, message)
-            inside = union(np.concatenate([times[:, :2], late]))
+            inside = union(np.array(of_one, np.int64)[:, :2])
             for stage in _STAGES:
-                parts[stage].append(work.within(stage, inside))
-            parts["fetch"].append(work.within("fetch", union(late)))
-        making = union_all(parts.pop("fetch")) if of_process else EMPTY
+                parts[stage].append(self._work[key].within(stage, inside))
         found_times = {stage: union_all(times) for stage, times in parts.items() if times}
-        found_times["delivery"] = subtract(union(delivered), making)
+        found_times["delivery"] = union(delivered)
         whole = union(np.array([(start, end) for start, end, _ in waits], np.int64).reshape(-1, 2))
         found_times["loader"] = subtract(whole, union_all(list(found_times.values())))
         return found_times

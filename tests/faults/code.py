@@ -187,8 +187,7 @@ CASES = (
         program="own_code.py",
         arguments=("queue", 40, 2),
         bound_by="host",
-        says=("waiting for other threads or processes", "own_code.py"),
-        advises="Make what",
-        names=(_line("queue"),),
+        says=("own_code.py",),
+        advises="own_code.py",
     ),
 )

@@ -66,8 +66,7 @@ CASES = (
         program="beside_training.py",
         arguments=("pool", 60),
         bound_by="host",
-        says=("waiting for other threads or processes",),
-        names=(_line("pool"),),
+        says=("beside_training.py",),
         most_unexplained=1.0,
     ),
     Case(
@@ -75,8 +74,7 @@ CASES = (
         program="beside_training.py",
         arguments=("executor", 60),
         bound_by="host",
-        says=("waiting for other threads or processes",),
-        names=(_line("pool"),),
+        says=("beside_training.py",),
         most_unexplained=1.0,
     ),
     Case(
@@ -84,8 +82,7 @@ CASES = (
         program="beside_training.py",
         arguments=("executor_arrays", 60),
         bound_by="host",
-        says=("waiting for other threads or processes",),
-        names=(_line("arrays"),),
+        says=("beside_training.py",),
         most_unexplained=1.0,
     ),
     Case(
@@ -93,8 +90,7 @@ CASES = (
         program="beside_training.py",
         arguments=("saving", 500),
         bound_by="host",
-        says=("waiting for other threads or processes",),
-        names=(_line("saving"),),
+        says=("beside_training.py",),
         most_unexplained=1.0,
     ),
     Case(
@@ -102,8 +98,7 @@ CASES = (
         program="beside_training.py",
         arguments=("epochs", 60),
         bound_by="host",
-        says=("waiting for other threads or processes",),
-        names=(_line("epochs"),),
+        says=("beside_training.py",),
         most_unexplained=1.0,
     ),
     *(

@@ -46,6 +46,7 @@ from ioprof.analysis.charge.training_process import (
 )
 from ioprof.analysis.charge.unmeasured import unmeasured
 from ioprof.analysis.charge.validation import queued_before, validations
+from ioprof.analysis.graph.wakers import Wakers, wakers_by_rank
 from ioprof.analysis.intervals import (
     EMPTY,
     Intervals,
@@ -209,8 +210,7 @@ class Charging:
             LockWaits(trace),
             LaunchWaits(trace, self._table.filter(pl.Series(self._seen))),
         )
-        self.sendings: dict[int, lineage.Sending] = {}
-        """What `lineage.sending_of` finds of ranks, as far as it was looked for."""
+        self._wakers = wakers_by_rank(trace)
 
     def add(self, piece: Piece) -> None:
         """Charge the time of a piece."""
@@ -219,7 +219,7 @@ class Charging:
         is_inside = (self._windows[:, 0] < piece.end_ns) & (self._windows[:, 1] > piece.start_ns)
         rows, windows = self._rows[is_inside], piece.clip(self._windows[is_inside])
         arrived = self._arrived.get(piece.rank, self._no_arrivals)
-        activities, unused = _activities(piece, arrived, self._missing, windows, self._sending)
+        activities, unused = _activities(piece, arrived, self._missing, windows, self._wakers)
         *pieces, host = partition(windows, [activity.times for activity in activities])
         exclusive = [
             activity._replace(times=times)
@@ -268,14 +268,6 @@ class Charging:
         rank = piece.rank
         self._rows = np.flatnonzero(self._seen & (self._table["rank"].to_numpy() == rank))
         self._windows = intervals(self._table[self._rows])
-        self._sending = (
-            lineage.sending_of(self._trace, rank)
-            if piece.is_cut
-            else lineage.sending_in(piece.spans)
-        )
-        # whose spans in pieces are not those of the trace
-        if self._trace.run.job_kind is not JobKind.RAY:
-            self.sendings[rank] = self._sending
         self._places = host_places(self._whole.filter(pl.col("rank") == rank))
         arrived = self._arrived.get(rank, self._no_arrivals)
         self._waits = Waits(arrived, rank)
@@ -409,7 +401,7 @@ def _activities(
     arrived: pl.DataFrame,
     missing: Mapping[str, Reason],
     windows: Intervals,
-    sending: lineage.Sending | None,
+    wakers: Mapping[int, Wakers],
 ) -> tuple[list[Activity], Intervals]:
     """What happened on a rank and when, in the order in which time is charged; and what
     `Charges.threads_ns` counts.
@@ -458,7 +450,9 @@ def _activities(
         Activity("h2d", intervals(of_kind(spans, *COPIES))),
         *own,
         *lineage.wait_leaves(
-            spans, [cause for cause in lineage.LEAVES if cause not in missing], sending
+            spans,
+            [cause for cause in lineage.LEAVES if cause not in missing],
+            wakers.get(piece.rank),
         ),
         Activity("straggler", waiting),
     ]
@@ -500,6 +494,7 @@ def exposed(
     to what the loop did meanwhile.
     """
     table, missing, arrived = steps(trace), unmeasured(trace), arrivals(trace)
+    wakers = wakers_by_rank(trace)
     table = table if everywhere else table.filter(pl.Series(observed(trace, table)))
     steps_of = {
         rank: union(intervals(rows))
@@ -507,10 +502,8 @@ def exposed(
     }
     found: dict[int, list[dict[str, Intervals]]] = {}
     for piece in pieces_by_rank(trace, _KINDS, _COLUMNS):
-        if piece.is_first:
-            sending = lineage.sending_of(trace, piece.rank) if piece.is_cut else None
         windows = piece.clip(steps_of.get(piece.rank, EMPTY))
-        activities, _ = _activities(piece, arrived, missing, windows, sending)
+        activities, _ = _activities(piece, arrived, missing, windows, wakers)
         *pieces, host = partition(windows, [activity.times for activity in activities])
         exclusive = [
             activity._replace(times=times)

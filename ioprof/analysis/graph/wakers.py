@@ -7,11 +7,14 @@ that nobody woke, as from a sleep, is the end of the way.
 """
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+
+from ioprof.analysis.intervals import Intervals, pack, pieces_within, subtract, union_all
+from ioprof.format.trace import Trace
 
 _MOST_STEPS: Final = 8
 """From one thread to the next."""
@@ -30,24 +33,21 @@ class _Thread:
     ends: _Array
     wakers: _Array
     """The thread that ended each."""
+    woken: _Array
+    """When it did: until then the thread was blocked, then it waited for a core."""
 
 
 class Wakers:
-    """The blocks of a run, by thread. A thread is known by its id, which is unique on a host."""
+    """The blocks of the threads of one host, by the ids of the threads."""
 
     def __init__(self, blocks: pl.DataFrame) -> None:
-        known = blocks.filter(
-            pl.col("waker_tid").is_not_null(), pl.col("waker_tid") != pl.col("tid")
-        ).sort("start_ns")
-        self._threads: dict[tuple[str | None, int], _Thread] = {}
-        columns = pl.col("start_ns", "end_ns", "waker_tid").cast(pl.Int64)
-        for (host, tid), part in known.partition_by("host", "tid", as_dict=True).items():
+        self._threads: dict[int, _Thread] = {}
+        columns = pl.col("start_ns", "end_ns", "waker_tid", "woken_ns").cast(pl.Int64)
+        for (tid,), part in _followed_on(blocks).partition_by("tid", as_dict=True).items():
             rows = part.select(columns)
-            self._threads[host, int(tid)] = _Thread(
-                *(rows[name].to_numpy() for name in rows.columns)
-            )
+            self._threads[int(tid)] = _Thread(*(rows[name].to_numpy() for name in rows.columns))
 
-    def way(self, host: str | None, tids: _Array, times: _Array) -> list[_Array]:
+    def way(self, tids: _Array, times: _Array) -> list[_Array]:
         """The threads that worked for these at these instants, step by step: the first are they
         themselves, the last are not blocked. 0: the way has ended before.
         """
@@ -55,7 +55,7 @@ class Wakers:
         for _ in range(_MOST_STEPS):
             following = np.zeros(len(tids), np.int64)
             for tid in np.unique(now[now > 0]).tolist():
-                if (thread := self._threads.get((host, tid))) is None:
+                if (thread := self._threads.get(tid)) is None:
                     continue
                 rows = np.flatnonzero(now == tid)
                 place = np.searchsorted(thread.starts, times[rows], side="right") - 1
@@ -68,6 +68,62 @@ class Wakers:
             now = following
         return found
 
+    def working(self, tid: int, times: Intervals) -> dict[int, Intervals]:
+        """When which thread worked for this one at these times, which are a normal set: it itself
+        where it was not blocked. Where threads seem to wait for each other none did.
+        """
+        found: dict[int, list[Intervals]] = {}
+        now = {tid: times}
+        for _ in range(_MOST_STEPS):
+            following: dict[int, list[Intervals]] = {}
+            for each, when in now.items():
+                thread = self._threads.get(each)
+                if thread is None or not len(when):
+                    found.setdefault(each, []).append(when)
+                    continue
+                first = int(np.searchsorted(thread.woken, when[0, 0], side="right"))
+                last = int(np.searchsorted(thread.starts, when[-1, 1], side="left"))
+                near = pack(thread.starts[first:last], thread.woken[first:last])
+                place, blocked = pieces_within(near, when)
+                wakers = thread.wakers[first:last][place]
+                for waker in np.unique(wakers).tolist():
+                    following.setdefault(waker, []).append(blocked[wakers == waker])
+                found.setdefault(each, []).append(subtract(when, blocked))
+            now = {each: union_all(parts) for each, parts in following.items()}
+        return {each: union_all(parts) for each, parts in found.items()}
+
+
+def by_host(blocks: pl.DataFrame) -> dict[str | None, Wakers]:
+    """The blocks of each host."""
+    parts = blocks.with_columns(pl.col("host").cast(pl.String)).partition_by("host", as_dict=True)
+    return {host: Wakers(part) for (host,), part in parts.items()}
+
+
+def wakers_by_rank(trace: Trace) -> dict[int, Wakers]:
+    """Of each rank the blocks of its host; of those alone of whose hosts some are known."""
+    if trace.blocks.is_empty():
+        return {}
+    wakers = by_host(trace.blocks)
+    ranks = trace.rows(pl.col("rank").is_not_null(), kinds=["wait"])
+    hosts = ranks.select("rank", pl.col("host").cast(pl.String)).unique("rank")
+    return {rank: wakers[host] for rank, host in hosts.iter_rows() if host in wakers}
+
+
+def _followed_on(blocks: pl.DataFrame) -> pl.DataFrame:
+    """The blocks that another thread ended, in order. A wait whose time was over, and that the
+    thread then went on with, was ended by who ended that: so a thread waits for the interpreter
+    lock, 5 ms at a time.
+    """
+    ordered = blocks.sort("tid", "start_ns")
+    same = pl.struct("tid", "object", "id").rle_id()
+    goes_on = pl.col("timed_out") & pl.col("id").is_not_null()
+    waker = pl.when(~goes_on).then(pl.col("waker_tid").fill_null(-1)).cast(pl.Int64)
+    found = ordered.with_columns(waker_tid=waker.backward_fill().over(same))
+    woken = pl.min_horizontal("woken_ns", "end_ns").clip(lower_bound=pl.col("start_ns"))
+    return found.with_columns(woken_ns=pl.when(goes_on).then("end_ns").otherwise(woken)).filter(
+        pl.col("waker_tid") > 0, pl.col("waker_tid") != pl.col("tid")
+    )
+
 
 def of_working_threads(stacks: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
     """The samples, those of blocked threads with the stack of the thread that worked meanwhile, as
@@ -75,16 +131,17 @@ def of_working_threads(stacks: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFra
     """
     if stacks.is_empty() or blocks.is_empty():
         return stacks
-    wakers, tables = Wakers(blocks), list[pl.DataFrame]()
+    wakers, tables = by_host(blocks), list[pl.DataFrame]()
     for (host,), part in stacks.partition_by("host", as_dict=True).items():
-        tables.append(_followed(part, wakers, host))
+        known = wakers.get(None if host is None else str(host))
+        tables.append(part if known is None else _followed(part, known))
     return pl.concat(tables)
 
 
-def _followed(samples: pl.DataFrame, wakers: Wakers, host: Any) -> pl.DataFrame:
+def _followed(samples: pl.DataFrame, wakers: Wakers) -> pl.DataFrame:
     samples = samples.with_row_index("row").sort("time_ns")
     times = samples["time_ns"].to_numpy().astype(np.int64)
-    way = wakers.way(host, samples["tid"].fill_null(0).to_numpy().astype(np.int64), times)
+    way = wakers.way(samples["tid"].fill_null(0).to_numpy().astype(np.int64), times)
     if len(way) == 1:
         return samples.sort("row").drop("row")
     at_work = samples.filter(pl.Series(way[1] == 0))

@@ -3,11 +3,10 @@ that made it.
 
 At an instant of the wait for batch k, whose worker ended fetch(k) at `ready`:
 
-    at or after ready    `storage`, `page_cache`: a thread of the worker that only sends batches
-                         read what is in one, see `_sent`; `storage`: a read of a worker kept the
-                         batch from being sent, see `blocked_sends`; what the worker did for another
-                         batch, where that kept the batch from being sent; else `delivery`: the
-                         batch was made, and on its way or queued
+    at or after ready    the thread for which the rank waited, see `analysis/graph`: what it read,
+                         as a thread that sends data which is mapped; what it did for another batch,
+                         while it kept the interpreter lock, or the queue, from those that send;
+                         else `delivery`: the batch was made, and on its way or queued
     before ready         what that worker did: `storage`, `page_cache`, `decode`, `transform`,
                          `collate` (before fetch(k) began the same worker was busy with an earlier
                          batch, or was starting up)
@@ -22,31 +21,28 @@ so a read inside a decode is a read. What a worker read from a socket or a pipe 
 `fetch` spans only: outside of them it waits there for its next task.
 """
 
-from collections.abc import Collection
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ioprof.analysis.charge.blocked_sends import blocked, held, late_arrivals, may_block
 from ioprof.analysis.charge.training_process import (
     has_processes,
     likely_waits,
     main_threads,
     threads_work,
 )
+from ioprof.analysis.graph.wakers import Wakers, wakers_by_rank
 from ioprof.analysis.intervals import (
-    EMPTY,
     Intervals,
     charge,
-    covered,
     end_to_end,
     overlaps,
     pack,
     subtract,
-    total,
     union,
     union_all,
 )
@@ -59,12 +55,10 @@ from ioprof.analysis.selection import (
     by_rank,
     from_peer,
     intervals,
-    kind_in,
     of_kind,
     of_work,
     with_worker,
 )
-from ioprof.format.span_parts import Where
 from ioprof.format.trace import Trace
 
 LEAVES: Final = ("storage", "page_cache", "decode", "transform", "collate", "delivery", "loader")
@@ -73,9 +67,6 @@ KINDS: Final = ("wait", "fetch", "step", *READS, "decode", "transform", "collate
 """Kinds that `wait_leaves` looks at."""
 COLUMNS: Final = ("pid", "tid", "batch", "source", "name")
 """Columns that it needs besides times, kind and rank."""
-MOST_ELSEWHERE: Final = 0.05
-"""Part of the time in which a thread reads that may lie outside of the delivery of batches, if it
-is one that sends them."""
 
 
 @dataclass(frozen=True)
@@ -109,52 +100,25 @@ class Axis:
         return placed - placed[:, :1] // self.stride_ns * self.stride_ns + self.origin_ns
 
 
-Threads = frozenset[tuple[int | None, int | None]]
-"""Processes and threads."""
-
-
-@dataclass(frozen=True)
-class Sending:
-    """What all spans of a rank show of how its batches are sent."""
-
-    threads: Threads = frozenset()
-    """Threads of the workers that only send the batches that others made."""
-    blocked: Intervals = field(default_factory=lambda: EMPTY)
-    """When a batch that was made came late because a worker read, see `blocked_sends`."""
-    held: pl.DataFrame | None = None
-    """The same because its worker made another batch: `start_ns`, `end_ns`, `worker`."""
-
-
 def wait_leaves(
-    spans: pl.DataFrame, measured: Collection[str] = LEAVES, sending: Sending | None = None
+    spans: pl.DataFrame, measured: Collection[str] = LEAVES, wakers: Wakers | None = None
 ) -> list[Activity]:
     """What this rank waited for and when; an instant belongs to the first that covers it. The last,
     `loader`, covers every wait.
 
-    `spans` are those of one rank; what is not in `measured` goes to `loader`. `sending` is
-    `sending_of` the rank; None: these are all of its spans, and show it.
+    `spans` are those of one rank; what is not in `measured` goes to `loader`. `wakers` are those of
+    its host; None: nothing is known of who woke whom.
     """
-    sending = sending_in(spans) if sending is None else sending
     spans = _of_lineage(spans)
     waits = _with_fetch(spans)
     known = waits.filter(pl.col("ready_ns").is_not_null())
-    held_up = _held(spans, known) if sending.held is None else sending.held
-    work, making = _work(spans, known, held_up)
-    found = [Activity(cause, times) for cause, times in work.items()]
-    found += [
-        Activity(cause, times) for cause, times in _sent(spans, known, sending.threads).items()
+    when, own = _while_late(known, wakers), spans.filter(~from_peer)
+    found = [
+        *_work(spans, known),
+        *(Activity(cause, _done(of_work(own, cause), when)) for cause in WORK if when),
+        Activity("loader", _done(of_kind(own, "fetch"), when)),
+        Activity("delivery", _late(known)),
     ]
-    found.append(Activity("storage", sending.blocked))
-    found.append(Activity("loader", making))
-    found.append(
-        Activity(
-            "delivery",
-            pack(
-                np.maximum(known["start_ns"].to_numpy(), known["ready_ns"].to_numpy()),
-                known["end_ns"].to_numpy(),
-            ),
-        )
-    )
     found += _threads(spans, waits, union_all([activity.times for activity in found]))
     return [
         *(activity for activity in found if activity.cause in measured),
@@ -167,132 +131,39 @@ def _of_lineage(spans: pl.DataFrame) -> pl.DataFrame:
     return with_worker(of_kind(spans, *KINDS)).select(*TIMES, "finish_ns", *COLUMNS, WORKER)
 
 
-def sending_in(spans: pl.DataFrame) -> Sending:
-    """How the batches of a rank are sent, of all of its spans."""
-    spans = _of_lineage(spans)
-    known = _known(spans)
-    return Sending(
-        _senders(*_sent_reads(spans, known)), _blocked(spans, known), _held(spans, known)
-    )
-
-
-def sending_of(trace: Trace, rank: int) -> Sending:
-    """How the batches of a rank are sent, of a trace whose spans need not fit in memory.
-
-    A thread that only sends fetches nothing, and hardly reads while no batch of its process is on
-    its way; a thread that helps to make batches does.
+def kept_back(spans: pl.DataFrame, wakers: Wakers | None) -> Intervals:
+    """When a rank waited for a batch that was made because who sends it waited for who made others,
+    of all spans of the rank, which `with_worker` has seen.
     """
-    columns = [*TIMES, *COLUMNS]
-    structure = trace.rows(pl.col("rank") == rank, kinds=["wait", "fetch", "step"]).select(columns)
-    known = _known(with_worker(structure.with_columns(finish_ns="end_ns")))
-    late = late_arrivals(_of_processes(known))
-    is_read = kind_in(READS), pl.col("rank") == rank, ~from_peer
-    where = Where.of_rank(rank)
-    near = [structure.clear()]
-    if len(late):
-        found = trace.in_parts(lambda part: part.filter(*is_read, may_block).select(columns), where)
-        near += [part.filter(_overlap(part, late)) for part in found]
-    thread, mine = ["pid", "tid"], trace.sums.filter(pl.col("rank") == rank)
-    fetching = mine.filter(pl.col("kind") == "fetch").select(thread).unique()
-    reading = mine.filter(kind_in(READS), ~from_peer).join(fetching, on="pid", how="semi")
-    others = reading.join(fetching, on=thread, how="anti").select(thread).unique()
-    is_theirs = pl.col("tid").is_in(others["tid"].implode())
-    reads = structure.clear()
-    if not others.is_empty():
-        reads = trace.found(lambda part: part.filter(*is_read, is_theirs).select(columns), where)
-    threads, blocking = (
-        with_worker(pl.concat([structure, *parts]).with_columns(finish_ns="end_ns"))
-        for parts in ([reads], near)
-    )
-    return Sending(
-        _senders(*_sent_reads(threads, known)),
-        _blocked(blocking, known),
-        _held(with_worker(structure), known),
-    )
-
-
-def kept_back(spans: pl.DataFrame) -> pl.DataFrame:
-    """`Sending.held` of all spans of a rank, which `with_worker` has seen."""
     found = of_kind(spans, "wait", "fetch").with_columns(finish_ns="end_ns")
-    return _held(found, _known(found))
+    known = _with_fetch(found).filter(pl.col("ready_ns").is_not_null())
+    return _done(of_kind(found, "fetch"), _while_late(known, wakers))
 
 
-def _overlap(spans: pl.DataFrame, normal: Intervals) -> pl.Series:
-    return pl.Series(covered(intervals(spans), normal) > 0)
+def _late(known: pl.DataFrame) -> Intervals:
+    """When a batch that was made was waited for."""
+    ready = np.maximum(known["start_ns"].to_numpy(), known["ready_ns"].to_numpy())
+    return pack(ready, np.maximum(ready, known["end_ns"].to_numpy()))
 
 
-def _known(spans: pl.DataFrame) -> pl.DataFrame:
-    return _with_fetch(spans).filter(pl.col("ready_ns").is_not_null())
+def _while_late(known: pl.DataFrame, wakers: Wakers | None) -> dict[int, Intervals]:
+    """For which threads a rank waited when the batch was made, and when."""
+    found: dict[int, list[Intervals]] = {}
+    threads = known.drop_nulls("tid").partition_by("tid", as_dict=True) if wakers else {}
+    for (consumer,), part in threads.items():
+        assert wakers is not None
+        working = wakers.working(int(consumer), union(_late(part)))
+        for tid in working.keys() - {consumer}:
+            found.setdefault(tid, []).append(working[tid])
+    return {tid: union_all(times) for tid, times in found.items()}
 
 
-def _of_processes(known: pl.DataFrame) -> pl.DataFrame:
-    """Of waits with a known fetch, those for workers that are whole processes."""
-    return known.filter(pl.col("worker") % 2**32 == 0)
-
-
-def _blocked(spans: pl.DataFrame, known: pl.DataFrame) -> Intervals:
-    late = late_arrivals(_of_processes(known))
-    return (
-        blocked(late, spans.filter(pl.col("worker") % 2**32 == 0, may_block))
-        if len(late)
-        else EMPTY
-    )
-
-
-def _held(spans: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
-    return held(_of_processes(known), of_kind(spans, "fetch"))
-
-
-def _sent_reads(spans: pl.DataFrame, known: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Waits for workers that are whole processes, and reads of the threads of these that fetch
-    nothing.
-    """
-    fetching = of_kind(spans, "fetch").select("pid", "tid").unique()
-    whole = _of_processes(known)
-    is_of_whole = pl.col("worker").is_in(whole["worker"].unique().implode())
-    others = of_kind(spans, *READS).join(fetching, on=["pid", "tid"], how="anti")
-    return whole, others.filter(is_of_whole, ~from_peer)
-
-
-def _sending_axis(whole: pl.DataFrame, reads: pl.DataFrame) -> Axis:
-    times = np.concatenate(
-        [intervals(whole), intervals(whole, "ready_ns", "end_ns"), intervals(reads)]
-    )
-    return Axis.of(whole["worker"].to_numpy(), times)
-
-
-def _senders(whole: pl.DataFrame, reads: pl.DataFrame) -> Threads:
-    if reads.is_empty():
-        return frozenset()
-    axis, found = _sending_axis(whole, reads), set()
-    on_way = union(axis.place(whole.with_columns(start_ns=pl.col("ready_ns"))))
-    for (pid, tid), of_thread in reads.group_by("pid", "tid"):
-        placed = union(axis.place(of_thread))
-        if total(subtract(placed, on_way)) <= MOST_ELSEWHERE * total(placed):
-            found.add((pid, tid))
-    return frozenset(found)
-
-
-def _sent(spans: pl.DataFrame, known: pl.DataFrame, sending: Threads) -> dict[str, Intervals]:
-    """What sending threads of workers read while the rank waited for a batch that was made: data
-    that is mapped is read when it is copied.
-    """
-    if not sending:
-        return {}
-    whole, reads = _sent_reads(spans, known)
-    if reads.is_empty():
-        return {}
-    axis = _sending_axis(whole, reads)
-    waited = union(
-        axis.place(whole.with_columns(start_ns=pl.max_horizontal("start_ns", "ready_ns")))
-    )
-    found: dict[str, list[Intervals]] = {}
-    for thread, of_thread in reads.group_by("pid", "tid"):
-        if thread in sending:
-            for cause in ("storage", "page_cache"):
-                times = overlaps(axis.place(of_work(of_thread, cause)), waited)
-                found.setdefault(cause, []).append(axis.times(times))
-    return {cause: union_all(times) for cause, times in found.items()}
+def _done(work: pl.DataFrame, when: Mapping[int, Intervals]) -> Intervals:
+    """The parts of these spans that threads did at these times."""
+    parts = [
+        overlaps(intervals(work.filter(pl.col("tid") == tid)), times) for tid, times in when.items()
+    ]
+    return union_all(parts)
 
 
 def _threads(spans: pl.DataFrame, waits: pl.DataFrame, explained: Intervals) -> list[Activity]:
@@ -339,14 +210,14 @@ def waits(trace: Trace) -> pl.DataFrame:
     This is the whole wait, whether the accelerator computed meanwhile or not; `blame` charges only
     what was exposed.
     """
-    parts = [_empty_waits()]
+    parts, wakers = [_empty_waits()], wakers_by_rank(trace)
     for rank, spans in by_rank(trace, KINDS, COLUMNS):
         rows = (
             spans.filter(pl.col("kind") == "wait")
             .select("rank", "batch", "start_ns", "end_ns")
             .sort("start_ns", "batch")
         )
-        found = wait_leaves(spans)
+        found = wait_leaves(spans, wakers=wakers.get(rank))
         leaves = charge(intervals(rows), [activity.times for activity in found])
         columns = [
             pl.Series(
@@ -379,28 +250,15 @@ def _with_fetch(spans: pl.DataFrame) -> pl.DataFrame:
         of_kind(spans, "fetch").group_by("batch", "worker").agg(ready_ns=pl.col("finish_ns").max())
     )
     first = ready.sort("ready_ns", "worker").unique("batch", keep="first")
-    waits = of_kind(spans, "wait").select("start_ns", "end_ns", "batch", "pid", "name")
+    waits = of_kind(spans, "wait").select("start_ns", "end_ns", "batch", "pid", "tid", "name")
     return waits.join(first, on="batch", how="left")
 
 
-def _work(
-    spans: pl.DataFrame, known: pl.DataFrame, held_up: pl.DataFrame
-) -> tuple[dict[str, Intervals], Intervals]:
-    """What the workers did while the rank waited for a batch of theirs; and when they made others,
-    which held that one up.
-    """
+def _work(spans: pl.DataFrame, known: pl.DataFrame) -> list[Activity]:
+    """What the workers did while the rank waited for a batch of theirs that was not made yet."""
     axis = Axis.of(known["worker"].to_numpy(), intervals(known))
-    later = axis.place(held_up.filter(pl.col("worker").is_in(pl.Series(axis.workers).implode())))
-    windows = union(
-        np.concatenate(
-            [
-                axis.place(
-                    known.with_columns(until=pl.min_horizontal("end_ns", "ready_ns")), "until"
-                ),
-                later,
-            ]
-        )
-    )
+    until_ready = known.with_columns(until=pl.min_horizontal("end_ns", "ready_ns"))
+    windows = union(axis.place(until_ready, "until"))
     is_there = (
         pl.col("worker").is_in(pl.Series(axis.workers).implode()),
         pl.col("end_ns") > axis.origin_ns,
@@ -408,7 +266,7 @@ def _work(
     there = spans.select(*TIMES, "source", "worker").filter(*is_there)
     fetching = union(axis.place(of_kind(there, "fetch")))
     has_peers = there.select(from_peer.any()).item()
-    found = {}
+    found = []
     for cause in WORK:
         work = of_work(there, cause)
         if has_peers:
@@ -420,5 +278,5 @@ def _work(
             )
         else:
             placed = axis.place(work)
-        found[cause] = axis.times(overlaps(placed, windows))
-    return found, axis.times(overlaps(fetching, union(later)))
+        found.append(Activity(cause, axis.times(overlaps(placed, windows))))
+    return found

@@ -26,7 +26,6 @@ WATCHED: Final = {
     "torch.utils.data.dataloader": "pytorch.consumer",
     "torch.utils.data._utils.worker": "pytorch.worker",
     "torch.utils.data._utils.fetch": "pytorch.fetcher",
-    "torch.utils.data._utils.pin_memory": "pytorch.pinning",
     "torch.nn.modules.module": "pytorch.modules",
     "torch.optim.optimizer": "pytorch.training",
     "torch.autograd": "pytorch.training",

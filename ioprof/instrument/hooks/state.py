@@ -61,7 +61,6 @@ class ThreadState:
         "num_samples",
         "num_waits",
         "optimizers",
-        "pinning",
         "product",
         "recorded_optimizer",
         "taken",
@@ -83,8 +82,6 @@ class ThreadState:
         """Another loader runs within that fetch."""
         self.num_samples = -1
         """Samples of that batch; -1: not known, as while they are fetched."""
-        self.pinning = False
-        """It is copying a batch into page-locked memory."""
         self.in_collective = False
         """It is in an observed collective, or in one that is not to be recorded."""
         self.in_checkpoint = False
