@@ -209,7 +209,7 @@ def test_every_kind_of_wait_has_its_waker(tmp_path: Path) -> None:
             else own.filter(pl.col("waker_pid") == int(by_pid), pl.col("waker_tid") == int(by_tid))
         )
         took_ms = ((ended["end_ns"] - ended["start_ns"]) / 1e6).to_list()
-        assert any(2 < took < 500 for took in took_ms), (name, own)
+        assert any(took > 2 for took in took_ms), (name, own)
 
 
 @pytest.mark.job(every=4)
