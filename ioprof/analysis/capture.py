@@ -83,6 +83,7 @@ def capture(trace: Trace) -> Capture:
             most_ns / busy_ns if most_ns is not None and cost_ns is not None and busy_ns else None
         ),
         overhead_reason=recorded.cost_reason or Reason.COST_UNRESOLVED if cost_ns is None else None,
+        damaged=tuple(_damaged(trace)) if recorded.imported_from is not None else (),
         native=recorded.native,
         negligible=tuple(_noted(trace, are_negligible=True)),
     )
@@ -108,9 +109,7 @@ def not_seen(trace: Trace) -> Iterator[str]:
         if process.lost:
             spans = f"{process.lost:,} span{'s' if process.lost > 1 else ''}"
             yield f"{_name(process)} had no room for {spans}; their time is in loader or host"
-    yield from (
-        f"capture file {damage.file}: {damage.what}" for damage in trace.run.capture.damaged
-    )
+    yield from _damaged(trace)
     yield from (f"run.json: {problem}; it counts as not recorded" for problem in trace.run.problems)
     yield from map(damage_text, trace.run.kept.damaged)
     yield from _reads(trace)
@@ -127,6 +126,12 @@ def not_seen(trace: Trace) -> Iterator[str]:
     yield from _unseen_processes(trace)
     yield from gpu_not_seen(trace, steps(trace))
     yield from collectives_not_seen(trace)
+
+
+def _damaged(trace: Trace) -> Iterator[str]:
+    """What was wrong with the files of the recording, or with those that were imported."""
+    kind = "capture file " if trace.run.capture.imported_from is None else ""
+    yield from (f"{kind}{damage.file}: {damage.what}" for damage in trace.run.capture.damaged)
 
 
 def _job_ns(trace: Trace) -> int:

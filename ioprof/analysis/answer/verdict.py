@@ -272,6 +272,8 @@ def _text(evidence: Evidence, bound: str, shares: dict[str, float]) -> str:
         meaning = "waiting for messages of ranks that were computing"
     if bound == "h2d":
         meaning = _copies(evidence)
+    if bound == "loader" and evidence.run.capture.imported_from is not None:
+        meaning = "waiting for batches, of whose making the trace shows nothing"
     if (
         bound == "storage"
         and (detail := evidence.largest_detail("storage"))
