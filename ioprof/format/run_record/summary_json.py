@@ -317,6 +317,11 @@ class Capture(Record, frozen=True):
     mapped_bytes_untimed: int | None = None
     """The difference: bytes that came by mapped files, without a recorded fault that says when. A
     small part is metadata. High: time spent waiting for them counts as loader, host or compute."""
+    uring_bytes_untimed: int | None = None
+    """The same of processes with a ring of io_uring that was not followed, and of what they read
+    apart from imports. Null: an older recording."""
+    uring_processes: tuple[str, ...] = ()
+    """These processes, as they are named in `not_seen`."""
     mapped_bytes_imports: int | None = None
     """Of `mapped_bytes_untimed`, bytes of shared libraries: they came while modules were imported.
     Null: not known."""
