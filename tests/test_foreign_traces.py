@@ -25,6 +25,7 @@ from ioprof.interchange.job_steps import steps_of_kernels, steps_of_ranges
 from ioprof.model.changes import Change
 from ioprof.model.prediction import whatif
 from ioprof.model.summary import with_gains
+from ioprof.report.page.answer import headline
 from ioprof.report.texts.import_statements import import_notes
 
 TRACES = os.environ.get("IOPROF_TRACES")
@@ -156,6 +157,12 @@ def test_threads_and_streams_have_any_number(tmp_path: Path, tid: Any, stream: A
     assert "CPU" not in run.summary.verdict.text
 
 
+def test_a_report_that_was_not_exported_says_how(tmp_path: Path) -> None:
+    (tmp_path / "x.nsys-rep").write_bytes(b"NVIDIA" * 100)
+    with pytest.raises(CommandError, match="nsys export --type sqlite"):
+        nsys.read_nsys([tmp_path / "x.nsys-rep"])
+
+
 def test_amd_is_as_nvidia(tmp_path: Path) -> None:
     """Calls of HIP, copies whose direction is a number of `hipMemcpyKind`, addresses for memory."""
     events = kineto_events(vendor="hip")
@@ -224,6 +231,8 @@ def test_a_cut_file_is_said_and_tells_nothing_wrong(
         assert len(str(error).splitlines()) == 1  # noqa: PT017
         return
     assert any("truncated" in note for note in import_notes(run.summary))
+    if not run.summary.verdict.bound_by and run.summary.steps.count:
+        assert "not in the files" in headline(run.summary)
     charged = sum(entry.seconds or 0.0 for entry in run.summary.steps.causes)
     if charged:
         assert shares(run)["compute"] == pytest.approx(0.6, abs=0.01)

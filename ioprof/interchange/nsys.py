@@ -40,6 +40,7 @@ _MEMORY: Final = {0: "Pageable", 1: "Pinned", 2: "Device"}
 _STEP: Final = re.compile(
     r"(?i)(?:^|[^a-z])(?:profilerstep|train_?step|step|iteration|iter|batch)[ #:_=]*(\d{1,12})$"
 )
+_MAGIC: Final = b"SQLite format 3\0"
 _MOST_ROWS: Final = 50_000_000
 _BASE_NS: Final = 1 << 60
 _NAME_CHARS: Final = 800
@@ -67,9 +68,17 @@ def read_nsys(paths: Sequence[Path]) -> list[Imported]:
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    """The database, read-only. Views and triggers of an unknown file are not run: only tables are
-    read, see `_Database`.
+    """The database, read-only. `CommandError` for a report that was not exported.
+
+    Views and triggers of an unknown file are not run: only tables are read, see `_Database`.
     """
+    with path.open("rb") as file:
+        is_database = file.read(len(_MAGIC)) == _MAGIC
+    if not is_database:
+        raise CommandError(
+            f"{path}: not a database; make one of a report of Nsight Systems with:"
+            " nsys export --type sqlite REPORT.nsys-rep"
+        )
     database = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
     database.execute("PRAGMA trusted_schema=OFF")
     database.execute("PRAGMA cell_size_check=ON")

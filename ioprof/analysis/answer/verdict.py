@@ -40,6 +40,12 @@ def verdict(evidence: Evidence) -> Verdict:
     text.
     """
     shares = evidence.shares
+    if not sum(shares.values()) and evidence.steps.count and evidence.run.capture.imported_from:
+        return Verdict(
+            None,
+            "What the devices did in the steps is not in the files, so it is not known what the"
+            " job waited for.",
+        )
     if not sum(shares.values()):
         return Verdict(
             None,

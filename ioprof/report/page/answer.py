@@ -41,6 +41,8 @@ _SECTIONS: Final = (
 def headline(summary: Summary) -> str:
     """The answer in at most 15 words."""
     bound = summary.verdict.bound_by
+    if bound is None and summary.steps.count and summary.run.imported_from:
+        return "What the devices did is not in the files: what the job waited for is not known."
     if bound is None:
         return "No step was completed: what the job waited for is not known."
     shares = {entry.cause: entry.share for entry in summary.steps.causes if entry.share is not None}
