@@ -9,7 +9,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from compiling import compiled
+from compiling import compiled, native_sources
 from preload import bytes_by_source, captured, needs_library, reads_of, run_captured
 
 pytestmark = [needs_library, pytest.mark.job]
@@ -52,6 +52,18 @@ def test_every_request_is_a_read(part: str, program: Path, data: Path, tmp_path:
     assert reads["bytes"].to_list() == [BLOCK] * BLOCKS
     assert (reads["end_ns"] >= reads["start_ns"]).all()
     assert "storage" not in bytes_by_source(reads)
+    assert "io_uring" not in trace.run.processes[0].reads.noted
+
+
+def test_threads_have_rings_of_their_own(program: Path, data: Path, tmp_path: Path) -> None:
+    """Four threads at a time: each request is a read of the thread that made it."""
+    assert run_captured(tmp_path / "spool", program, "threads", data) == f"{4 * BLOCKS * BLOCK}\n"
+    trace = captured(tmp_path / "spool")
+    by_thread = reads_of(trace, data).group_by("tid").agg(pl.col("offset"), pl.col("bytes").sum())
+    assert by_thread["bytes"].to_list() == [BLOCKS * BLOCK] * 4
+    assert all(
+        sorted(each) == list(range(0, BLOCKS * BLOCK, BLOCK)) for each in by_thread["offset"]
+    )
     assert "io_uring" not in trace.run.processes[0].reads.noted
 
 
@@ -126,3 +138,20 @@ os.close(ring)
     trace = captured(tmp_path / "spool")
     assert not any("io_uring" in process.reads.noted for process in trace.run.processes)
     assert trace.spans.filter(pl.col("kind") == "read")["bytes"].sum()
+
+
+@pytest.mark.job(every=4)
+def test_sanitizers_find_nothing(data: Path, tmp_path: Path) -> None:
+    """Hooks and program in one, checked for wrong addresses and undefined behaviour."""
+    options = ["-fsanitize=address,undefined", "-ftls-model=initial-exec", "-fvisibility=hidden"]
+    options += [*native_sources("ring", "capture"), "-luring"]
+    program = compiled("uring_reads.c", tmp_path / "program", *options)
+    for part in (*FOLLOWED, "threads", "poll"):
+        spool = tmp_path / f"spool {part}"
+        spool.mkdir()
+        changes = {**os.environ, "IOPROF_SPOOL": str(spool)}
+        ended = subprocess.run([program, part, data], env=changes, capture_output=True, text=True)
+        if ended.returncode == 77:
+            pytest.skip("this kernel refuses io_uring")
+        assert (0, "") == (ended.returncode, ended.stderr), part
+        assert part == "poll" or captured(spool).spans.height >= BLOCKS

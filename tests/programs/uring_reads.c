@@ -14,8 +14,9 @@
 
 #define BLOCK 4096
 #define DEPTH 32
+#define THREADS 4
 
-static char buffers[DEPTH][BLOCK] __attribute__((aligned(BLOCK)));
+static __thread char buffers[DEPTH][BLOCK] __attribute__((aligned(BLOCK)));
 static long total;
 
 static void count(int result)
@@ -24,7 +25,7 @@ static void count(int result)
         fprintf(stderr, "%s\n", strerror(-result));
         exit(1);
     }
-    total += result;
+    __atomic_fetch_add(&total, result, __ATOMIC_RELAXED);
 }
 
 static int must(int result)
@@ -112,6 +113,29 @@ static void by_number(int file, long blocks, int depth, bool poll)
     close(ring);
 }
 
+struct work {
+    int file;
+    long blocks;
+};
+
+static void *read_all(void *given)
+{
+    const struct work *work = given;
+    by_liburing(work->file, work->blocks, DEPTH, false, false);
+    return NULL;
+}
+
+/* Each thread with a ring of its own, which it makes and ends while others read. */
+static void by_threads(int file, long blocks)
+{
+    pthread_t threads[THREADS];
+    struct work work = {file, blocks};
+    for (int thread = 0; thread < THREADS; thread++)
+        must(-pthread_create(&threads[thread], NULL, read_all, &work));
+    for (int thread = 0; thread < THREADS; thread++)
+        pthread_join(threads[thread], NULL);
+}
+
 int main(int argc, char **arguments)
 {
     const char *part = argc > 2 ? arguments[1] : "";
@@ -124,6 +148,8 @@ int main(int argc, char **arguments)
         by_number(file, blocks, 1, false);
     else if (strcmp(part, "batches") == 0)
         by_number(file, blocks, DEPTH, false);
+    else if (strcmp(part, "threads") == 0)
+        by_threads(file, blocks);
     else if (strcmp(part, "poll") == 0)
         by_number(file, blocks, DEPTH, true);
     else
