@@ -5,6 +5,7 @@ cannot be, and cut: what is true of the job is what the run says, or it says tha
 import csv
 import os
 import random
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,15 @@ def test_a_report_that_was_not_exported_says_how(tmp_path: Path) -> None:
     (tmp_path / "x.nsys-rep").write_bytes(b"NVIDIA" * 100)
     with pytest.raises(CommandError, match="nsys export --type sqlite"):
         nsys.read_nsys([tmp_path / "x.nsys-rep"])
+
+
+def test_a_database_of_impossible_activities_is_refused(tmp_path: Path) -> None:
+    path = write_nsys(tmp_path / "x.sqlite", steps=1)
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = -5")
+    database.close()
+    with pytest.raises(CommandError, match="no kernel or copy"):
+        nsys.read_nsys([path])
 
 
 def test_amd_is_as_nvidia(tmp_path: Path) -> None:

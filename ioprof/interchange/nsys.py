@@ -54,7 +54,10 @@ def read_nsys(paths: Sequence[Path]) -> list[Imported]:
     for path in paths:
         try:
             with closing(_open(path)) as database:
-                found += _Database(path, database).processes(len(found))
+                own = list(_Database(path, database).processes(len(found)))
+                if not own:
+                    raise CommandError(f"{path}: has no kernel or copy with possible values")
+                found += own
         except (
             sqlite3.Error,
             UnicodeError,
