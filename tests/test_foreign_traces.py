@@ -68,7 +68,7 @@ def test_steps_are_found_without_marks(tmp_path: Path, form: str, by: StepsBy | 
     else:
         run = imported(nsys.read_nsys, write_nsys(tmp_path / "x.sqlite", **WAYS[by]))
     lengths = (run.steps["end_ns"] - run.steps["start_ns"]).to_numpy()
-    assert run.summary.steps.by is by
+    assert run.summary.steps.found_by is by
     assert run.summary.steps.count >= 19
     assert np.median(lengths) == 100 * MS
     assert shares(run)["compute"] == pytest.approx(0.6, abs=0.02)
@@ -223,7 +223,7 @@ def test_times_that_cannot_be_do_not_change_the_answer(
     run = run_of(folder, damaged(kineto_events(), chance, chance.randrange(1, 4)))
     assert shares(run)["compute"] == pytest.approx(0.6, abs=0.02)
     assert sum(phase.seconds for phase in run.summary.ledger.phases) < 2.5
-    assert run.summary.capture.damaged
+    assert run.summary.capture.import_damage
 
 
 @settings(max_examples=examples(60), deadline=None)

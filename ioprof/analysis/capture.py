@@ -83,7 +83,7 @@ def capture(trace: Trace) -> Capture:
             most_ns / busy_ns if most_ns is not None and cost_ns is not None and busy_ns else None
         ),
         overhead_reason=recorded.cost_reason or Reason.COST_UNRESOLVED if cost_ns is None else None,
-        damaged=tuple(_damaged(trace)) if recorded.imported_from is not None else (),
+        import_damage=tuple(_damaged(trace)) if recorded.imported_from is not None else (),
         uring_processes=tuple(_read_by_uring(trace)),
         native=recorded.native,
         negligible=tuple(_noted(trace, are_negligible=True)),

@@ -417,7 +417,7 @@ def _steps(trace: Trace, charged: Charges, work: Making) -> Steps:
         mean_s=int(walls.sum()) / len(walls) / 1e9 if len(walls) else None,
         p50_s=_quantile_s(walls, 0.50),
         p95_s=_quantile_s(walls, 0.95),
-        by=trace.run.capture.steps_by,
+        found_by=trace.run.capture.steps_by,
         period_kernels=trace.run.capture.period_kernels,
         causes=tuple(_with_work(entry, work) for entry in _causes(trace, charged)),
         per_rank=tuple(

@@ -213,7 +213,7 @@ class Steps(Record, frozen=True):
     causes: tuple[CauseShare, ...]
     """All causes in the order of `ioprof.format.schema.CAUSES`."""
     per_rank: tuple[RankTime, ...]
-    by: StepsBy | None = None
+    found_by: StepsBy | None = None
     """By what the steps were found, of a job whose profiler did not mark them: then they are
     derived. Null: they were marked."""
     period_kernels: int | None = None
@@ -296,7 +296,7 @@ class Capture(Record, frozen=True):
     hold: an upper estimate."""
     overhead_reason: Reason | None = None
     """Why `overhead_ratio` is null, as a code."""
-    damaged: tuple[str, ...] = ()
+    import_damage: tuple[str, ...] = ()
     """What was wrong with imported files, and what of them was left out, one sentence each; they
     are in `not_seen` too."""
     native: bool | None = None

@@ -26,7 +26,7 @@ _MORE: Final = (
 
 def steps_text(summary: Summary) -> str | None:
     """By what the steps were found; None: they were marked."""
-    by = summary.steps.by
+    by = summary.steps.found_by
     if by is None:
         return None
     kernels = count(summary.steps.period_kernels or 0)
@@ -35,7 +35,7 @@ def steps_text(summary: Summary) -> str | None:
 
 def import_notes(summary: Summary) -> Iterator[str]:
     """What a first screen must say, a line each: damage, and how steps were found."""
-    damaged = summary.capture.damaged
+    damaged = summary.capture.import_damage
     for sentence in damaged[:_MOST_DAMAGES]:
         yield f"Incomplete: {clean(sentence, _MOST_CHARS)}"
     if len(damaged) > _MOST_DAMAGES:
