@@ -56,15 +56,14 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("by", WAYS)
-@pytest.mark.parametrize("form", ["kineto", "nsys"])
+@pytest.mark.parametrize(
+    ("form", "by"), [("kineto", by) for by in WAYS] + [("nsys", by) for by in StepsBy]
+)
 def test_steps_are_found_without_marks(tmp_path: Path, form: str, by: StepsBy | None) -> None:
     """By the optimizer, by the loader, or by the period of the kernels: of 100 ms, in which the
     device computes for 60."""
     if form == "kineto":
         run = run_of(tmp_path, kineto_events(**WAYS[by]))
-    elif by is None:
-        pytest.skip("NVTX ranges of steps have a test of their own")
     else:
         run = imported(nsys.read_nsys, write_nsys(tmp_path / "x.sqlite", **WAYS[by]))
     lengths = (run.steps["end_ns"] - run.steps["start_ns"]).to_numpy()
