@@ -153,7 +153,7 @@ def check(pieces: Callable[[], Iterable[bytes]]) -> None:
     parsed, expected_damage = read(pieces(), scans=False)
     assert (expected_damage, parsed.heading) == (damage, scanned.heading)
     for name in ("of_device", "launches", "ranges"):
-        expected, found = getattr(parsed, name), getattr(scanned, name)
+        expected, found = getattr(parsed.tables, name), getattr(scanned.tables, name)
         assert expected.schema == found.schema
         assert expected.rows() == found.rows()
 

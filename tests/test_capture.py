@@ -300,29 +300,6 @@ def test_raw_system_calls_are_said_where_they_read_much(big: Path, tmp_path: Pat
         assert ([1, 0] if part == "all" else [0, 1]) == [len(each) for each in raw], raw
 
 
-def test_io_uring_is_noted(big: Path, tmp_path: Path) -> None:
-    """What it reads cannot be seen, which is said."""
-    if shutil.which("fio") is None:
-        pytest.skip("no fio on this machine")
-    job = [
-        "fio",
-        "--ioengine=io_uring",
-        "--name=job",
-        f"--filename={big}",
-        "--rw=read",
-        "--size=1m",
-        f"--output={tmp_path / 'out'}",
-    ]
-    if subprocess.run(job, capture_output=True).returncode:
-        pytest.skip("fio or this kernel has no io_uring")
-    run_captured(tmp_path / "spool", *job)
-    assert "io_uring" in {
-        word
-        for process in captured(tmp_path / "spool").run.processes
-        for word in process.reads.noted
-    }
-
-
 def test_the_header_says_whose_file_it_is(tmp_path: Path) -> None:
     """Process, parent, rank by the best that the environment says, writer; the name of the file is
     that of all capture files."""

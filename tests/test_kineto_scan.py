@@ -29,13 +29,13 @@ def test_the_scanner_reads_the_usual_form() -> None:
     events, damage = read([WHOLE], scans=True)
     assert (Counter(), 5, 1, 1) == (
         damage,
-        len(events.of_device),
-        len(events.launches),
-        len(events.ranges),
+        len(events.tables.of_device),
+        len(events.tables.launches),
+        len(events.tables.ranges),
     )
-    assert events.of_device["collective"].to_list() == [None, None, "allreduce", None, None]
-    assert events.of_device["correlation"].to_list() == [1, None, None, None, None]
-    assert events.launches.select("at", "name", "thread", "dur", "correlation").rows() == [
+    assert events.tables.of_device["collective"].to_list() == [None, None, "allreduce", None, None]
+    assert events.tables.of_device["correlation"].to_list() == [1, None, None, None, None]
+    assert events.tables.launches.select("at", "name", "thread", "dur", "correlation").rows() == [
         (0, "cudaLaunchKernel", 41, 5_000, 1)
     ]
 

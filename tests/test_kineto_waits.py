@@ -6,6 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
+import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from strategies import examples
 from ioprof.ingest import kineto
 from ioprof.ingest.kineto.waits import FULL_QUEUE
 from ioprof.ingest.kineto.window import number_in_file
+from ioprof.interchange.kineto import read_kineto
 
 T = MONO_NS
 US = 1_000
@@ -239,8 +241,9 @@ def test_a_file_of_another_program_has_them_too(tmp_path: Path) -> None:
         for at in (1500, 2500, 3500)
     ]
     path, _ = write(tmp_path, document(*steps, *events), name="foreign")
-    window = kineto.read_foreign(path).window
-    assert [(1, LOOP), (2, LOOP)] == waits(window, "step", "tid")
+    (found,) = read_kineto([path])
+    spans = found.spans.filter(pl.col("kind") == "sync")
+    assert [(1, LOOP), (2, LOOP)] == spans.select("step", "tid").rows()
 
 
 def test_nothing_is_made_of_times_that_cannot_be(tmp_path: Path) -> None:

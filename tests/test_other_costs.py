@@ -148,14 +148,15 @@ def test_a_slower_device_shows_computation_that_waits_had_hidden() -> None:
         ("overlapped", 4, 20),
         ("overlapped", 30, 30),
         ("pinned", 4, 24),
-        ("pageable", 4, 24),
-        ("pageable", 30, 50),
+        ("pageable", 4, 25),
+        ("pageable", 30, 51),
     ],
 )
 def test_copies_on_the_stream_of_the_computation_are_added(
     mode: str, copy_ms: float, expected_ms: float
 ) -> None:
-    """A step of 20 ms on the device whose batches are always there."""
+    """A step of 20 ms on the device whose batches are always there. A loop that waits for its copy
+    launches the computation 1 ms later."""
     recorded = pipeline(Trace.load(DEMO / "lmdb-rgb256"))
     stages = ("decode", "transform", "collate", "storage", "page_cache", "loader")
     free = changed(recorded, Change(speeds=dict.fromkeys(stages, 1e9)))

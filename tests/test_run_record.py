@@ -99,6 +99,13 @@ ADDED: Final = {
     "cpu_limits",
     "file_bytes",
     "times_read",
+    "imported_from",
+    "found_by",
+    "period_kernels",
+    "device_time",
+    "import_damage",
+    "uring_bytes_untimed",
+    "uring_processes",
 }
 """Keys that earlier versions did not write."""
 CHARGED: Final = {

@@ -12,12 +12,14 @@ from strategies import examples, shifted, shuffled, traces
 from timeline import pid, timeline
 
 from ioprof.analysis.reads.demand import demand
+from ioprof.analysis.reads.storage_bytes import untimed_text
 from ioprof.analysis.summary import summarise
 from ioprof.analysis.totals import totals
 from ioprof.format.run_record import Reason, RunRecord
 from ioprof.format.schema import BASES, CAUSES, FILE_COLUMNS, SPAN_COLUMNS
 from ioprof.format.trace import Trace, table_schema
 from ioprof.report.texts.statements import statements
+from ioprof.report.texts.storage_statements import uring_notes
 
 JOBS = settings(
     max_examples=examples(20),
@@ -536,15 +538,25 @@ def test_few_bytes_by_raw_system_calls_are_not_said(counted: int, is_said: bool)
     assert (([False, True], []) if is_said else ([False], [True])) == told
 
 
-def test_io_uring_of_a_launcher_is_not_said() -> None:
-    """torchrun uses it for messages; of another process that is no rank it is said."""
-    parent = counters(noted=["io_uring"]) | {"pid": 40, "host": "node1", "role": "other"}
-    rank = {"pid": pid(0), "host": "node1", "role": "rank", "rank": 0}
-    for of, expected in ((40, (0, 1)), (41, (1, 0))):
-        found = summarise(
-            job(processes=[parent, rank | {"parent_pid": of}], capture={"reads": True})
-        ).capture
-        assert expected == (len(found.not_seen), len(found.negligible))
+@pytest.mark.parametrize(
+    ("fetched", "is_said"), [(0, False), (1 << 19, False), (200_000_000, True)]
+)
+def test_a_ring_that_was_not_followed_is_said_where_bytes_are_missing(
+    fetched: int, is_said: bool
+) -> None:
+    """libuv has one for messages. What the kernel counted and nothing timed is said to have come by
+    io_uring, and not by mapped files, with the process."""
+    process = counters(noted=["io_uring"], io_read_bytes=fetched, fetched_bytes=0, seen_bytes=0)
+    found = summarise(job(processes=[process], capture={"reads": True}))
+    notes = list(uring_notes(found))
+    capture = found.capture
+    assert (is_said, not is_said) == (bool(capture.not_seen), bool(capture.negligible))
+    assert len(notes) == is_said
+    assert (fetched if is_said else 0) == capture.uring_bytes_untimed
+    assert capture.mapped_bytes_untimed == (0 if is_said else fetched)
+    if is_said:
+        assert "200 MB came by io_uring and were not timed" == untimed_text(capture)
+        assert "rank 0 (pid 1)" in notes[0]
 
 
 def test_raw_system_calls_are_said_from_one_percent_of_a_large_process_on() -> None:

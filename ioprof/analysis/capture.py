@@ -9,6 +9,7 @@ from ioprof.analysis.charge.gpu_windows import gpu_not_seen, window_cost_ns
 from ioprof.analysis.charge.steps import steps
 from ioprof.analysis.charge.unmeasured import unknown_read_ratio
 from ioprof.analysis.ranks.collectives import collectives_not_seen
+from ioprof.analysis.reads.storage_bytes import URING, by_process
 from ioprof.analysis.selection import from_peer
 from ioprof.format.run_files import damage_text
 from ioprof.format.run_record import Capture, ProcessRecord, ReadCounters, Reason
@@ -23,7 +24,6 @@ all that the process read. Allocators and torch read their settings in /proc and
 to 2 kB."""
 _LEAST_RAW_RATIO: Final = 0.01
 _RAW: Final = "raw system calls"
-_URING: Final = "io_uring"
 _UNPREPARED: Final = "exec without capture"
 _HIDDEN: Final = (
     "nothing was recorded of {} ({}), for which the folder of the recording was not there, as in a"
@@ -35,7 +35,7 @@ _UNCAPTURED: Final = (
     " environment; their reads are not seen"
 )
 _NOTED: Final = {
-    _URING: "used io_uring, whose reads are not seen",
+    URING: "used io_uring in a way that cannot be followed, and read little that was not seen",
     "libaio": "used libaio, whose reads are not seen",
     _RAW: "read by raw system calls, which are counted but not timed",
     _UNPREPARED: "started a program with an environment without ioprof; its reads are not seen",
@@ -83,6 +83,8 @@ def capture(trace: Trace) -> Capture:
             most_ns / busy_ns if most_ns is not None and cost_ns is not None and busy_ns else None
         ),
         overhead_reason=recorded.cost_reason or Reason.COST_UNRESOLVED if cost_ns is None else None,
+        import_damage=tuple(_damaged(trace)) if recorded.imported_from is not None else (),
+        uring_processes=tuple(_read_by_uring(trace)),
         native=recorded.native,
         negligible=tuple(_noted(trace, are_negligible=True)),
     )
@@ -108,9 +110,7 @@ def not_seen(trace: Trace) -> Iterator[str]:
         if process.lost:
             spans = f"{process.lost:,} span{'s' if process.lost > 1 else ''}"
             yield f"{_name(process)} had no room for {spans}; their time is in loader or host"
-    yield from (
-        f"capture file {damage.file}: {damage.what}" for damage in trace.run.capture.damaged
-    )
+    yield from _damaged(trace)
     yield from (f"run.json: {problem}; it counts as not recorded" for problem in trace.run.problems)
     yield from map(damage_text, trace.run.kept.damaged)
     yield from _reads(trace)
@@ -127,6 +127,12 @@ def not_seen(trace: Trace) -> Iterator[str]:
     yield from _unseen_processes(trace)
     yield from gpu_not_seen(trace, steps(trace))
     yield from collectives_not_seen(trace)
+
+
+def _damaged(trace: Trace) -> Iterator[str]:
+    """What was wrong with the files of the recording, or with those that were imported."""
+    kind = "capture file " if trace.run.capture.imported_from is None else ""
+    yield from (f"{kind}{damage.file}: {damage.what}" for damage in trace.run.capture.damaged)
 
 
 def _job_ns(trace: Trace) -> int:
@@ -249,11 +255,7 @@ def _noted(trace: Trace, are_negligible: bool) -> Iterator[str]:
     }
     left_out = {_UNPREPARED} if _UNPREPARED in noted and _not_followed(trace) else set()
     recorded = _recorded_bytes(trace) if _RAW in noted else {}
-    launchers = {
-        (process.host, process.parent_pid)
-        for process in trace.run.processes
-        if process.role == "rank"
-    }
+    counted = by_process(trace) if URING in noted else {}
     for process in trace.run.processes:
         words = set(process.reads.noted if process.reads else ()) - left_out
         few = (
@@ -261,12 +263,36 @@ def _noted(trace: Trace, are_negligible: bool) -> Iterator[str]:
             if _reads_few_by_number(process, recorded.get((process.host, process.pid), 0))
             else set()
         )
-        if process.role == "other" and (process.host, process.pid) in launchers:
-            few |= {_URING}  # torchrun does, for messages between the ranks' hosts
+        by_uring = (
+            counted[key].by_uring if (key := (process.host, process.pid)) in counted else None
+        )
+        if by_uring == 0:
+            few |= {URING}  # libuv does, for messages
         yield from (
-            f"{_name(process)}: {_NOTED.get(word, word)}"
+            f"{_name(process)}: {_noted_text(word, by_uring)}"
             for word in sorted(words & few if are_negligible else words - few)
         )
+
+
+def _noted_text(word: str, by_uring: int | None) -> str:
+    if word == URING and by_uring is None:
+        return "used io_uring in a way that cannot be followed, and how much it read is not known"
+    if word == URING and by_uring:
+        return (
+            f"read {by_uring / 1e6:,.1f} MB by io_uring in a way that cannot be followed (SQPOLL,"
+            " or calls that are built into the program): the kernel counted them, and they were"
+            " not timed"
+        )
+    return _NOTED.get(word, word)
+
+
+def _read_by_uring(trace: Trace) -> Iterator[str]:
+    """The processes that read much by rings that were not followed."""
+    counted = by_process(trace)
+    for process in trace.run.processes:
+        found = counted.get((process.host, process.pid))
+        if found is not None and found.by_uring:
+            yield _name(process)
 
 
 def _recorded_bytes(trace: Trace) -> dict[tuple[str | None, int | None], int]:

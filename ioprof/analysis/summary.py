@@ -21,7 +21,7 @@ from ioprof.analysis.charge.checkpoints import saved
 from ioprof.analysis.charge.compilations import compiled_in
 from ioprof.analysis.charge.copies import copied_per_step
 from ioprof.analysis.charge.devices import deliveries, stalls
-from ioprof.analysis.charge.gpu_windows import pageable_ratio
+from ioprof.analysis.charge.gpu_windows import device_time, pageable_ratio
 from ioprof.analysis.charge.sent_views import sent_views
 from ioprof.analysis.charge.served import are_served
 from ioprof.analysis.charge.steps import warmup
@@ -155,6 +155,7 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         collectives=collective_sources(trace),
         findings=more,
         prediction=predicted_epochs(trace),
+        device_time=device_time(trace) if trace.run.capture.imported_from is not None else None,
         whole_job=run.whole_job,
     )
 
@@ -324,6 +325,7 @@ def _run(run: RunRecord) -> RunSummary:
         stages=config.stages,
         microbatches=config.microbatches if config.stages else None,
         changed=changes_text(run.loaders),
+        imported_from=run.capture.imported_from,
     )
 
 
@@ -416,6 +418,8 @@ def _steps(trace: Trace, charged: Charges, work: Making) -> Steps:
         mean_s=int(walls.sum()) / len(walls) / 1e9 if len(walls) else None,
         p50_s=_quantile_s(walls, 0.50),
         p95_s=_quantile_s(walls, 0.95),
+        found_by=trace.run.capture.steps_by,
+        period_kernels=trace.run.capture.period_kernels,
         causes=tuple(_with_work(entry, work) for entry in _causes(trace, charged)),
         per_rank=tuple(
             _of_rank(part) for part in _charged(table).partition_by("rank", maintain_order=True)

@@ -1,10 +1,10 @@
 """What the files of other profilers hold, as a run: spans, files and processes on one clock."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,12 +23,14 @@ from ioprof.format.run_record import (
     ProcessRecord,
     Reason,
     RunRecord,
+    StepsBy,
 )
 from ioprof.format.schema import FILE_COLUMNS, SPAN_COLUMNS
 from ioprof.format.trace import Trace, table_schema
 from ioprof.ingest.untrusted_values import LATEST_NS, damage_facts, masked_series
 
 Numbers = npt.NDArray[np.int64]
+Value = TypeVar("Value")
 
 MOST_FILES: Final = 10_000
 """Files of one import."""
@@ -57,6 +59,13 @@ class Imported:
     """The data loader that the job used, if it is known."""
     profiler: str = ""
     """What recorded it."""
+    workers: int | None = None
+    """Of that loader, if it is known."""
+    device: str | None = None
+    """The accelerator; null: it did nothing, or its profiler does not record it."""
+    steps_by: StepsBy | None = None
+    """By what its steps were found; null: they were marked."""
+    period_kernels: int | None = None
 
 
 def to_trace(files: Sequence[Imported], name: str, command: str, clock_method: str) -> Trace:
@@ -191,7 +200,9 @@ def _run(
     ties = tuple(ClockTie(clock=host, to=hosts[0], method=clock_method) for host in hosts[1:])
     windows = tuple(
         window.replace(
-            start_ns=(window.start_ns or 0) - zero_ns, end_ns=(window.end_ns or 0) - zero_ns
+            start_ns=(window.start_ns or 0) - zero_ns,
+            end_ns=(window.end_ns or 0) - zero_ns,
+            launched_ns=None if window.launched_ns is None else window.launched_ns - zero_ns,
         )
         for file in files
         for window in file.windows
@@ -207,14 +218,17 @@ def _run(
         clocks=ClockRecord(method=clock_method, uncertainty_ns=None if ties else 0, ties=ties),
         config=ConfigRecord(
             ranks=len(ranks) or None,
-            workers=len(workers) or None,
-            loader=next((file.loader for file in files if file.loader), None),
+            workers=len(workers) or _first(file.workers for file in files),
+            loader=_first(file.loader for file in files),
+            device=_first(file.device for file in files),
         ),
         capture=CaptureRecord(
             reads=has_reads,
             reads_by=files[0].profiler if has_reads else None,
             cost_reason=Reason.COST_OF_OTHER_PROFILER,
             imported_from=files[0].profiler,
+            steps_by=_first(file.steps_by for file in files),
+            period_kernels=_first(file.period_kernels for file in files),
             reads_reason=(
                 None if has_reads else "the profiler of the imported files does not record reads"
             ),
@@ -225,6 +239,10 @@ def _run(
         ),
         processes=processes,
     )
+
+
+def _first(values: Iterable[Value | None]) -> Value | None:
+    return next((value for value in values if value is not None), None)
 
 
 def _process_runs(spans: pl.DataFrame) -> pl.DataFrame:

@@ -3,17 +3,26 @@ DataLoaders.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import polars as pl
 
 from ioprof.errors import CommandError
+from ioprof.format.run_record import GpuWindow, StepsBy
 from ioprof.ingest.kineto import ForeignTrace, read_foreign
+from ioprof.ingest.kineto.events import CUT, CUT_STREAM
+from ioprof.ingest.kineto.foreign import STEP_RANGE
+from ioprof.ingest.kineto.spans import steps_at
+from ioprof.ingest.kineto.waits import wait_spans, wall_waits
+from ioprof.interchange.gpu_process import of_process
 from ioprof.interchange.imported import Imported
 
+_WHOLE: Final = 0.99
+"""Part of a step's launches whose kernels must be in a file that is cut. Those of a CUDA graph that
+is captured have none."""
 CLOCK: Final = "the wall clock of each host, as torch.profiler wrote it"
-_STEP: Final = r"^ProfilerStep#(\d{1,15})$"
 
 
 def read_kineto(paths: Sequence[Path]) -> list[Imported]:
@@ -43,59 +52,49 @@ def read_kineto(paths: Sequence[Path]) -> list[Imported]:
 
 
 def _imported(trace: ForeignTrace, rank: int) -> Imported:
-    window, ranges = trace.window, trace.ranges
-    if not len(window.spans) and not len(ranges):
+    window = trace.window
+    window.rank = rank
+    is_cut = bool(window.damage[CUT] or window.damage[CUT_STREAM])
+    numbers = pl.col("name").str.extract(rf"^{STEP_RANGE}(\d{{1,15}})$").cast(pl.Int64)
+    found = of_process(
+        window,
+        trace.wall,
+        trace.ranges.with_columns(step=numbers),
+        "torch.profiler",
+        trace.device,
+        lambda: wait_spans(wall_waits(trace.tables, window), window),
+        may_have_device=bool(len(trace.tables.launches) or is_cut),
+    )
+    if found.spans.is_empty():
         what = next(
             (what for what, count in window.damage.items() if count),
             "no kernel, copy, step or wait is in it",
         )
         raise CommandError(f"{window.path}: not a trace that can be imported: {what}")
-    host, pid = window.host or None, window.pid
-    of_host = ranges.select(
-        "start_ns",
-        "end_ns",
-        pl.when(pl.col("name").str.contains(_STEP))
-        .then(pl.lit("step"))
-        .otherwise(pl.lit("wait"))
-        .alias("kind"),
-        host=pl.lit(host, pl.String),
-        rank=pl.lit(rank, pl.Int32),
-        pid=_small("pid"),
-        tid=_small("tid"),
-        step=pl.col("name").str.extract(_STEP).cast(pl.Int64),
-    )
-    steps = of_host.filter(pl.col("kind") == "step")
-    if len(steps):
-        waits = (
-            of_host.filter(pl.col("kind") == "wait")
-            .drop("step")
-            .sort("start_ns")
-            .join_asof(
-                steps.select("step", start_ns="start_ns", until_ns="end_ns").sort("start_ns"),
-                on="start_ns",
-            )
-        )
-        waits = waits.with_columns(
-            step=pl.when(pl.col("start_ns") < pl.col("until_ns")).then(pl.col("step"))
-        ).drop("until_ns")
-        of_host = pl.concat([steps, waits.select(steps.columns)])
-    texts = pl.col("kind", "source", "name").cast(pl.String)
-    of_device = window.spans.with_columns(
-        texts, host=pl.lit(host, pl.String), rank=pl.lit(rank, pl.Int32), pid=pl.lit(pid, pl.Int32)
-    )
-    spans = pl.concat([of_host, of_device], how="diagonal")
-    first_ns, last_ns = int(spans["start_ns"].min()), int(spans["end_ns"].max())  # type: ignore[arg-type]
-    facts = window.facts().replace(rank=rank, start_ns=first_ns, end_ns=last_ns)
-    has_waits = bool((of_host["kind"] == "wait").any())
-    return Imported(
-        path=window.path,
-        spans=spans,
-        damage=window.damage,
-        windows=(facts,) if len(window.spans) else (),
-        profiler="torch.profiler",
-        loader="torch DataLoader" if has_waits else None,
-    )
+    if is_cut and len(trace.wall) and found.steps_by is not StepsBy.PERIOD:
+        facts = tuple(_with_whole_steps(each, trace) for each in found.windows)
+        found = replace(found, windows=facts)
+    return found
 
 
-def _small(name: str) -> pl.Expr:
-    return pl.col(name).cast(pl.Int32, strict=False)
+def _with_whole_steps(facts: GpuWindow, trace: ForeignTrace) -> GpuWindow:
+    """The window without the steps at its end whose work on the device is not all in the file: the
+    files begin with what the host did.
+    """
+    base_ns, window = trace.window.base_ns or 0, trace.window
+    done = trace.tables.of_device.select("correlation").drop_nulls()
+    calls = trace.tables.launches.filter(
+        pl.col("name").cast(pl.String).str.contains("LaunchKernel")
+    ).drop_nulls(["ts", "correlation"])
+    known = calls.select(
+        steps_at(calls["ts"] + base_ns, window.marks),
+        has=pl.col("correlation").is_in(done["correlation"].implode()),
+    )
+    whole = dict(known.group_by("step").agg(pl.col("has").mean()).rows())
+    last_ns = int((trace.wall["wall_ns"] + trace.wall["dur_ns"]).max() or 0)  # type: ignore[arg-type]
+    last = None
+    for step, end_ns in window.marks[1:]:
+        if whole.get(step, 1.0) < _WHOLE or end_ns > last_ns:
+            break
+        last = step
+    return facts.replace(last_step=last, first_step=None if last is None else facts.first_step)

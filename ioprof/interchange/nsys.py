@@ -21,7 +21,9 @@ from ioprof.clock import Anchor
 from ioprof.errors import CommandError
 from ioprof.ingest.kineto import Window
 from ioprof.ingest.kineto.events import SCHEMA
-from ioprof.ingest.kineto.spans import spans_of
+from ioprof.ingest.kineto.foreign import OPTIMIZER_RANGE, OVERLAPS, WAIT_RANGE
+from ioprof.ingest.kineto.plausible import clip_overlaps
+from ioprof.interchange.gpu_process import of_process
 from ioprof.interchange.imported import Imported
 
 CLOCK: Final = "time since the start of the profile of each process, as Nsight Systems wrote it"
@@ -38,6 +40,7 @@ _MEMORY: Final = {0: "Pageable", 1: "Pinned", 2: "Device"}
 _STEP: Final = re.compile(
     r"(?i)(?:^|[^a-z])(?:profilerstep|train_?step|step|iteration|iter|batch)[ #:_=]*(\d{1,12})$"
 )
+_MAGIC: Final = b"SQLite format 3\0"
 _MOST_ROWS: Final = 50_000_000
 _BASE_NS: Final = 1 << 60
 _NAME_CHARS: Final = 800
@@ -51,7 +54,10 @@ def read_nsys(paths: Sequence[Path]) -> list[Imported]:
     for path in paths:
         try:
             with closing(_open(path)) as database:
-                found += _Database(path, database).processes(len(found))
+                own = list(_Database(path, database).processes(len(found)))
+                if not own:
+                    raise CommandError(f"{path}: has no kernel or copy with possible values")
+                found += own
         except (
             sqlite3.Error,
             UnicodeError,
@@ -65,9 +71,17 @@ def read_nsys(paths: Sequence[Path]) -> list[Imported]:
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    """The database, read-only. Views and triggers of an unknown file are not run: only tables are
-    read, see `_Database`.
+    """The database, read-only. `CommandError` for a report that was not exported.
+
+    Views and triggers of an unknown file are not run: only tables are read, see `_Database`.
     """
+    with path.open("rb") as file:
+        is_database = file.read(len(_MAGIC)) == _MAGIC
+    if not is_database:
+        raise CommandError(
+            f"{path}: not a database; make one of a report of Nsight Systems with:"
+            " nsys export --type sqlite REPORT.nsys-rep"
+        )
     database = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
     database.execute("PRAGMA trusted_schema=OFF")
     database.execute("PRAGMA cell_size_check=ON")
@@ -92,39 +106,26 @@ class _Database:
     def processes(self, first_rank: int) -> Iterator[Imported]:
         """One for each process that used a GPU."""
         wall = pl.concat([self._kernels(), self._copies(), self._sets()])
-        steps = self._steps()
+        ranges, device = self._ranges(), self._device()
         for place, (pid,) in enumerate(wall.select("process").unique().sort("process").rows()):
-            rank = first_rank + place
+            own, num_cut = clip_overlaps(wall.filter(pl.col("process").eq_missing(pid)))
+            damage = self._damage if not place else Counter[str]()
+            damage[OVERLAPS] += num_cut
             window = Window(
                 self._path,
-                host="",
                 pid=pid,
-                rank=rank,
+                rank=first_rank + place,
                 number=0,
                 anchors=[Anchor(0, 0, 0)],
-                damage=self._damage,
+                damage=damage,
             )
-            own = steps.filter(pl.col("pid") == pid)
-            if len(own):
-                ends = list(zip(own["step"].to_list(), own["end_ns"].to_list(), strict=True))
-                window.marks = [(max(0, ends[0][0] - 1), own["start_ns"][0]), *ends]
-            device = spans_of(wall.filter(pl.col("process") == pid).drop("process"), window)
-            texts = device.with_columns(
-                pl.col("kind", "source", "name").cast(pl.String), host=pl.lit(None, pl.String)
-            )
-            host = own.with_columns(
-                kind=pl.lit("step"), rank=pl.lit(rank, pl.Int32), host=pl.lit(None, pl.String)
-            )
-            spans = pl.concat([texts, host], how="diagonal_relaxed")
-            first_ns, last_ns = int(spans["start_ns"].min()), int(spans["end_ns"].max())  # type: ignore[arg-type]
-            facts = window.facts().replace(rank=rank, start_ns=first_ns, end_ns=last_ns)
-            yield Imported(
-                self._path,
-                spans,
-                damage=self._damage if not place else Counter(),
-                windows=(facts,),
-                profiler="Nsight Systems",
-            )
+            of_pid = ranges.filter(pl.col("pid").eq_missing(pid))
+            yield of_process(window, own.drop("process"), of_pid, "Nsight Systems", device)
+
+    def _device(self) -> str | None:
+        """The name of the first GPU."""
+        names = (name for (name,) in self._rows("TARGET_INFO_GPU", "name") if isinstance(name, str))
+        return next(names, None)
 
     def _rows(
         self, table: str, *columns: str, optional: Sequence[str] = ()
@@ -241,31 +242,41 @@ class _Database:
             pl.col("cat", "name").cast(pl.Categorical)
         )
 
-    def _steps(self) -> pl.DataFrame:
+    def _ranges(self) -> pl.DataFrame:
+        """The NVTX ranges that mark steps, calls of optimizers and waits for batches, as
+        `of_process` takes them. Those of `emit_nvtx` end in `, op_id = 7`.
+        """
         rows = []
         for start, end, text, number, process in self._rows(
             _RANGES, "start", optional=("end", "text", "textId", "globalTid")
         ):
             name = text if isinstance(text, str) else self._strings.get(number)
-            found = _STEP.search(name[-_NAME_CHARS:]) if isinstance(name, str) else None
-            if (
-                found
-                and isinstance(start, int)
-                and isinstance(end, int)
-                and 0 <= start <= end < 1 << 61
-            ):
+            if not isinstance(name, str):
+                continue
+            found = _STEP.search(name[-_NAME_CHARS:])
+            if not found and not name.startswith((WAIT_RANGE, OPTIMIZER_RANGE)):
+                continue
+            if isinstance(start, int) and isinstance(end, int) and 0 <= start <= end < 1 << 61:
+                step = int(found[1]) if found else None
                 rows.append(
-                    (start + _BASE_NS, end + _BASE_NS, int(found[1]), _pid(process), _tid(process))
+                    (
+                        name[:_NAME_CHARS],
+                        start + _BASE_NS,
+                        end + _BASE_NS,
+                        _pid(process),
+                        _tid(process),
+                        step,
+                    )
                 )
         schema = {
+            "name": pl.String(),
             "start_ns": pl.Int64(),
             "end_ns": pl.Int64(),
+            "pid": pl.Int64(),
+            "tid": pl.Int64(),
             "step": pl.Int64(),
-            "pid": pl.Int32(),
-            "tid": pl.Int32(),
         }
-        table = pl.DataFrame(rows, schema=schema, orient="row")
-        return table.sort("start_ns").unique(["pid", "step"], keep="first", maintain_order=True)
+        return pl.DataFrame(rows, schema=schema, orient="row").sort("start_ns")
 
 
 def _copy_name(kind: Any, source: Any, target: Any) -> str:

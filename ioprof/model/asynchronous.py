@@ -26,8 +26,9 @@ from ioprof.model.pipeline import Op, Pipeline, Program, Rank
 _DEPTHS: Final = (0, 1, 2, None)
 _GOOD_ERROR: Final = 0.03
 """Of the replayed step, up to which a loop that waits for a device is taken for what it is."""
-_LEAST_KNOWN: Final = 8
-"""Steps whose computation on the device must have been recorded."""
+_LEAST_KNOWN: Final = 4
+"""Steps whose computation on the device must have been recorded: as many as a replay needs.
+Profiles of other programs often have six."""
 
 
 def with_depth(trace: Trace, recorded: Pipeline) -> Pipeline:

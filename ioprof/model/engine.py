@@ -87,6 +87,9 @@ class RankPlan:
     depth: int = 0
     """Steps that the loop may be ahead of the device: before it takes another batch, all but so
     many must be done."""
+    waits_to_copy: bool = False
+    """Whether the device must have done all of them when the loop has taken a batch and copies
+    it."""
 
 
 @dataclass(frozen=True)
@@ -358,6 +361,8 @@ class _Loop:
             number = plan.loader_of[place]
             if op == Op.TAKE:
                 yield from self._take(number)
+                if plan.waits_to_copy:
+                    yield from self._finish(self._num_launched)
             else:
                 begin_s = simulation.now_s
                 if op == Op.START:

@@ -150,6 +150,9 @@ def _rank_with_device(rank: Rank, host: int, pipeline: Pipeline, shares: bool) -
             for seconds in program.hidden_s.tolist()
         ],
         depth=rank.depth or 0,
+        # a copy from pageable memory is ordered among the work of its stream, and the call returns
+        # when it is done ("API synchronization behavior" in CUDA's manual)
+        waits_to_copy=pipeline.copy == "pageable",
     )
 
 

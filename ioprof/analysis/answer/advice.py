@@ -69,7 +69,11 @@ what to make cheaper."""
 def advice_for(evidence: Evidence, bound: str, *, is_own: bool) -> list[Advice]:
     """What to change, best first; `is_own`: the training process itself reads and decodes."""
     found = own_advice(evidence, bound) if is_own else _ADVICE[bound](evidence)
-    return [Advice(entry, cause=bound) if isinstance(entry, str) else entry for entry in found]
+    told = [Advice(entry, cause=bound) if isinstance(entry, str) else entry for entry in found]
+    if evidence.run.capture.imported_from is None:
+        return told
+    # of a job that another profiler recorded, what would show more is said beside the answer
+    return [each for each in told if each.no_gain is not NoGain.OF_RECORDING]
 
 
 def _compute(evidence: Evidence) -> Lines:
@@ -403,7 +407,10 @@ def _loader(evidence: Evidence) -> Lines:
         f"a step waits {ms(evidence.seconds_per_step('loader'))} for worker time that no read,"
         " decode or transform covers"
     )
-    if evidence.most_work_is_unnamed:
+    is_imported = evidence.run.capture.imported_from is not None
+    if is_imported:
+        spent = f"a step waits {ms(evidence.seconds_per_step('loader'))} for its batch"
+    elif evidence.most_work_is_unnamed:
         spent = (
             f"that is {evidence.charged['loader'].workers_share or 0.0:.1%} of the workers' time"
         )
@@ -478,6 +485,8 @@ def _loader(evidence: Evidence) -> Lines:
             "Look at what makes the batches: the rank waited for other processes or threads, of"
             " whose work nothing was recorded; put ioprof.span around its parts there"
         )
+    elif is_imported:
+        yield f"Make batches cheaper, in what their samples read, decode or transform: {spent}"
     elif not line:
         yield f"Do less in the dataset's own code, for each sample or once per worker: {spent}"
 

@@ -41,6 +41,12 @@ def verdict(evidence: Evidence) -> Verdict:
     text.
     """
     shares = evidence.shares
+    if not sum(shares.values()) and evidence.steps.count and evidence.run.capture.imported_from:
+        return Verdict(
+            None,
+            "What the devices did in the steps is not in the files, so it is not known what the"
+            " job waited for.",
+        )
     if not sum(shares.values()):
         return Verdict(
             None,
@@ -273,6 +279,8 @@ def _text(evidence: Evidence, bound: str, shares: dict[str, float]) -> str:
         meaning = "waiting for messages of ranks that were computing"
     if bound == "h2d":
         meaning = _copies(evidence)
+    if bound == "loader" and evidence.run.capture.imported_from is not None:
+        meaning = "waiting for batches, of whose making the trace shows nothing"
     if (
         bound == "storage"
         and (detail := evidence.largest_detail("storage"))

@@ -11,12 +11,14 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ioprof.analysis.intervals import Intervals, pack, union
-from ioprof.format.run_record import GpuWindow, RunRecord
+from ioprof.analysis.intervals import Intervals, pack, subtract, total, union, union_all
+from ioprof.format.run_record import DeviceTime, GpuWindow, RunRecord
 from ioprof.format.trace import Trace
 
 _FEWEST_STEPS: Final = 5
 _LEAST_SLOWDOWN: Final = 0.02  # that is mentioned
+_PARTS: Final = (("kernel",), ("comm",), ("h2d", "d2h"))
+_ON_DEVICE: Final = tuple(kind for part in _PARTS for kind in part)
 PAGEABLE: Final = "pageable"
 """Name of a copy to or from memory that is not page-locked."""
 
@@ -74,6 +76,31 @@ def loop_ratio(run: RunRecord, recorded_s: float) -> float | None:
         return None
     known = [each for each in waited if each is not None]
     return max(0.0, 1 - sum(known) / 1e9 / recorded_s) if len(known) == len(waited) else None
+
+
+def device_time(trace: Trace) -> DeviceTime | None:
+    """What the devices of an imported run did; see `DeviceTime`."""
+    parts = np.zeros(4, np.int64)
+    for window in _windows(trace):
+        if window.launched_ns is None:
+            continue
+        of_device = pl.col("stream").is_not_null() & (pl.col("rank") == window.rank)
+        spans = trace.rows(
+            of_device, pl.col("start_ns") >= window.launched_ns, kinds=_ON_DEVICE
+        ).select("kind", "start_ns", "end_ns")
+        if spans.is_empty():
+            continue
+        computed, exchanged, copied = (
+            union(pack(part["start_ns"].to_numpy(), part["end_ns"].to_numpy()))
+            for part in (spans.filter(pl.col("kind").is_in(kinds)) for kinds in _PARTS)
+        )
+        alone, both = subtract(exchanged, computed), union_all([computed, exchanged])
+        whole = int(spans["end_ns"].max()) - int(spans["start_ns"].min())  # type: ignore[arg-type]
+        used = [total(computed), total(alone), total(subtract(copied, both))]
+        parts += np.array([*used, whole - sum(used)])
+    if not parts.any():
+        return None
+    return DeviceTime(float(parts.sum()) / 1e9, *(float(part) / 1e9 for part in parts))
 
 
 def window_cost_ns(trace: Trace) -> int:

@@ -127,6 +127,13 @@ def _of_import(trace: Trace, kinds: set[str]) -> dict[str, Reason]:
     found = {
         cause: Reason.NOT_OF_THIS_PROFILER for cause, kind in kind_of.items() if kind not in kinds
     }
+    if "wait" in kinds:
+        stages = {"decode": "decode", "transform": "transform", "collate": "collate"}
+        found |= {
+            cause: Reason.NO_FETCH
+            for cause, kind in (stages | {"delivery": "deliver"}).items()
+            if kind not in kinds
+        }
     return found | (
         {"straggler": Reason.NOT_OF_THIS_PROFILER}
         if "comm" in kinds and len(trace.ranks) < 2

@@ -2,7 +2,7 @@
 source.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import polars as pl
@@ -19,6 +19,8 @@ LEAST_UNTIMED_BYTES: Final = 1 << 20
 """Less is metadata: folders, inodes and extent maps, which the kernel counts too."""
 LEAST_UNTIMED_RATIO: Final = 0.02
 """Share of the bytes from storage from which on untimed ones are mentioned."""
+URING: Final = "io_uring"
+"""What the capture library notes of a ring that it could not follow."""
 _PAGE_BYTES: Final = 4096
 _LEAST_SAMPLED_NS: Final = 5_000_000_000
 """Time of the steps from which on samples, one per second, say what was fetched during them."""
@@ -44,6 +46,8 @@ class StorageBytes:
     """Fetched during read calls and calls of madvise."""
     by_faults: int
     """Fetched by page faults that were recorded."""
+    by_uring: int = 0
+    """Of processes with a ring that was not followed: fetched, and neither timed nor imported."""
     by_imports: int = 0
     """Fetched while modules were imported, neither by such calls nor by such faults."""
     during_imports: int = 0
@@ -73,10 +77,20 @@ def by_process(trace: Trace) -> dict[ProcessId, StorageBytes]:
             continue
         calls, key = process.reads.fetched_bytes or 0, (process.host, process.pid)
         whole, rest = of_imports.get(key, (0, 0))
-        found[key] = StorageBytes(
-            calls + mapped, calls, min(mapped, faults.get(key, 0)), rest, min(calls + mapped, whole)
+        counts = StorageBytes(
+            calls + mapped,
+            calls,
+            min(mapped, faults.get(key, 0)),
+            by_imports=rest,
+            during_imports=min(calls + mapped, whole),
         )
+        by_uring = counts.untimed - counts.imports if URING in process.reads.noted else 0
+        found[key] = replace(counts, by_uring=by_uring if _is_much(by_uring, counts) else 0)
     return found
+
+
+def _is_much(number: int, counts: StorageBytes) -> bool:
+    return number >= max(LEAST_UNTIMED_BYTES, LEAST_UNTIMED_RATIO * counts.kernel)
 
 
 def _by_imports(trace: Trace) -> dict[ProcessId, tuple[int, int]]:
@@ -125,6 +139,7 @@ def storage_bytes(trace: Trace) -> StorageBytes | None:
         sum(each.kernel for each in found),
         sum(each.by_calls for each in found),
         sum(each.by_faults for each in found),
+        sum(each.by_uring for each in found),
         sum(each.imports for each in found),
         sum(each.during_imports for each in found),
     )
@@ -141,7 +156,8 @@ def with_storage_bytes(capture: Capture, found: StorageBytes | None) -> Capture:
         storage_bytes_faults=found.by_faults,
         storage_bytes_seen=seen,
         storage_coverage_ratio=seen / found.kernel if found.kernel else None,
-        mapped_bytes_untimed=found.untimed,
+        mapped_bytes_untimed=found.untimed - found.by_uring,
+        uring_bytes_untimed=found.by_uring,
         mapped_bytes_imports=found.imports,
     )
 
@@ -156,7 +172,12 @@ def are_untimed(capture: Capture, least_ratio: float = LEAST_UNTIMED_RATIO) -> b
 
 def untimed_text(capture: Capture) -> str:
     """What a report says of them, as a sentence without its end."""
-    return f"{_after_imports(capture) / 1e6:,.0f} MB came by mapped files and were not timed"
+    by_uring = capture.uring_bytes_untimed or 0
+    mapped = _after_imports(capture) - by_uring
+    ways = [f"{by_uring / 1e6:,.0f} MB came by io_uring"] if by_uring else []
+    if not by_uring or mapped >= LEAST_UNTIMED_BYTES:
+        ways.append(f"{mapped / 1e6:,.0f} MB came by mapped files")
+    return f"{' and '.join(ways)} and were not timed"
 
 
 def imports_text(capture: Capture) -> str:
@@ -172,7 +193,8 @@ def imports_text(capture: Capture) -> str:
 
 
 def _after_imports(capture: Capture) -> int:
-    return (capture.mapped_bytes_untimed or 0) - (capture.mapped_bytes_imports or 0)
+    untimed = (capture.mapped_bytes_untimed or 0) + (capture.uring_bytes_untimed or 0)
+    return untimed - (capture.mapped_bytes_imports or 0)
 
 
 def fetched_in_steps(trace: Trace) -> int | None:

@@ -61,7 +61,15 @@ from ioprof.format.run_record.job_json import (
 )
 from ioprof.format.run_record.ledger_json import EpochPrediction, Ledger, Phase
 from ioprof.format.run_record.loader_json import LoaderRecord, merge_loaders
-from ioprof.format.run_record.reasons import CpuLimit, Doubt, FailureCode, JobKind, NoGain, Reason
+from ioprof.format.run_record.reasons import (
+    CpuLimit,
+    Doubt,
+    FailureCode,
+    JobKind,
+    NoGain,
+    Reason,
+    StepsBy,
+)
 from ioprof.format.run_record.record import Problem, Record, merge
 from ioprof.format.run_record.replay_json import CauseGain, ReplayRecord
 from ioprof.format.run_record.run_json import (
@@ -89,6 +97,7 @@ from ioprof.format.run_record.summary_json import (
     CodeShare,
     CpuEvidence,
     Demand,
+    DeviceTime,
     Overlap,
     RankTime,
     RunSummary,
@@ -125,6 +134,7 @@ __all__ = [
     "Delivery",
     "Demand",
     "DeviceRecord",
+    "DeviceTime",
     "DistinctBytes",
     "Doubt",
     "EpochPrediction",
@@ -185,6 +195,7 @@ __all__ = [
     "StageRecord",
     "Stalls",
     "Steps",
+    "StepsBy",
     "Storage",
     "StoredFile",
     "Summary",

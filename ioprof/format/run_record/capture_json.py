@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import field
 
-from ioprof.format.run_record.reasons import Reason, file_systems_in
+from ioprof.format.run_record.reasons import Reason, StepsBy, file_systems_in
 from ioprof.format.run_record.record import ESSENTIAL, Count, Integer, Number, Record, Time
 
 
@@ -187,6 +187,9 @@ class GpuWindow(Record, frozen=True):
     Null: not known."""
     uncertainty_ns: Count | None = None
     ended_by: str | None = None
+    launched_ns: Time | None = None
+    """Of an imported run: when the first activity of the device began whose launch is in the file;
+    the first one, where no launch is."""
 
 
 class GpuCapture(Record, frozen=True):
@@ -296,3 +299,7 @@ class CaptureRecord(Record, frozen=True):
     imported_from: str | None = None
     """The profiler that recorded the run, if it was imported from that one's files. Null: ioprof
     recorded it."""
+    steps_by: StepsBy | None = None
+    """By what the steps of an imported run were found. Null: its profiler marked them."""
+    period_kernels: Count | None = None
+    """Kernels and copies of a step that was found by its period."""

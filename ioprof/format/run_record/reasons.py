@@ -218,6 +218,17 @@ class CpuLimit(StrEnum):
     waited for."""
 
 
+class StepsBy(StrEnum):
+    """By what the steps of a job were found whose profiler did not mark them."""
+
+    OPTIMIZER = "optimizer"
+    """Calls of optimizers."""
+    LOADER = "loader"
+    """The loop's requests for the next batch."""
+    PERIOD = "period"
+    """The period in which the work of the device recurs, which may be a layer or a micro-batch."""
+
+
 class JobKind(StrEnum):
     """What was recorded. Decides whose options an advice names."""
 

@@ -10,7 +10,7 @@ from ioprof.format.run_record.capture_json import CollectiveSources
 from ioprof.format.run_record.findings_json import Findings
 from ioprof.format.run_record.job_json import DatasetRecord
 from ioprof.format.run_record.ledger_json import EpochPrediction, Ledger
-from ioprof.format.run_record.reasons import CpuLimit, JobKind, Reason, reason_in
+from ioprof.format.run_record.reasons import CpuLimit, JobKind, Reason, StepsBy, reason_in
 from ioprof.format.run_record.record import Record, is_too_deep, parse
 from ioprof.format.run_record.replay_json import CauseGain, ReplayRecord
 from ioprof.format.run_record.run_json import Failure
@@ -63,6 +63,8 @@ class RunSummary(Record, frozen=True):
     """Of a pipeline: parts of a batch that go through the stages one after the other."""
     changed: str | None = None
     """What `ioprof prove` changed in the job, in words. Null: nothing, as in every other run."""
+    imported_from: str | None = None
+    """The profiler whose files were imported. Null: ioprof recorded the run."""
 
     @classmethod
     def upgrade(cls, value: dict[str, Any]) -> dict[str, Any]:
@@ -211,6 +213,11 @@ class Steps(Record, frozen=True):
     causes: tuple[CauseShare, ...]
     """All causes in the order of `ioprof.format.schema.CAUSES`."""
     per_rank: tuple[RankTime, ...]
+    found_by: StepsBy | None = None
+    """By what the steps were found, of a job whose profiler did not mark them: then they are
+    derived. Null: they were marked."""
+    period_kernels: int | None = None
+    """Kernels and copies of a step that was found by its period."""
     straggler_wait_s: dict[str, dict[str, float]] = field(default_factory=dict, name="behind_peers")
     """The time of the cause `straggler`, in seconds summed over the ranks that waited: number of
     the straggler to what made it late, e.g. `{"1": {"decode": 0.8}}`: what it spent more time on
@@ -289,6 +296,9 @@ class Capture(Record, frozen=True):
     hold: an upper estimate."""
     overhead_reason: Reason | None = None
     """Why `overhead_ratio` is null, as a code."""
+    import_damage: tuple[str, ...] = ()
+    """What was wrong with imported files, and what of them was left out, one sentence each; they
+    are in `not_seen` too."""
     native: bool | None = None
     """Whether spans were written by the native library; without it each costs 20 to 40 times as
     much."""
@@ -307,6 +317,11 @@ class Capture(Record, frozen=True):
     mapped_bytes_untimed: int | None = None
     """The difference: bytes that came by mapped files, without a recorded fault that says when. A
     small part is metadata. High: time spent waiting for them counts as loader, host or compute."""
+    uring_bytes_untimed: int | None = None
+    """The same of processes with a ring of io_uring that was not followed, and of what they read
+    apart from imports. Null: an older recording."""
+    uring_processes: tuple[str, ...] = ()
+    """These processes, as they are named in `not_seen`."""
     mapped_bytes_imports: int | None = None
     """Of `mapped_bytes_untimed`, bytes of shared libraries: they came while modules were imported.
     Null: not known."""
@@ -414,6 +429,21 @@ class CodeShare(Record, frozen=True):
     basis: str = "derived"
 
 
+class DeviceTime(Record, frozen=True):
+    """What the devices of an imported run did from the first to the last of their activities whose
+    launch is in the files, summed over ranks; the four parts sum to `total_s`.
+    """
+
+    total_s: float
+    compute_s: float
+    """Kernels of computation, and copies within a device."""
+    exchange_s: float
+    """Kernels of communication, while nothing was computed."""
+    copies_s: float
+    """Copies from and to the host, while there was neither."""
+    idle_s: float
+
+
 class Summary(Record, frozen=True):
     """What the report says, for people and for machines."""
 
@@ -446,6 +476,8 @@ class Summary(Record, frozen=True):
     """Null: the run did not ask for one (`--predict-epochs`), or made no two epochs."""
     replay: ReplayRecord | None = None
     """Null: no replay was made, as by versions before 2026-11-23."""
+    device_time: DeviceTime | None = None
+    """Null: the run was not imported, or no activity of a device was in the files."""
     whole_job: WholeJob | None = None
     """Null: all figures are of the whole job. Else all others are of its last part alone, and what
     is known of the rest is here."""

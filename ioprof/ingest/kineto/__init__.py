@@ -19,10 +19,9 @@ Times in the file are wall clock times, in microseconds with three decimals, sin
 `baseTimeNanoseconds`, or since 1970 before torch 2.4.
 """  # noqa: E501
 
+from ioprof.ingest.kineto.foreign import ForeignTrace, read_foreign
 from ioprof.ingest.kineto.reader import (
-    ForeignTrace,
     add_windows,
-    read_foreign,
     read_window,
     read_windows,
 )

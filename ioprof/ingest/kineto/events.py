@@ -11,6 +11,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,15 +29,19 @@ _BLOCK_BYTES: Final = 2 << 20
 # longer than any event: a file with such a piece is not a Kineto file
 _PIECE_BYTES: Final = 64 << 20
 _HEADING_CHARS: Final = 1 << 20
+CUT: Final = "truncated: its end is missing"
+CUT_STREAM: Final = "truncated or corrupt gzip data"
+"""Damages of a file of which a part is missing."""
 
 _LAUNCHES: Final = ("cuda_runtime", "cuda_driver", "hip_runtime", "Runtime")
 _OF_DEVICE: Final = ("kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset", *_LAUNCHES)
-_OF_HOST: Final = ("user_annotation", "cpu_op", "Operator")
+_OF_HOST: Final = ("user_annotation", "cpu_op", "Operator", "Trace")
 _TIME: Final = r"-?[0-9]+(?:\.[0-9]*)?"
 _BEGIN: Final = r'^\s*:\s*"X"\s*,\s*"cat"\s*:\s*'
 _EVENT: Final = (
     rf'{_BEGIN}"(?<cat>{"|".join(_OF_DEVICE)})"\s*,\s*"name"\s*:\s*"(?<name>(?:[^"\\]|\\.)*)"\s*,'
-    r'\s*"pid"\s*:\s*"?(?<device>-?[0-9]+)"?\s*,\s*"tid"\s*:\s*"?(?<stream>-?[0-9]+)"?\s*,'
+    r'\s*"pid"\s*:\s*"?(?<device>-?[0-9]+)"?\s*,'
+    r'\s*"tid"\s*:\s*(?:"stream |"?)(?<stream>-?[0-9]+)"?\s*,'
     rf'\s*"ts"\s*:\s*"?(?<ts>{_TIME})"?\s*,\s*"dur"\s*:\s*"?(?<dur>{_TIME})"?\s*[,}}]'
 )
 """An event in the field order of both writers in torch, after its `"ph"`. Any other order is parsed
@@ -125,7 +130,7 @@ def pieces(path: Path, damage: Counter[str]) -> Iterator[bytes]:
     except OSError as error:
         damage[f"cannot be read: {error.strerror}"] += 1
     except (EOFError, zlib.error):
-        damage["truncated or corrupt gzip data"] += 1
+        damage[CUT_STREAM] += 1
     if rest:
         yield rest
 
@@ -143,6 +148,19 @@ def _gathered(blocks: Iterator[bytes]) -> Iterator[bytes]:
         yield b"".join(parts)
         raise
     yield b"".join(parts)
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The events of one file."""
+
+    of_device: pl.DataFrame
+    """Kernels, copies and memsets; columns of `SCHEMA`."""
+    launches: pl.DataFrame
+    """Calls of the runtime and driver; columns of `LAUNCH_SCHEMA`."""
+    ranges: pl.DataFrame
+    """Ranges of the host that were asked for; columns of `SCHEMA`, where `device` and `stream` are
+    process and thread."""
 
 
 class Events:
@@ -206,7 +224,7 @@ class Events:
         # Brackets that must be closed at the end: the last event, if there is one, and the outer
         # object or array.
         if closed < (2 if tail else 0) - (1 if tail and end.endswith("]") else 0):
-            damage["truncated: its end is missing"] += 1
+            damage[CUT] += 1
         elif self._num_pieces and not tail and '"traceEvents"' not in self.heading:
             damage["not a Kineto trace"] += 1
         if tail and closed > 0:
@@ -271,21 +289,17 @@ class Events:
             self._of_device.append(_convert_types(found.filter(~is_launch), SCHEMA))
 
     @property
-    def ranges(self) -> pl.DataFrame:
-        """Ranges of the host that were asked for; columns of `SCHEMA`, where `device` and `stream`
-        are process and thread.
-        """
-        return pl.concat([pl.DataFrame(schema=SCHEMA), *self._of_host]).sort("at")
-
-    @property
-    def of_device(self) -> pl.DataFrame:
-        """Kernels, copies and memsets; columns of `SCHEMA`."""
-        return pl.concat([pl.DataFrame(schema=SCHEMA), *self._of_device]).sort("at")
-
-    @property
-    def launches(self) -> pl.DataFrame:
-        """Calls of the CUDA runtime and driver; columns of `LAUNCH_SCHEMA`."""
-        return pl.concat([pl.DataFrame(schema=LAUNCH_SCHEMA), *self._launches]).sort("at")
+    def tables(self) -> Tables:
+        """What was found, in the order of the file."""
+        found = (
+            pl.concat([pl.DataFrame(schema=schema), *parts]).sort("at")
+            for schema, parts in (
+                (SCHEMA, self._of_device),
+                (LAUNCH_SCHEMA, self._launches),
+                (SCHEMA, self._of_host),
+            )
+        )
+        return Tables(*found)
 
 
 def _parse_by_json(events: pl.DataFrame, damage: Counter[str]) -> pl.DataFrame:
@@ -304,6 +318,7 @@ def _parse_by_json(events: pl.DataFrame, damage: Counter[str]) -> pl.DataFrame:
         if None in head:
             damage["an event without a required field"] += 1
         elif event["ph"] == "X":
+            head[3] = str(head[3]).removeprefix("stream ")
             rows.append((at, *head, *(_field(arguments.get(name)) for name in _JSON_ARGUMENTS)))
     return pl.DataFrame(rows, schema=_TEXT, orient="row")
 

@@ -1,11 +1,9 @@
 """Reads Kineto files and the windows that they belong to."""
 
 import json
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 import polars as pl
 
@@ -14,8 +12,8 @@ from ioprof.errors import CaptureError
 from ioprof.files import read_regular_file
 from ioprof.format.run_record import ClockRecord, GpuCapture, GpuNote
 from ioprof.format.trace import Trace
-from ioprof.ingest.kineto.events import Events, pieces
-from ioprof.ingest.kineto.spans import WALL_NS, spans_of, wall_spans
+from ioprof.ingest.kineto.events import Events, Tables, pieces
+from ioprof.ingest.kineto.spans import spans_of, wall_spans
 from ioprof.ingest.kineto.waits import wait_spans, wall_waits
 from ioprof.ingest.kineto.window import FILE, Window, add_heading, add_meta, add_name
 
@@ -60,11 +58,11 @@ def read_window(path: Path, meta: Path | None = None, anchor: Anchor | None = No
         window.damage[
             f"the wall clock was set by {window.clock_moved_ns / 1e9:+.6f} s during this window"
         ] += 1
-    add_spans(events, window)
+    add_spans(events.tables, window)
     return window
 
 
-def add_spans(events: Events, window: Window) -> None:
+def add_spans(events: Tables, window: Window) -> None:
     """Add what the device did, and when threads of the host waited for it."""
     wall, waits = wall_spans(events, window), wall_waits(events, window)
     if window.anchors:
@@ -73,63 +71,6 @@ def add_spans(events: Events, window: Window) -> None:
         )
     elif len(wall) or len(waits):
         window.damage["no wall clock reading to convert its times with"] += 1
-
-
-STEP_RANGE: Final = "ProfilerStep#"
-WAIT_RANGE: Final = "enumerate(DataLoader)"
-_WORLD_SIZE: Final = re.compile(r'"world_size"\s*:\s*"?(\d{1,9})\b')
-_NO_BASE_NS: Final = 1 << 60
-"""Base of times that have none, so that they are times after 2001 as those of other files."""
-
-
-@dataclass(frozen=True)
-class ForeignTrace:
-    """A file that torch.profiler wrote in any job, with wall clock times."""
-
-    window: Window
-    ranges: pl.DataFrame
-    """What the script's process did: `name`, `start_ns`, `end_ns`, `pid`, `tid`; steps of the
-    profiler and waits of DataLoaders."""
-    world_size: int | None
-    """Ranks of the job, if the file says so."""
-
-
-def read_foreign(path: Path) -> ForeignTrace:
-    """Read a file that another program recorded. Its steps are those of `torch.profiler`'s
-    `step()`.
-    """
-    window = Window(path, anchors=[Anchor(0, 0, 0)])
-    events = Events((STEP_RANGE, WAIT_RANGE))
-    for piece in pieces(path, window.damage):
-        events.add(piece, window.damage)
-    events.finish(window.damage)
-    add_heading(window, events.heading)
-    found = events.ranges.drop_nulls(["ts", "dur"])
-    if window.base_ns is None and 0 < max(_last(found), _last(events.of_device)) < WALL_NS:
-        window.base_ns = _NO_BASE_NS
-    start_ns = pl.col("ts") + (window.base_ns or 0)
-    ranges = found.select(
-        pl.col("name").cast(pl.String),
-        pl.col("device").alias("pid"),
-        pl.col("stream").alias("tid"),
-        start_ns=start_ns,
-        end_ns=start_ns + pl.col("dur"),
-    ).sort("start_ns")
-    steps = ranges.with_columns(
-        step=pl.col("name").str.extract(rf"^{STEP_RANGE}(\d{{1,15}})$").cast(pl.Int64)
-    ).drop_nulls("step")
-    if len(steps):
-        window.pid, window.loop_tid = steps["pid"][0], steps["tid"][0]
-        ends = list(zip(steps["step"].to_list(), steps["end_ns"].to_list(), strict=True))
-        window.marks = [(max(0, ends[0][0] - 1), steps["start_ns"][0]), *ends]
-    add_spans(events, window)
-    size = _WORLD_SIZE.search(events.heading)
-    return ForeignTrace(window, ranges, int(size[1]) if size else None)
-
-
-def _last(events: pl.DataFrame) -> int:
-    last = events["ts"].max()
-    return last if isinstance(last, int) else 0
 
 
 def add_windows(trace: Trace, spool: Path) -> Trace:

@@ -11,7 +11,7 @@ import polars as pl
 
 from ioprof.format.schema import SPAN_COLUMNS
 from ioprof.format.trace import table_schema
-from ioprof.ingest.kineto.events import Events
+from ioprof.ingest.kineto.events import Tables
 from ioprof.ingest.kineto.window import Window
 from ioprof.ingest.untrusted_values import LATEST_NS, valid_text
 
@@ -24,7 +24,7 @@ EARLY_NS: Final = 1_000
 OUTSIDE_NS: Final = 1_000_000
 """Maximum distance of a span beyond its window. The window uses the clock of the host; Kineto
 interpolates between two readings."""
-
+IMPOSSIBLE: Final = "an event with impossible times"
 WALL_NS: Final = 10**18
 """The year 2001: earlier times are relative to a base."""
 _NAME_CHARS: Final = 200
@@ -34,6 +34,18 @@ _IS_COLLECTIVE: Final = (
     r"(?i)^(?:void"
     r" )?(?:(?:nccl|rccl)\w*Kernel|.*(?:one_shot_|two_shot_|multimem_)all_?reduce|.*cross_device_reduce_)"  # noqa: E501
 )
+_WAYS: Final = {
+    "1": "HtoD",
+    "2": "DtoH",
+    "3": "DtoD",
+    "CopyHostToDevice": "HtoD",
+    "CopyDeviceToHost": "DtoH",
+    "CopyDeviceToDevice": "DtoD",
+}
+"""Directions as Kineto wrote them of GPUs of AMD: numbers of `hipMemcpyKind`, and operations of
+roctracer."""
+_MEMORY: Final = ("pageable", "pinned", "device", "array", "managed", "host")
+"""Kinds of memory in the names of copies. Those of AMD may have addresses instead."""
 _WHOLE_JOB: Final = ("0", "default_pg")
 """Names of the process group of all ranks in torch."""
 _ELEMENT_BYTES: Final = {
@@ -50,7 +62,7 @@ _ELEMENT_BYTES: Final = {
 }
 
 
-def wall_spans(events: Events, window: Window) -> pl.DataFrame:
+def wall_spans(events: Tables, window: Window) -> pl.DataFrame:
     """Device activities with wall clock times in nanoseconds, and the time of their launch if it
     was recorded.
     """
@@ -63,7 +75,7 @@ def wall_spans(events: Events, window: Window) -> pl.DataFrame:
     kernels = launched.filter(pl.col("call").cast(pl.String).str.contains("LaunchKernel"))
     window.unrecorded_launches = len(kernels.join(found, on="correlation", how="anti"))
     kept = found.filter(pl.col("ts") + base_ns < LATEST_NS, pl.col("dur") < LATEST_NS)
-    window.damage["an event with impossible times"] += len(found) - len(kept)
+    window.damage[IMPOSSIBLE] += len(found) - len(kept)
     if len(kept) and int(cast(int, kept["ts"].max())) + base_ns < WALL_NS:
         window.damage["the base of its times is unknown"] += 1
         kept = kept.clear()
@@ -148,8 +160,14 @@ def _add_kinds(spans: pl.DataFrame) -> pl.DataFrame:
         pl.col("cat").cast(pl.String).str.to_lowercase().str.strip_prefix("gpu_"),
         pl.col("plain"),
     )
-    way = plain.str.extract(r"(?i)^Memcpy\s+(\w+)")
-    source, target = plain.str.extract(r"\(([\w ]+?)\s*->"), plain.str.extract(r"->\s*([\w ]+)\)")
+    way = plain.str.extract(r"(?i)^(?:Memcpy\s+)?(\w+)").replace(_WAYS)
+    source, target = (
+        pl.when(memory.is_in(_MEMORY)).then(memory).otherwise(pl.lit("unknown"))
+        for memory in (
+            plain.str.extract(r"\(([\w ]+?)\s*->").str.to_lowercase(),
+            plain.str.extract(r"->\s*([\w ]+)\)").str.to_lowercase(),
+        )
+    )
     kind = (
         pl.when((cat == "memcpy") & way.is_in(["HtoD", "HtoA"])).then(pl.lit("h2d"))
         .when((cat == "memcpy") & way.is_in(["DtoH", "AtoH"])).then(pl.lit("d2h"))
@@ -157,8 +175,8 @@ def _add_kinds(spans: pl.DataFrame) -> pl.DataFrame:
         .otherwise(pl.lit("kernel"))
     )  # fmt: skip
     label = (
-        pl.when(pl.col("kind") == "h2d").then(source.str.to_lowercase())
-        .when(pl.col("kind") == "d2h").then(target.str.to_lowercase())
+        pl.when(pl.col("kind") == "h2d").then(source)
+        .when(pl.col("kind") == "d2h").then(target)
         .when(pl.col("kind") == "comm").then(_collective_name())
         .when(cat == "memset").then(pl.lit("Memset"))
         .when(cat == "memcpy").then(pl.format("Memcpy {}", way))

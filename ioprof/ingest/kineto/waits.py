@@ -30,7 +30,7 @@ import polars as pl
 
 from ioprof.format.schema import SPAN_COLUMNS
 from ioprof.format.trace import table_schema
-from ioprof.ingest.kineto.events import Events
+from ioprof.ingest.kineto.events import Tables
 from ioprof.ingest.kineto.spans import OUTSIDE_NS, WALL_NS, monotonic, steps_at
 from ioprof.ingest.kineto.window import Window
 from ioprof.ingest.untrusted_values import LATEST_NS
@@ -61,7 +61,7 @@ _ALWAYS: Final = ("wait", "blocking copy", "free")
 _MOST_TID: Final = 1 << 22  # PID_MAX_LIMIT of Linux
 
 
-def wall_waits(events: Events, window: Window) -> pl.DataFrame:
+def wall_waits(events: Tables, window: Window) -> pl.DataFrame:
     """Columns `wall_ns until_ns thread name`: when threads waited, and their system thread ids
     where these are known.
     """
@@ -93,7 +93,7 @@ def wall_waits(events: Events, window: Window) -> pl.DataFrame:
 class _Work:
     """What the device did, by the calls that launched it."""
 
-    def __init__(self, events: Events, base_ns: int) -> None:
+    def __init__(self, events: Tables, base_ns: int) -> None:
         done = (
             events.of_device.drop_nulls(["correlation", "ts", "dur"])
             .group_by("correlation")

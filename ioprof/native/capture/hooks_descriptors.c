@@ -6,6 +6,7 @@
 #include "received_files.h"
 #include "receiving.h"
 #include "short_calls.h"
+#include "uring.h"
 #include "waits.h"
 
 #include <sys/file.h>
@@ -183,6 +184,7 @@ HOT int hook_close(int descriptor)
     if (file != NULL && __builtin_expect(flags_of(file) & special, 0))
         before_close(descriptor, file);
     uint64_t lock = file != NULL && flags_of(file) & FILE_LOCKED ? lock_of_file(descriptor) : 0;
+    close_uring(descriptor);
     forget_file(descriptor);
     int64_t start = clock_now();
     int result = REAL(close)(descriptor);

@@ -7,6 +7,7 @@
 #include "open_files.h"
 #include "real.h"
 #include "short_calls.h"
+#include "uring.h"
 #include "usage.h"
 
 #include <errno.h>
@@ -30,8 +31,10 @@ static void end_mmap(void *mapped, int descriptor, int64_t start, size_t length,
 {
     int64_t end = clock_now();
     struct open_file *file = regular_file(descriptor);
-    if (file == NULL)
+    if (file == NULL) {
+        map_uring(descriptor, (uint64_t)offset, mapped);
         return;
+    }
     int saved_errno = errno;
     guard_enter();
     int32_t path = GET(file, path);

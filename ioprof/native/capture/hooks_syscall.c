@@ -4,11 +4,10 @@
 #include "reading.h"
 #include "real.h"
 #include "string_table.h"
+#include "uring.h"
 #include "waits.h"
 
-#include <dlfcn.h>
 #include <errno.h>
-#include <link.h>
 #include <unistd.h>
 
 /* POSIX asynchronous I/O: a thread of the C library reads; it is not known when, only how much. */
@@ -45,63 +44,18 @@ int hook_io_submit(void *context, long count, void **requests)
     return REAL(io_submit)(context, count, requests);
 }
 
-/* ---------------------------------------------------------------------------------------- liburing */
-
-static bool is_own_function(const void *address)
-{
-    Dl_info own, other;
-    return dladdr(&ring, &own) != 0 && dladdr(address, &other) != 0 && own.dli_fbase == other.dli_fbase;
-}
-
-/* Looked up at each call, in every library: liburing may be loaded long after this library, where RTLD_NEXT does not look. */
-static void *find_uring_function(const char *name)
-{
-    struct link_map *map = NULL;
-    void *address = NULL, *program = dlopen(NULL, RTLD_LAZY);
-    if (program != NULL && dlinfo(program, RTLD_DI_LINKMAP, &map) != 0)
-        map = NULL;
-    for (; map != NULL && address == NULL; map = map->l_next) {
-        void *library = map->l_name[0] == '/' ? dlopen(map->l_name, RTLD_LAZY | RTLD_NOLOAD) : NULL;
-        address = library == NULL ? NULL : dlsym(library, name);
-        if (address != NULL && is_own_function(address))
-            address = NULL;
-        if (library != NULL)
-            dlclose(library);
-    }
-    return address;
-}
-
-#define URING(name, parameters, arguments) \
-    int hook_##name parameters \
-    { \
-        if (is_recording()) \
-            set_noted(NOTED_IO_URING); \
-        real_##name##_type *real = (real_##name##_type *)find_uring_function(#name); \
-        return real == NULL ? -ENOSYS : real arguments; \
-    }
-
-URING(io_uring_queue_init, (unsigned entries, void *queue, unsigned flags), (entries, queue, flags))
-URING(io_uring_queue_init_params, (unsigned entries, void *queue, void *parameters), (entries, queue, parameters))
-URING(io_uring_queue_init_mem, (unsigned entries, void *queue, void *parameters, void *memory, size_t size),
-      (entries, queue, parameters, memory, size))
-URING(io_uring_setup, (unsigned entries, void *parameters), (entries, parameters))
-
 /* ---------------------------------------------------------------------------------------- by number */
 
 /* System calls that the job makes by number. Those that change what is known of descriptors are followed. */
 static void before_system_call(long number, long first, long second)
 {
     switch (number) {
-#ifdef SYS_io_uring_setup
-    case SYS_io_uring_setup:
-        set_noted(NOTED_IO_URING);
-        break;
-#endif
     case SYS_io_setup:
     case SYS_io_submit:
         set_noted(NOTED_LIBAIO);
         break;
     case SYS_close:
+        close_uring((int)first);
         forget_file((int)first);
         break;
     case SYS_close_range:
@@ -119,10 +73,16 @@ static void before_system_call(long number, long first, long second)
 }
 
 /* Bytes that were read by number are counted; there is no span with their file and offset. */
-static void after_system_call(long number, long descriptor, long result)
+static void after_system_call(long number, long descriptor, long parameters, long result)
 {
     struct open_file *file;
     switch (number) {
+#ifdef SYS_io_uring_setup
+    case SYS_io_uring_setup:
+        if (result >= 0)
+            add_uring((int)result, (const void *)parameters);
+        break;
+#endif
     case SYS_read:
         file = known_file((int)descriptor);
         if (file != NULL && result > 0)
@@ -199,11 +159,26 @@ __attribute__((no_sanitize("address"))) long hook_syscall(long number, ...)
     va_end(values);
     if (number == SYS_futex && is_recording_already())
         return call_futex(a, b, c, d, e, f);
+#ifdef SYS_io_uring_enter
+    const long of_files = 2; /* IORING_REGISTER_FILES */
+    if (number == SYS_io_uring_register && b == of_files && is_recording_already()) {
+        long result = REAL(syscall)(number, a, b, c, d, e, f);
+        if (result >= 0)
+            register_files((int)a, NULL, (const int *)c, (uint32_t)d);
+        return result;
+    }
+    if (number == SYS_io_uring_enter && is_recording_already()) {
+        struct uring_entry entry = begin_uring((int)a, NULL);
+        long result = REAL(syscall)(number, a, b, c, d, e, f);
+        end_uring(&entry);
+        return result;
+    }
+#endif
     bool follow = is_followed(number) && is_recording();
     if (follow)
         before_system_call(number, a, b);
     long result = REAL(syscall)(number, a, b, c, d, e, f);
     if (follow)
-        after_system_call(number, a, result);
+        after_system_call(number, a, b, result);
     return result;
 }

@@ -4,6 +4,7 @@
 #include "processes.h"
 #include "python_start.h"
 #include "real.h"
+#include "uring.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -169,9 +170,10 @@ void compare_at_end(bool closed)
     guard_enter();
     int64_t now = ring_now();
     compare_counters(now, false);
-    /* liburing enters the kernel by itself. A forked child has its parent's descriptors, which it need not use. */
+    end_urings();
+    /* A ring that was made without the C library. A forked child has its parent's descriptors, which it need not use. */
     if ((file_header.pid == program_pid || now - file_header.anchor_after_ns >= LONG_LIFE_NS) &&
-        has_open_file(getpid(), "anon_inode:[io_uring]", false))
+        has_open_file(getpid(), "anon_inode:[io_uring]", false, is_followed_uring))
         set_noted(NOTED_IO_URING);
     ring.header->closed = closed;
     guard_leave();

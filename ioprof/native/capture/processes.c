@@ -137,7 +137,7 @@ size_t program_name(pid_t pid, char into[PROGRAM_BYTES])
     } while (0)
 
 /* The permissions of a link in /proc/PID/fd are those of the open file. */
-bool has_open_file(pid_t pid, const char *link, bool is_writable)
+bool has_open_file(pid_t pid, const char *link, bool is_writable, bool (*is_known)(int descriptor))
 {
     char path[PATH_BYTES], name[16], target[40], entries[2048] __attribute__((aligned(8)));
     size_t wanted = strlen(link);
@@ -150,7 +150,7 @@ bool has_open_file(pid_t pid, const char *link, bool is_writable)
     FOR_EACH_NUMBER(folder, entries, descriptor, {
         *append_decimal(name, (uint64_t)descriptor) = '\0';
         ssize_t length = readlinkat(folder, name, target, sizeof target);
-        if (length == (ssize_t)wanted && memcmp(target, link, wanted) == 0 &&
+        if (length == (ssize_t)wanted && memcmp(target, link, wanted) == 0 && (is_known == NULL || !is_known(descriptor)) &&
             (!is_writable || (fstatat(folder, name, &status, AT_SYMLINK_NOFOLLOW) == 0 && status.st_mode & S_IWUSR)))
             found = true;
     });
@@ -183,7 +183,7 @@ static void search_children(struct search *search, const char *path, int depth)
         if (child == search->searched)
             continue;
         search->num_left--;
-        if (depth > search->depth && has_open_file(child, search->link, true)) {
+        if (depth > search->depth && has_open_file(child, search->link, true, NULL)) {
             search->pid = child;
             search->depth = depth;
         }
@@ -227,7 +227,7 @@ struct pipe_writer find_pipe_writer(uint64_t inode)
     pid_t self = getpid(), above = self;
     char *end = append_decimal(search.link + 6, inode);
     *end = ']';
-    if (has_open_file(self, search.link, true))
+    if (has_open_file(self, search.link, true, NULL))
         return (struct pipe_writer){self, true};
     search_descendants(&search, self, 0);
     if (search.pid != 0)
@@ -237,7 +237,7 @@ struct pipe_writer find_pipe_writer(uint64_t inode)
         above = parent_of(above);
         if (above <= 1)
             break;
-        if (has_open_file(above, search.link, true))
+        if (has_open_file(above, search.link, true, NULL))
             search.pid = above;
         search_descendants(&search, above, 0);
     }

@@ -18,8 +18,9 @@ struct pipe_writer {
 
 #pragma GCC visibility push(hidden)
 
-/* Whether a process has a descriptor with this link in /proc/PID/fd, or, with `is_writable`, one that can be written to. */
-bool has_open_file(pid_t pid, const char *link, bool is_writable);
+/* Whether a process has a descriptor with this link in /proc/PID/fd, or, with `is_writable`, one that can be written to; one for
+ * which `is_known` is true does not count. */
+bool has_open_file(pid_t pid, const char *link, bool is_writable, bool (*is_known)(int descriptor));
 
 /* Searches this process, its descendants, and those of its parent and grandparent for an open write end. Of several processes the
  * deepest is returned, because a shell that waits for a pipeline keeps the write end open, too. About 0.2 ms, once per pipe. By one

@@ -29,13 +29,23 @@ static const char *string_end(const char *at, const char *end) {
   return at < end ? at : NULL;
 }
 
-/* A number that may have quotes. */
-static const char *after_whole(const char *at, const char *end, int64_t *value) {
-  if (at < end && *at == '"') at++;
+/* A number that may have a quote behind it. */
+static const char *after_number(const char *at, const char *end, int64_t *value) {
   bool is_negative = at < end && *at == '-';
   if (!(at = after_digits(at + is_negative, end, value))) return NULL;
   if (is_negative) *value = -*value;
   return at < end && *at == '"' ? at + 1 : at;
+}
+
+/* A number that may have quotes. */
+static const char *after_whole(const char *at, const char *end, int64_t *value) {
+  return after_number(at < end && *at == '"' ? at + 1 : at, end, value);
+}
+
+/* The number of a thread or stream; torch 1.8 wrote "stream 7". */
+static const char *after_track(const char *at, const char *end, int64_t *value) {
+  const char *number = AFTER(at, end, "\"stream ");
+  return number ? after_number(number, end, value) : after_whole(at, end, value);
 }
 
 /* Microseconds as nanoseconds, of which the fourth decimal and later ones are cut off; NONE: not a possible time. */
@@ -134,7 +144,7 @@ static Outcome scan_activity(KinetoScan *scan, const char *category, size_t cate
   name = at + 1;
   if (!(name_end = string_end(name, end))) return LEFT;
   if (!(at = AFTER_KEY(name_end + 1, end, "pid")) || !(at = after_whole(at, end, &row[DEVICE]))) return LEFT;
-  if (!(at = AFTER_KEY(at, end, "tid")) || !(at = after_whole(at, end, &row[STREAM]))) return LEFT;
+  if (!(at = AFTER_KEY(at, end, "tid")) || !(at = after_track(at, end, &row[STREAM]))) return LEFT;
   if (!(at = AFTER_KEY(at, end, "ts")) || !(at = after_time(at, end, &row[TS]))) return LEFT;
   if (!(at = AFTER_KEY(at, end, "dur")) || !(at = after_time(at, end, &row[DUR]))) return LEFT;
   at = after_space(at, end);

@@ -18,8 +18,10 @@ from ioprof.report.palette import CAUSE_COLOURS, DARK
 from ioprof.report.texts.caveats import caveats
 from ioprof.report.texts.cpu_statements import short_of_cores
 from ioprof.report.texts.headline import headline, share_of_stragglers
+from ioprof.report.texts.import_statements import import_notes
 from ioprof.report.texts.prediction import gain_text, proof_hint
 from ioprof.report.texts.statements import CauseRow, cause_rows, failures, setting, title
+from ioprof.report.texts.storage_statements import uring_notes
 from ioprof.report.texts.text import Report
 from ioprof.report.texts.units import ADVICE_LENGTH, clean, duration, rate
 from ioprof.report.texts.whole_job import window_text
@@ -51,6 +53,8 @@ def brief_text(summary: Summary, steps: pl.DataFrame) -> RenderableType:
     blocks.append(_setting(summary))
     if window := window_text(summary):
         blocks.append(Text(f"{window[:1].upper()}{window[1:]}."))
+    blocks += [Text(line) for line in import_notes(summary)]
+    blocks += [Text(line) for line in uring_notes(summary)]
     bars, looks = _bars(summary), list(_looks(summary, steps))
     if bars.row_count:
         blocks += [Text(""), bars]

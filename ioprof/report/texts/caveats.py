@@ -139,6 +139,14 @@ def _busy_machine(summary: Summary) -> Caveat | None:
 
 
 def _few_steps(summary: Summary) -> Caveat | None:
+    if not summary.steps.count and summary.run.imported_from is not None:
+        return Caveat(
+            "no steps",
+            "no training step was found",
+            "none is marked, no optimizer and no loader was called twice, and the kernels do not"
+            " recur three times",
+            "profile three steps or more",
+        )
     if not summary.steps.count and not summary.run.failures:
         return Caveat(
             "no steps",
@@ -160,7 +168,7 @@ def _few_steps(summary: Summary) -> Caveat | None:
             if not summary.run.workers
             else ", or most of it was the first fill of the workers' queues"
         ),
-        "record a run of"
+        f"{'profile' if summary.run.imported_from else 'record a run of'}"
         f" {_options(summary).with_steps.format(summary.steps.warmup + 5 * FEWEST_STEADY_STEPS)}",
     )
 
@@ -346,7 +354,11 @@ def _unexplained(summary: Summary) -> Caveat | None:
         f"{percent(ratio)} of the steps' time is charged to host or loader, and nothing says what"
         " it was",
         "Python between the spans: logging, metrics, the optimizer on the CPU, garbage collection",
-        "put ioprof.span around the likely parts of the script",
+        (
+            "put ioprof.span around the likely parts of the script"
+            if summary.run.imported_from is None
+            else "look at the operators and Python calls of the trace in that time"
+        ),
     )
 
 

@@ -36,7 +36,7 @@ Line = tuple[str, str, str]
 def finding_lines(summary: Summary) -> Iterator[Line]:
     """All lines of this module."""
     found = summary.findings
-    if found.workers is not None:
+    if found.workers is not None and summary.run.imported_from is None:
         yield "workers", _workers(found.workers), "measured"
     if len(found.loaders) > 1 or any(
         loader.fewest_samples != loader.most_samples for loader in found.loaders

@@ -29,6 +29,8 @@ _NAMES: Final = {
 def headline(summary: Summary) -> str:
     """The answer in at most 20 words."""
     verdict = summary.verdict
+    if verdict.bound_by is None and summary.steps.count and summary.run.imported_from:
+        return "What the devices did is not in the files: what the job waited for is not known."
     if verdict.bound_by is None:
         return "No step was completed: what the job waited for is not known."
     text = _of_steps(summary)

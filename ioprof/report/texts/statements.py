@@ -12,6 +12,7 @@ from ioprof.format.run_record import CauseShare, DatasetRecord, Demand, Reason, 
 from ioprof.report.texts.cpu_statements import cpu_text
 from ioprof.report.texts.epoch_statements import epochs_text
 from ioprof.report.texts.finding_statements import finding_lines
+from ioprof.report.texts.import_statements import device_text, more_text, steps_text
 from ioprof.report.texts.units import MISSING, amount, clean, count, duration, percent, rate, shares
 from ioprof.report.texts.whole_job import window_text
 
@@ -74,6 +75,7 @@ def statements(summary: Summary) -> tuple[Statement, ...]:
         ),
         _throughput(summary),
         _steps(summary),
+        *_imported(summary),
         *_stages(summary),
         *_ceilings(summary),
         *_job(summary),
@@ -173,7 +175,9 @@ def failures(summary: Summary) -> tuple[str, ...]:
 
 def unseen(summary: Summary) -> tuple[str, ...]:
     """What the run did and the recording cannot show, one sentence each."""
-    return first_of([clean(sentence, 300) for sentence in summary.capture.not_seen])
+    more = more_text(summary)
+    sentences = [*summary.capture.not_seen, *([more] if more else [])]
+    return first_of([clean(sentence, 300) for sentence in sentences])
 
 
 def first_of(sentences: Sequence[str], limit: int = 20) -> tuple[str, ...]:
@@ -319,7 +323,15 @@ def _steps(summary: Summary) -> Statement:
         f"{count(steps.count)} per rank, {count(steps.warmup)} of them warm-up; "
         f"mean {duration(steps.mean_s)}, p50 {duration(steps.p50_s)}, p95 {duration(steps.p95_s)}"
     )
+    if found := steps_text(summary):
+        return Statement("steps", f"{text}; {found}", "derived")
     return Statement("steps", text, "emulated" if is_emulated(summary) else "measured")
+
+
+def _imported(summary: Summary) -> Iterator[Statement]:
+    """Of a run that was imported: its devices."""
+    if found := device_text(summary):
+        yield Statement("device", found, "measured")
 
 
 def _ceilings(summary: Summary) -> Iterator[Statement]:

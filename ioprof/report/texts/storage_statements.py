@@ -13,6 +13,7 @@ from ioprof.format.run_record import (
     ResidencyRecord,
     RunRecord,
     StageRecord,
+    Summary,
 )
 from ioprof.format.trace import Trace
 from ioprof.report.texts.statements import Statement
@@ -89,6 +90,14 @@ def loading_statements(run: RunRecord) -> Iterator[Statement]:
         yield Statement(
             "LMDB readahead", f"{'on' if loading.lmdb_readahead else 'off'}: {why}", "measured"
         )
+
+
+def uring_notes(summary: Summary) -> Iterator[str]:
+    """Who read by io_uring in a way that could not be followed, and how much: a line."""
+    names, found = summary.capture.uring_processes, summary.capture.uring_bytes_untimed
+    if names and found:
+        others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        yield f"Not timed: {amount(found)} that {clean(names[0], 60)}{others} read by io_uring."
 
 
 def _scale(dataset: DatasetRecord | None, place: DistinctBytes | None) -> Iterator[Statement]:
