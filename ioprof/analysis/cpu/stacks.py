@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from math import sqrt
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -90,29 +90,49 @@ class Place:
     """The innermost function of a library that was called from there, as `function (file)`."""
 
 
+class Frame(NamedTuple):
+    """One frame of a stack."""
+
+    file: str
+    line: int
+    function: str
+
+    @property
+    def is_library(self) -> bool:
+        """Whether it is not of the user's own code."""
+        return bool(_LIBRARY.search(self.file))
+
+
+def frames_of(stack: str) -> list[Frame]:
+    """The frames of a stack of `schema.STACK_COLUMNS`, outermost first, without those of ioprof,
+    and without what its parent did when it started a forked child.
+    """
+    lines = stack.split("\n")
+    first = max((number for number, frame in enumerate(lines) if _CHILD.search(frame)), default=0)
+    frames = [_split(frame) for frame in lines[first:]]
+    return [frame for frame in frames if not frame.file.startswith("<ioprof>")] or frames[-1:]
+
+
 @cache
 def place_of(stack: str) -> Place:
     """The innermost frame of the user's own code in a stack, or its innermost frame; the stack is
     one of `schema.STACK_COLUMNS`.
     """
-    lines = stack.split("\n")
-    first = max((number for number, frame in enumerate(lines) if _CHILD.search(frame)), default=0)
-    frames = [_split(frame) for frame in reversed(lines[first:])]
-    foreign = [frame for frame in frames if not frame[0].startswith("<ioprof>")]
-    inner = foreign[0] if foreign else frames[0]
-    for file, line, function in foreign:
-        if not _LIBRARY.search(file):
-            called = f"{inner[2]} ({_module_path(inner[0])})" if _LIBRARY.search(inner[0]) else None
-            return Place(file, line, function, True, called)
+    frames = frames_of(stack)
+    inner = frames[-1]
+    for frame in reversed(frames):
+        if not frame.is_library:
+            called = f"{inner.function} ({module_path(inner.file)})" if inner.is_library else None
+            return Place(*frame, True, called)
     return Place(*inner, False, None)
 
 
-def _split(frame: str) -> tuple[str, int, str]:
+def _split(frame: str) -> Frame:
     file, line, function = frame.rsplit(":", 2)
-    return file, int(line), function
+    return Frame(file, int(line), function)
 
 
-def _module_path(file: str) -> str:
+def module_path(file: str) -> str:
     """`torch/nn/functional.py` of a file in a folder of packages."""
     return re.sub(r"^.*/(?:(?:site|dist)-packages|lib(?:64)?/python3[^/]*)/", "", file)
 

@@ -8,6 +8,7 @@ from typing import Final
 from ioprof.analysis.answer.verdict import BOUND_NAMES
 from ioprof.analysis.reads.lineage import LEAVES
 from ioprof.format.run_record import Advice, CauseShare, Summary
+from ioprof.report.page.code_section import code_of_causes
 from ioprof.report.page.markup import Html, element, join
 from ioprof.report.page.sections import CAUSE_MEANINGS, badge, term
 from ioprof.report.texts.caveats import caveats
@@ -138,15 +139,22 @@ def answer(summary: Summary) -> Html:
         element(
             "div",
             _changes(summary.verdict.advice),
-            element(
-                "div", _tiles(summary), element("p", clean(summary.verdict.text, 900), class_="why")
-            ),
+            element("div", _tiles(summary), element("p", _why(summary), class_="why")),
             class_="answer-columns",
         ),
+        code_of_causes(summary),
         _chips(summary),
         id="verdict",
         aria_label="Answer",
     )
+
+
+def _why(summary: Summary) -> str:
+    """The verdict without what the headline above it says already."""
+    text = clean(summary.verdict.text, 900)
+    name, _, rest = text.partition(": ")
+    is_said = rest and headline(summary).casefold().startswith(name.casefold())
+    return f"{rest[:1].upper()}{rest[1:]}" if is_said else text
 
 
 def _bar(causes: tuple[CauseShare, ...]) -> Html | None:

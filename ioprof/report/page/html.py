@@ -32,6 +32,7 @@ _SCRIPTS: Final = (
     "pyramid",
     "raster",
     "view",
+    "stacks",
     "rows",
     "legend",
     "series",
@@ -42,6 +43,7 @@ _SCRIPTS: Final = (
     "summary",
     "search",
     "input",
+    "tables",
     "main",
 )
 """The modules of the page's script in order: each uses only those before it while it is loaded."""

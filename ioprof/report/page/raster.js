@@ -206,7 +206,7 @@ function paintSteps(steps, view, x0, width, y, height) {
     const from = Math.max(0, Math.round(left));
     const to = Math.min(width, Math.max(from + 1, Math.round(right) - (right - left > 4 ? 1 : 0)));
     for (let x = from; x < to; x++) {
-      for (const cause of order) cover.share[cause * width + x] = steps.shares[cause][place] / 255;
+      for (const cause of order) cover.share[cause * width + x] = steps.spent[cause][place] / steps.wall[place];
     }
   }
   shifted(cover, order, theme.causesPacked, theme.causesPacked, x0, y, height);
