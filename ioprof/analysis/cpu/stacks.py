@@ -149,12 +149,7 @@ def unexplained(trace: Trace, charges: Charges, found: pl.DataFrame) -> tuple[Co
     total_s = int((charged["end_ns"] - charged["start_ns"]).sum()) / 1e9
     shares: list[CodeShare] = []
     for cause in CAUSES:
-        seconds = int(charged[f"{cause}_ns"].sum()) / 1e9
-        if cause == _COPIES:
-            seconds = charges.details.named_ns(cause, _BLOCKING) / 1e9
-        elif cause == _COMPUTED:
-            seconds = charges.details.named_ns(cause, (LOSS,)) / 1e9
-        threads_s = min(seconds, charges.derived_ns.get(cause, 0) / 1e9)
+        seconds, threads_s = _seconds(charges, charged, cause)
         by_others = _shares(
             cause, found.filter(~pl.col("by_threads")), seconds - threads_s, total_s
         )
@@ -166,6 +161,42 @@ def unexplained(trace: Trace, charges: Charges, found: pl.DataFrame) -> tuple[Co
         )
     started, start_s = _start(trace)
     return (*shares, *(_shares(START, started, start_s, None) if start_s >= LEAST_START_S else ()))
+
+
+def stacks_of_causes(charges: Charges, found: pl.DataFrame) -> pl.DataFrame:
+    """The time of each of `CAUSES` by stack, columns `cause stack seconds`: of the samples of a
+    cause each has the same part of its time. `found` are the `ChargedSamples`.
+    """
+    charged = charges.steps.filter(pl.col("host_ns").is_not_null())
+    seconds = [
+        (cause, by_threads, max(0.0, part))
+        for cause in CAUSES
+        for whole_s, threads_s in [_seconds(charges, charged, cause)]
+        for by_threads, part in ((False, whole_s - threads_s), (True, threads_s))
+    ]
+    schema = {"cause": pl.String, "by_threads": pl.Boolean, "whole_s": pl.Float64}
+    of_cause = pl.DataFrame(seconds, schema=schema, orient="row")
+    counts = found.group_by("cause", "by_threads", "stack").len()
+    totals = pl.col("len").sum().over("cause", "by_threads")
+    timed = counts.join(of_cause, on=["cause", "by_threads"]).with_columns(
+        seconds=pl.col("whole_s") * pl.col("len") / totals
+    )
+    return (
+        timed.group_by("cause", pl.col("stack").cast(pl.String))
+        .agg(pl.col("seconds").sum())
+        .filter(pl.col("seconds") > 0)
+        .sort("cause", "seconds", "stack", descending=[False, True, False])
+    )
+
+
+def _seconds(charges: Charges, charged: pl.DataFrame, cause: str) -> tuple[float, float]:
+    """The time of a cause that its samples are of, and the part of it that is of threads."""
+    seconds = int(charged[f"{cause}_ns"].sum()) / 1e9
+    if cause == _COPIES:
+        seconds = charges.details.named_ns(cause, _BLOCKING) / 1e9
+    elif cause == _COMPUTED:
+        seconds = charges.details.named_ns(cause, (LOSS,)) / 1e9
+    return seconds, min(seconds, charges.derived_ns.get(cause, 0) / 1e9)
 
 
 def worker_lines(samples: pl.DataFrame, seconds: float) -> tuple[CodeShare, ...]:
