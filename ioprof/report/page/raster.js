@@ -18,6 +18,12 @@ function fillRect(colour, x, y, width, height) {
   const left = Math.max(0, x);
   const right = Math.min(raster.width, x + width);
   if (left >= right) return;
+  if (right - left < 8) { // writing a few pixels takes less time than calling fill
+    for (let row = top * raster.width; row < bottom * raster.width; row += raster.width) {
+      for (let at = row + left; at < row + right; at++) raster.pixels[at] = colour;
+    }
+    return;
+  }
   for (let row = top; row < bottom; row++) raster.pixels.fill(colour, row * raster.width + left, row * raster.width + right);
 }
 

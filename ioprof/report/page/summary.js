@@ -61,6 +61,8 @@ function isAllExact(since, until) {
 }
 
 let summaryTimer = 0;
+let flameTimer = 0;
+const FLAME_REST = 200; // ms after the summary: it has up to a thousand parts, which no zoom should wait for
 
 function scheduleSummary() {
   clearTimeout(summaryTimer);
@@ -83,7 +85,8 @@ function showSummary() {
   if (isAllExact(since, until)) nodes.push(...readNodes(readsIn(since, until)));
   else nodes.push(make("p", { class: "quiet" }, "Reads are named where all spans are in the page: press n for the longest stall, or zoom in there."));
   summary.replaceChildren(...nodes);
-  showFlame(since, until);
+  clearTimeout(flameTimer);
+  flameTimer = setTimeout(() => showFlame(since, until), FLAME_REST);
 }
 
 function causeBar(spent, total) {
