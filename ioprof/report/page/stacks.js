@@ -196,7 +196,8 @@ const flame = { box: document.getElementById("flame"), path: [] };
 const FLAME_LINE = 20;
 const LEAST_WIDTH = 0.005; // of the whole: 6 pixels, less than a letter
 
-function showFlame(since, until) {
+function showFlame() {
+  const [since, until] = view.selection || [view.start, view.end];
   flame.box.hidden = !code.threads.length;
   if (flame.box.hidden) return;
   const whole = treeOf(since, until);
@@ -207,7 +208,7 @@ function showFlame(since, until) {
   }
   const many = `${whole.count.toLocaleString("en")} ${whole.count === 1 ? "sample" : "samples"}`;
   const heading = make("h3", {}, `Code ${view.selection ? "in the selection" : "in view"}: ${many} of Python's stacks`);
-  if (root !== whole) heading.append(make("button", { type: "button", class: "plain", onclick: () => { flame.path = []; showFlame(since, until); } }, "all"));
+  if (root !== whole) heading.append(make("button", { type: "button", class: "plain", onclick: () => { flame.path = []; showFlame(); } }, "all"));
   if (code.chosen >= 0) heading.append(make("button", { type: "button", class: "plain", onclick: () => chooseFunction(-1) }, `clear ${code.functions[code.chosen].name.slice(0, 40)}`));
   if (!whole.count) {
     flame.box.replaceChildren(heading, make("p", { class: "quiet" }, "No stack was sampled here."));
@@ -258,7 +259,7 @@ function chooseFunction(number) {
   code.chosen = number;
   if (number < 0) flame.path = [];
   changed();
-  showFlame(...(view.selection || [view.start, view.end]));
+  showFlame();
 }
 
 // Brings the longest stretch of a function's samples into view; a lane that is folded is unfolded.

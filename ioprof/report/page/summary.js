@@ -86,7 +86,7 @@ function showSummary() {
   else nodes.push(make("p", { class: "quiet" }, "Reads are named where all spans are in the page: press n for the longest stall, or zoom in there."));
   summary.replaceChildren(...nodes);
   clearTimeout(flameTimer);
-  flameTimer = setTimeout(() => showFlame(since, until), FLAME_REST);
+  flameTimer = setTimeout(showFlame, FLAME_REST);
 }
 
 function causeBar(spent, total) {
