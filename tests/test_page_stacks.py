@@ -15,12 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from page_runs import LOOP, parts_of, sample, sampled_run
 
-from ioprof.analysis.cpu.stacks import frames_of
+from ioprof.analysis.cpu.stacks import frames_of, place_of
 from ioprof.format.run_record import CodeShare
 from ioprof.report.page import stacks as module
 from ioprof.report.page.code_section import code_of_causes
 from ioprof.report.page.html import page
 from ioprof.report.page.stacks import folded, stack_blocks
+from ioprof.report.texts.code_lines import code_lines, code_table
 
 
 def columns_of(text: str | None) -> list[Any]:
@@ -175,3 +176,27 @@ def test_bars_of_code_are_as_wide_as_the_lines_of_the_table() -> None:
         "data.py:4": 12.5,
         "data.py:9": 50,
     }
+
+
+def test_code_of_libraries_alone_is_not_called_yours() -> None:
+    """Neither in the terminal nor in the page, where it is behind a fold of its own."""
+    place = place_of(f"<frozen runpy>:198:_run_module_as_main\n{TORCH}/storage.py:414:_new_shared")
+    line = CodeShare(
+        cause="host",
+        file=place.file,
+        line=place.line,
+        function=place.function,
+        samples=9,
+        seconds=1.0,
+        share=0.4,
+        uncertainty_s=0.1,
+        library=place.library,
+        is_own=place.is_own,
+    )
+    summary = sample().summary.replace(unexplained=(line,))
+    assert code_lines(summary) == []
+    table = code_table(summary) or ""
+    assert "your code, by samples" not in table
+    assert "<summary>Libraries that none of your code had called</summary>" in table
+    own = summary.replace(unexplained=(line.replace(file="/job/train.py", is_own=True), line))
+    assert len(code_lines(own)) == 1

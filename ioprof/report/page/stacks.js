@@ -127,7 +127,7 @@ function drawCodeNames(context, thread, y) {
   }
 }
 
-const LETTER = 6.1; // CSS pixels of a letter of 11 px, at the mean
+const LETTER = 6.5; // CSS pixels of a wide letter of 11 px
 
 // A name in a box, cut to its width; nothing where less than four letters have room.
 function drawName(context, name, x0, x1, y, height, ink) {
@@ -282,5 +282,5 @@ function followFunction(number) {
   showAround(best.start, best.end, 3);
   scrollToRow(rows.find((row) => row.thread === best.thread));
   const { name, file, count } = code.functions[number];
-  say(`${name} in ${file}: ${count.toLocaleString("en")} samples; the longest stretch of them took ${durationText(best.end - best.start)}.`);
+  say(`${name} in ${file}: ${count.toLocaleString("en")} samples; the longest stretch of them stands for ${durationText(best.end - best.start)}.`);
 }
