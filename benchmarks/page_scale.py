@@ -5,7 +5,8 @@ paint, frames, search, every use.
     python benchmarks/page_scale.py --spans 10_000_000 --repeats 5
     python benchmarks/page_scale.py --run RUN         the page of a run that is there
 
-The job is that of `analysis.py`: 8 ranks with 4 workers each, 1,000 files. The page is written by
+The job is that of `analysis.py`: 8 ranks with 4 workers each, 1,000 files; each of the 40 processes
+has a sample of its stack every 20 ms. The page is written by
 `ioprof report RUN --html` in a process of its own; `write` is its CPU time, which includes the
 analysis. Each repeat opens the page in a new context.
 
@@ -45,9 +46,11 @@ from analysis import make_trace
 from full_size import measure
 from screenshot import chromium
 
-from ioprof.format.trace import Trace
+from ioprof.format.schema import STACK_COLUMNS
+from ioprof.format.trace import Trace, table_schema
 
 FILES: Final = 1000
+SAMPLED_NS: Final = 20_000_000
 _WHEELS: Final = 120
 _QUIET: Final = (
     "no-first-run",
@@ -100,7 +103,32 @@ def write_run(num_spans: int, folder: Path) -> None:
         trace.run,
         trace.spans,
         known.with_columns(**absent).cast(trace.files.schema).select(trace.files.columns),
+        stacks=make_samples(trace),
     ).save(folder)
+
+
+def make_samples(trace: Trace) -> pl.DataFrame:
+    """A sample of each process every 20 ms, of some hundred different stacks."""
+    random = np.random.default_rng(0)
+    frames = [f"/job/module{number % 9}.py:{number}:function_{number}" for number in range(60)]
+    library = [f"/venv/lib/python3.11/site-packages/torch/{name}.py:1:{name}" for name in "abcd"]
+    stacks = [
+        "\n".join([frames[0], *random.choice(frames, random.integers(1, 6)), *library[:depth]])
+        for depth in range(len(library))
+        for _ in range(60)
+    ]
+    processes = trace.spans.select("host", "rank", "pid").drop_nulls().unique(maintain_order=True)
+    mains = trace.spans.filter(pl.col("kind") == "step")["pid"].unique().implode()
+    times = pl.DataFrame({"time_ns": np.arange(0, trace.last_ns or 0, SAMPLED_NS)})
+    table = processes.join(times, how="cross").with_columns(
+        tid="pid",
+        role=pl.when(pl.col("pid").is_in(mains)).then(pl.lit("rank")).otherwise(pl.lit("worker")),
+    )
+    chosen = pl.Series("stack", stacks).gather(random.integers(0, len(stacks), len(table)))
+    schema = table_schema(STACK_COLUMNS)
+    return table.with_columns(chosen).select(
+        pl.col(name).cast(kind) for name, kind in schema.items()
+    )
 
 
 def write_page(run: Path, page: Path) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import polars as pl
 from sample_run import SampleRun, sample_run, steps_summary
 
-from ioprof.format.run_record import DatasetRecord, Failure, ImageRecord
-from ioprof.format.schema import CAUSES, SPAN_COLUMNS
+from ioprof.format.run_record import CodeShare, DatasetRecord, Failure, ImageRecord
+from ioprof.format.schema import CAUSES, SPAN_COLUMNS, STACK_COLUMNS
 from ioprof.format.trace import Trace, table_schema
 
 PAYLOADS = (
@@ -31,6 +31,43 @@ PAYLOADS = (
 @cache
 def sample() -> SampleRun:
     return sample_run()
+
+
+_TORCH = "/venv/lib/python3.11/site-packages/torch"
+LOOP = (
+    f"{_TORCH}/distributed/run.py:10:<module>",
+    "/job/train.py:90:<module>",
+    "/job/train.py:40:main",
+)
+IN_LOOP = (
+    (f"{_TORCH}/utils/data/dataloader.py:700:DataLoader.__next__", "<frozen queue>:12:get"),
+    ("/job/metrics.py:7:log_metrics",),
+    ("/job/metrics.py:9:log_metrics", f"{_TORCH}/_tensor.py:3:Tensor.item"),
+)
+IN_WORKER = (
+    (f"{_TORCH}/utils/data/_utils/worker.py:300:_worker_loop", "/job/data.py:14:Images.load"),
+    (f"{_TORCH}/utils/data/_utils/worker.py:300:_worker_loop", "<frozen queue>:12:get"),
+)
+
+
+def sampled_run(run: SampleRun, every_ns: int = 10_000_000) -> SampleRun:
+    """The run with a sample of each main thread and worker every 10 ms: at its even tenths of a
+    second the loop is in `log_metrics`."""
+    processes = run.trace.spans.select("rank", "pid").drop_nulls().unique().sort("pid").rows()
+    host, rows = run.trace.spans["host"][0], []
+    for time_ns in range(0, int(run.trace.spans["end_ns"].max()), every_ns):
+        for rank, pid in processes:
+            is_worker = pid % 100 != 0
+            tenth = time_ns // 100_000_000
+            inner = (
+                IN_WORKER[(time_ns // every_ns) % 2]
+                if is_worker
+                else IN_LOOP[0 if tenth % 2 else 1 + (time_ns // every_ns) % 2]
+            )
+            stack = "\n".join(inner if is_worker else (*LOOP, *inner))
+            rows.append((time_ns, host, rank, pid, pid, "worker" if is_worker else "rank", stack))
+    table = pl.DataFrame(rows, schema=table_schema(STACK_COLUMNS), orient="row")
+    return SampleRun(dataclasses.replace(run.trace, stacks=table), run.steps, run.summary)
 
 
 def hostile_run() -> SampleRun:
@@ -66,10 +103,38 @@ def hostile_run() -> SampleRun:
             causes=tuple(entry.replace(reason=everything) for entry in summary.steps.causes)
         ),
     )
+    frames = [
+        "\n".join(f"{payload}:{line}:{payload}" for line, payload in enumerate(part))
+        for part in (
+            [payload.replace("\n", " ").replace("\udcff", "?") for payload in PAYLOADS][:6],
+            [payload.replace("\n", " ").replace("\udcff", "?") for payload in PAYLOADS][6:],
+        )
+    ]
+    sampled = sampled_run(run).trace.stacks
+    stacks = sampled.with_columns(
+        pl.Series("stack", [frames[place % 2] for place in range(len(sampled))]).cast(
+            sampled.schema["stack"]
+        )
+    )
     return SampleRun(
-        dataclasses.replace(run.trace, files=run.trace.files.with_columns(paths)),
+        dataclasses.replace(run.trace, files=run.trace.files.with_columns(paths), stacks=stacks),
         run.steps,
-        summary,
+        summary.replace(
+            unexplained=tuple(
+                CodeShare(
+                    cause="decode",
+                    file=payload,
+                    line=1,
+                    function=payload,
+                    samples=1,
+                    seconds=0.001,
+                    share=0.02,
+                    uncertainty_s=0.0001,
+                    library=payload,
+                )
+                for payload in PAYLOADS
+            )
+        ),
     )
 
 

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,7 +22,7 @@ from timeline import timeline
 
 from ioprof.analysis.cpu.stacks import place_of, unexplained
 from ioprof.analysis.run import Run
-from ioprof.analysis.totals import totals
+from ioprof.analysis.totals import code_of_causes, totals
 from ioprof.errors import RunError
 from ioprof.format.run_record import CodeShare, Doubt, RunRecord
 from ioprof.format.schema import STACK_COLUMNS
@@ -429,12 +430,24 @@ SPEEDSCOPE = {
 
 
 def test_samples_are_exported_to_speedscope(tmp_path: Path) -> None:
-    """One profile per thread, its samples outermost first, with weights that sum to its time."""
-    found = document(drawn(), "run")
+    """First what the steps waited for, then one profile per thread, its samples outermost first,
+    with weights that sum to its time."""
+    charged = totals(drawn())
+    found = document(drawn(), "run", code_of_causes(charged))
     jsonschema.validate(found, SPEEDSCOPE)
-    assert ["rank 0 on node1", "rank 0 on node1"] == [
+    assert ["what the steps waited for", "rank 0 on node1", "rank 0 on node1"] == [
         profile["name"] for profile in found["profiles"]
     ]
+    assert found["activeProfileIndex"] == 0
+    first = found["profiles"].pop(0)
+    taken: Counter[str] = Counter()
+    for sample, weight in zip(first["samples"], first["weights"], strict=True):
+        taken[found["shared"]["frames"][sample[0]]["name"]] += weight
+    named = unexplained(drawn(), charged.charged, charged.samples)
+    assert taken == {
+        cause: sum(round(line.seconds * 1e9) for line in named if line.cause == cause)
+        for cause in {line.cause for line in named if line.share is not None}
+    }
     for profile in found["profiles"]:
         assert len(profile["samples"]) == len(profile["weights"])
         assert profile["endValue"] - profile["startValue"] == sum(profile["weights"])
@@ -445,7 +458,7 @@ def test_samples_are_exported_to_speedscope(tmp_path: Path) -> None:
     assert ["main", "f1"] in names
     empty = Trace(RunRecord(), timeline("step 0").spans)
     with pytest.raises(RunError, match="ioprof record --stacks"):
-        write_speedscope(empty, tmp_path / "file", "run")
+        write_speedscope(empty, tmp_path / "file", "run", code_of_causes(totals(empty)))
 
 
 # --------------------------------------------------------------------------------------- whole jobs

@@ -1,17 +1,21 @@
 """Exports: what the files of other programs' formats hold is what the run holds, whatever the names
 in it are."""
 
+import dataclasses
 import gzip
 import json
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from page_runs import sampled_run
 from perfetto_files import Decoded, check_summary, of_slices, rows
 from sample_run import sample_run, trace_of
 from strategies import examples
@@ -23,6 +27,7 @@ from ioprof.format.trace import Trace
 from ioprof.interchange.chrome import write_chrome
 from ioprof.interchange.perfetto import write_perfetto
 from ioprof.interchange.rows import varints
+from ioprof.interchange.stacks import durations, slices
 from ioprof.interchange.tables import write_table
 from ioprof.interchange.tracks import Tracks, harmless
 
@@ -167,6 +172,67 @@ def test_hostile_names_are_texts_to_perfettos_trace_processor(tmp_path: Path) ->
     assert counted == [(1, 1)]
     assert sum("alert(1)" in text for (text,) in texts if text) >= 3
     assert all(text.isprintable() for (text,) in texts if text)
+
+
+STACK = st.lists(
+    st.sampled_from(("/a.py:1:f", "/a.py:2:f", "/b.py:1:g", "<frozen x>:9:<module>")),
+    min_size=1,
+    max_size=5,
+)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 50), st.booleans(), STACK), min_size=1, max_size=30),
+)
+@settings(max_examples=examples(200))
+def test_at_the_time_of_each_sample_the_slices_are_its_stack(
+    samples: list[tuple[int, bool, list[str]]],
+) -> None:
+    """They nest, and together take the time that the samples stand for; some samples are far
+    apart."""
+    times = np.cumsum([gap * (1000 if is_far else 1) for gap, is_far, _ in samples])
+    texts = ["\n".join(stack) for *_, stack in samples]
+    found = slices(pl.DataFrame({"time_ns": times, "stack": texts}))
+    expected = [
+        [
+            f"{frame.rsplit(':', 2)[2]} ({frame.rsplit(':', 2)[0].rpartition('/')[2]})"
+            for frame in stack
+        ]
+        for *_, stack in samples
+    ]
+    lengths = durations(times)
+    for time_ns, length, labels in zip(times, lengths, expected, strict=True):
+        if length:
+            during = found.filter(pl.col("start_ns") <= time_ns, pl.col("end_ns") > time_ns)
+            assert during["label"].to_list() == labels
+    opened: list[int] = []
+    outermost = 0
+    for start, end in found.select("start_ns", "end_ns").iter_rows():
+        while opened and opened[-1] <= start and not start == end == opened[-1]:
+            opened.pop()
+        assert not opened or end <= opened[-1]
+        outermost += 0 if opened else end - start
+        opened.append(end)
+    assert outermost == sum(lengths)
+
+
+@pytest.mark.parametrize("write", [write_perfetto, write_chrome])
+def test_functions_of_stacks_are_slices_beside_the_spans(tmp_path: Path, write: Any) -> None:
+    """In tracks of their own; the spans are as without them."""
+    run = sampled_run(sample_run(steps=6))
+    written = write(run.trace, tmp_path / "run.file")
+    without = write(dataclasses.replace(run.trace, stacks=run.trace.stacks.clear()), tmp_path / "x")
+    assert written.spans == without.spans
+    assert (without.functions, written.arrows) == (0, without.arrows)
+    if write is write_perfetto:
+        decoded = Decoded(tmp_path / "run.file")
+        assert decoded.unbalanced == 0
+        found = Counter(each["name"] for each in decoded.slices if each["kind"] == "python")
+    else:
+        events = json.loads((tmp_path / "run.file").read_bytes())["traceEvents"]
+        found = Counter(each["name"] for each in events if each.get("cat") == "python")
+    assert sum(found.values()) == written.functions
+    assert {"main (train.py)", "log_metrics (metrics.py)", "Images.load (data.py)"} <= found.keys()
 
 
 @pytest.mark.parametrize("name", ["run.trace.json", "run.trace.json.gz"])

@@ -2,6 +2,7 @@
 hostile names."""
 
 import base64
+import dataclasses
 import io
 import re
 import shutil
@@ -14,13 +15,14 @@ import numpy as np
 import polars as pl
 import pytest
 import screenshot
-from page_runs import EMPTY, PAYLOADS, hostile_run, parts_of, sample, stalled_run
+from page_runs import EMPTY, PAYLOADS, hostile_run, parts_of, sample, sampled_run, stalled_run
 from PIL import Image
 from repository import ROOT
 from sample_run import SampleRun, sample_run
 
 import ioprof
 from ioprof.report.page import payload as payloads
+from ioprof.report.page.answer import headline
 from ioprof.report.page.html import write_html
 
 # ------------------------------------------------------------------------------------- in a browser
@@ -109,11 +111,8 @@ def visit(browser: Any, tmp_path: Path) -> Iterator[Any]:
 
 @pytest.mark.system(every=4)
 def test_the_page_opens_offline_with_title_lanes_and_numbers(opened: Visit) -> None:
-    assert (
-        opened.page.title()
-        == "resnet50-files-cold: Storage-bound: the emulated accelerators were idle for 42.3% of"
-        " the steps' time. – ioprof"
-    )
+    headed = headline(sample().summary)
+    assert opened.page.title() == f"resnet50-files-cold: {headed} – ioprof"
     assert opened.page.locator("#labels .heading").all_inner_texts() == ["rank 0", "rank 1"]
     lanes = opened.page.locator("#labels .label").all_inner_texts()
     assert lanes[:8] == [
@@ -140,7 +139,9 @@ def test_hostile_names_do_nothing_in_a_browser(visit: Any) -> None:
     shown = ""
     for payload in ("alert(1)", "onerror", "<b>bold", "//host", "%{x}", "red", "&lt;i", "long-"):
         opened.page.fill("#search", payload)
-        opened.page.keyboard.press("Enter")
+        shown += opened.page.locator("#results").inner_text()
+        assert opened.page.locator("#results :is(img, b, a, script)").count() == 0
+        opened.page.locator("#results button").last.click()  # a file; functions come before
         opened.until("!document.querySelector('#details').textContent.startsWith('Click')")
         shown += (
             opened.page.locator("#details").inner_text()
@@ -150,6 +151,12 @@ def test_hostile_names_do_nothing_in_a_browser(visit: Any) -> None:
             opened.page.locator("#details img, #details b, #details a, #details script").count()
             == 0
         )
+    opened.page.focus("#timeline-view")
+    opened.page.keyboard.press("0")
+    opened.until("document.querySelectorAll('#flame .flame > button').length > 5")
+    assert opened.page.locator("#flame :is(img, b, a, script)").count() == 0
+    opened.page.locator("#flame .flame > button").nth(3).click()
+    opened.page.locator("#labels button[aria-expanded]").first.click()
     for payload in (
         *PAYLOADS[:4],
         "%{x}%{customdata}<extra>",
@@ -317,14 +324,14 @@ def test_the_picture_of_the_readme_is_made_by_a_command(browser: Any, tmp_path: 
 
 @pytest.mark.system
 def test_a_click_names_the_span_under_it_and_lanes_unfold(opened: Visit) -> None:
-    opened.page.locator("#labels button").first.click()
+    opened.page.locator("#labels button[aria-expanded]").first.click()
     assert opened.page.locator("#labels .label.inner").all_inner_texts() == [
         "worker 0",
         "worker 1",
         "worker 2",
     ]
     box = opened.page.locator("#canvas").bounding_box()
-    row = opened.page.locator("#labels .label", has_text="compute").first.bounding_box()
+    row = opened.page.locator("#labels .row-label", has_text="compute").first.bounding_box()
     spans = (
         sample()
         .trace.spans.filter(pl.col("kind") == "compute", pl.col("rank") == 0)
@@ -335,7 +342,7 @@ def test_a_click_names_the_span_under_it_and_lanes_unfold(opened: Visit) -> None
     details = opened.page.locator("#details").inner_text()
     assert details.startswith("compute")
     assert f"step\n{spans['step'][30]}" in details
-    opened.page.locator("#labels button").first.click()
+    opened.page.locator("#labels button[aria-expanded]").first.click()
     opened.page.keyboard.press("Escape")
 
 
@@ -478,4 +485,171 @@ def test_one_stall_in_100_000_steps_is_seen_at_once_found_by_one_key_and_its_rea
         "performance.getEntriesByName('frame').map((entry) => entry.duration)"
     )
     assert np.median(frames) <= 50  # 3 ms on an idle machine
+    assert opened.incidents == []
+
+
+# --------------------------------------------------------------------------------- code, and places
+
+
+@pytest.fixture(scope="module")
+def coded(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Visit]:
+    """The page of the sample with stacks; each test begins with the whole run in view."""
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    write_html(*parts_of(sampled_run(sample())), path)
+    visit = Visit(browser, path)
+    yield visit
+    assert visit.incidents == []
+    visit.context.close()
+
+
+@pytest.fixture
+def code(coded: Visit) -> Visit:
+    coded.page.focus("#timeline-view")
+    coded.page.keyboard.press("Escape")
+    coded.page.keyboard.press("0")
+    coded.page.evaluate(
+        "document.getElementById('time').scrollIntoView({ behavior: 'instant', block: 'start' })"
+    )
+    return coded
+
+
+def samples_of_chart(opened: Visit) -> list[tuple[str, int]]:
+    """Label and samples of each bar."""
+    return [
+        (label, int(number))
+        for label, number in opened.page.evaluate(
+            "[...document.querySelectorAll('#flame .flame > button')]"
+            ".map((bar) => [bar.textContent, bar.dataset.samples])"
+        )
+    ]
+
+
+def samples_between(since_ns: float, until_ns: float) -> pl.DataFrame:
+    stacks = sampled_run(sample()).trace.stacks
+    return stacks.filter(pl.col("time_ns") >= since_ns, pl.col("time_ns") < until_ns)
+
+
+@pytest.mark.system
+def test_the_code_of_a_selected_step_sums_to_its_samples_and_a_click_marks_a_function(
+    code: Visit,
+) -> None:
+    """The step is selected by a click on it; the panel beside has the same shares as the tip."""
+    step = sample().steps.filter(rank=0, step=37).row(0, named=True)
+    row = code.page.locator("#labels .row-label", has_text="steps").first.bounding_box()
+    box = code.page.locator("#canvas").bounding_box()
+    end = max(sample().trace.spans["end_ns"])
+    x = box["x"] + (step["start_ns"] + step["end_ns"]) / 2 / end * box["width"]
+    code.page.mouse.move(x, row["y"] + 4)
+    tip = code.page.locator("#tip div").all_inner_texts()
+    code.page.mouse.click(x, row["y"] + 4)
+    details = code.page.locator("#details").inner_text()
+    assert details.startswith("step 37 of rank 0")
+    code.until("document.getElementById('summary').textContent.startsWith('Selection')")
+    summary = code.page.locator("#summary").inner_text()
+    assert len(tip) > 3
+    for line in tip[1:4]:
+        name, share = line.rsplit(" ", 1)
+        assert f"{name} {share}" in summary
+        assert re.search(rf"{name}\s+[\d.]+ \S+\s+{share}", details)
+    inside = samples_between(step["start_ns"], step["end_ns"])
+    code.until(f"document.querySelector('#flame h3').textContent.includes(': {len(inside)} sam')")
+    bars = samples_of_chart(code)
+    assert sum(number for label, number in bars if label.startswith("rank ")) == len(inside)
+    called = inside["stack"].cast(pl.String).str.contains("log_metrics").sum()
+    assert sum(number for label, number in bars if label == "log_metrics") == called > 0
+    code.page.locator("#flame .flame > button", has_text="log_metrics").first.click()
+    assert "clear log_metrics" in code.page.locator("#flame h3").inner_text()
+
+
+@pytest.mark.system
+def test_a_function_is_found_by_its_name_and_its_worker_unfolds(code: Visit) -> None:
+    code.page.keyboard.press("/")
+    code.page.keyboard.type("images.load")
+    first = code.page.locator("#results button").first.inner_text()
+    assert first.startswith("function Images.load")
+    code.page.keyboard.press("Enter")
+    assert "Images.load in /job/data.py" in code.page.locator("#said").inner_text()
+    assert "worker 0" in code.page.locator("#labels .label.inner").all_inner_texts()
+    low, high = shown_seconds(code)
+    assert high - low < 0.5
+    code.page.locator("#labels button[aria-expanded='true']").first.click()
+
+
+@pytest.mark.system(every=2)
+def test_the_longest_span_of_a_kind_is_found(code: Visit) -> None:
+    code.page.fill("#search", "copy to the dev")
+    code.page.keyboard.press("Enter")
+    assert code.page.locator("#details h3").inner_text().startswith("copy to the device")
+    spans = sample().trace.spans.filter(pl.col("kind") == "h2d")
+    longest_ms = int((spans["end_ns"] - spans["start_ns"]).max()) / 1e6
+    assert f"{longest_ms:.2f} ms" in code.page.locator("#details").inner_text()
+
+
+@pytest.mark.system(every=2)
+def test_a_pinned_row_stays_in_sight_and_a_link_leads_to_its_view(code: Visit) -> None:
+    row = code.page.locator("#labels .row-label", has_text="exchange").first
+    row.locator(".pin").click()
+    assert code.page.locator("#pinned-labels .label").all_inner_texts() == ["exchange"]
+    code.page.evaluate("document.getElementById('lanes').scrollTop = 10000")
+    pinned, box = (
+        code.page.locator(name).bounding_box() for name in ("#pinned-labels .row-label", "#lanes")
+    )
+    assert box["y"] <= pinned["y"] <= box["y"] + 20
+    code.page.locator("#pinned-labels .pin").click()
+    assert code.page.locator("#pinned-labels .label").count() == 0
+    code.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    code.page.evaluate("location.hash = '#t=0.5,0.75'")
+    code.page.wait_for_timeout(500)
+    code.page.locator("[data-act=c]").click()
+    code.until("document.getElementById('said').textContent.includes('link')")
+    address = code.page.evaluate("location.href")
+    assert "#t=0.5,0.75" in address
+    other = code.context.new_page()
+    other.goto(address)
+    other.wait_for_selector("html[data-ready='true']")
+    top = other.locator("#timeline-view").bounding_box()["y"]
+    assert -5 <= top < 300
+    other.close()
+
+
+@pytest.mark.system(every=2)
+def test_tables_are_sorted_by_their_headings(code: Visit) -> None:
+    """Numbers by their size, whatever unit they have; the sum stays last."""
+    table = code.page.locator("#causes table").first
+
+    def column() -> list[float]:
+        cells = table.locator("tbody tr td:nth-child(2)").all_inner_texts()
+        return [float(cell) for cell in cells if cell != "–"]
+
+    before = column()
+    table.locator("thead button", has_text="seconds").click()
+    assert column() == [*sorted(before[:-1], reverse=True), before[-1]]
+    assert table.locator("thead th[aria-sort]").inner_text().startswith("seconds")
+    table.locator("thead button", has_text="seconds").click()
+    assert column() == [*sorted(before[:-1]), before[-1]]
+    assert table.locator("tbody tr").last.inner_text().startswith("total")
+
+
+@pytest.mark.system(every=2)
+def test_a_long_start_up_is_folded_until_it_is_asked_for(visit: Any) -> None:
+    """It is not lost: the whole includes it then, and a link into it unfolds it."""
+    run = sample()
+    later = [pl.col(name) + 5_000_000_000 for name in ("start_ns", "end_ns")]
+    moved = dataclasses.replace(run.trace, spans=run.trace.spans.with_columns(later))
+    opened = visit(SampleRun(moved, run.steps.with_columns(later), run.summary))
+    first_s = run.steps["start_ns"].min() / 1e9 + 5
+    opened.page.focus("#timeline-view")
+    opened.page.keyboard.press("w")
+    assert shown_seconds(opened)[0] > first_s
+    button = opened.page.locator("#start-up")
+    assert button.inner_text() == f"start-up {first_s:.2f} s"
+    button.click()
+    opened.page.focus("#timeline-view")
+    opened.page.keyboard.press("0")
+    opened.page.keyboard.press("w")
+    assert shown_seconds(opened)[0] < first_s
+    button.click()
+    opened.page.evaluate("location.hash = '#t=1,2'")
+    opened.page.wait_for_timeout(500)
+    assert button.get_attribute("aria-pressed") == "true"
     assert opened.incidents == []

@@ -9,7 +9,7 @@ import polars as pl
 from ioprof.analysis.charge.blame import Charges, Charging
 from ioprof.analysis.charge.overlap import Overlaps
 from ioprof.analysis.charge.workers_time import Making, MakingSums
-from ioprof.analysis.cpu.stacks import ChargedSamples
+from ioprof.analysis.cpu.stacks import ChargedSamples, stacks_of_causes
 from ioprof.analysis.ranks.stragglers import arrivals
 from ioprof.analysis.reads.demand import Computing, Fetched, Fetching
 from ioprof.analysis.selection import analyse
@@ -57,3 +57,10 @@ def totals(trace: Trace) -> Totals:
     )
     charged_samples = ChargedSamples(trace).found() if samples is None else samples.found()
     return Totals(*found, charged_samples, work.unnamed_samples(), arrived)
+
+
+def code_of_causes(found: Totals) -> pl.DataFrame:
+    """The time of each cause by stack, as far as stacks were sampled: columns `cause stack
+    seconds`.
+    """
+    return stacks_of_causes(found.charged, found.samples)

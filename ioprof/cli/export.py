@@ -5,6 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+from ioprof.analysis.totals import code_of_causes, totals
 from ioprof.cli.console import say
 from ioprof.errors import CommandError
 from ioprof.files import check_new_file
@@ -51,6 +52,7 @@ def export(
         raise CommandError(f"{asked}: ioprof export {run} --to {'|'.join(FORMATS)}")
     path = Path(run.resolve().name + FORMATS[to].ending) if file is None else file
     check_new_file(path, force, "run.pftrace")
-    found = FORMATS[to].write(Trace.load(run), path, str(run))
+    trace = Trace.load(run)
+    found = FORMATS[to].write(trace, path, str(run), lambda: code_of_causes(totals(trace)))
     say(f"wrote {visible(str(path))}: {found.text()}; {FORMATS[to].purpose}")
     return 0

@@ -17,6 +17,7 @@ import polars as pl
 from ioprof.files import replaced_file
 from ioprof.format.trace import Trace
 from ioprof.interchange.exported import Exported, counter_series
+from ioprof.interchange.stacks import PYTHON
 from ioprof.interchange.tracks import Process, Track, Tracks
 
 _ARGUMENTS = ("step", "batch", "bytes", "offset", "source")
@@ -42,7 +43,8 @@ def write_chrome(trace: Trace, path: Path) -> Exported:
                     )
                     separator = b",\n"
             file.write(b"\n]}\n")
-        return Exported(dict(writer.spans), writer.counters, writer.arrows)
+        functions = writer.spans.pop(PYTHON, 0)
+        return Exported(dict(writer.spans), writer.counters, writer.arrows, functions=functions)
 
 
 class _Events:

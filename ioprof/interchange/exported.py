@@ -24,6 +24,8 @@ class Exported:
     """From reads to batches, waits and steps."""
     samples: int = 0
     """Stack samples, in a format of these alone."""
+    functions: int = 0
+    """Slices of functions, from stack samples."""
 
     @property
     def num_spans(self) -> int:
@@ -36,7 +38,11 @@ class Exported:
             return f"{self.samples:,} samples"
         more = [
             f"{number:,} {what}"
-            for number, what in ((self.counters, "counter values"), (self.arrows, "arrows"))
+            for number, what in (
+                (self.counters, "counter values"),
+                (self.arrows, "arrows"),
+                (self.functions, "slices of sampled functions"),
+            )
             if number
         ]
         return ", ".join([f"{self.num_spans:,} spans", *more])

@@ -1,5 +1,5 @@
 """A run as a trace of https://ui.perfetto.dev: one slice for each span, one track for each thread
-and stream, arrows and counters.
+and stream, arrows and counters; beside the track of a thread one of its sampled functions.
 
 The category of a slice is its kind. Arrows lead from each read to the fetch of its batch, to the
 wait for it, and to the step; Perfetto turns an arrow around where the second span began first, as a
@@ -16,12 +16,12 @@ import numpy.typing as npt
 import polars as pl
 
 from ioprof.files import replaced_file
-from ioprof.format.schema import KINDS
 from ioprof.format.trace import Trace
 from ioprof.interchange import rows
 from ioprof.interchange.exported import Exported, counter_series
 from ioprof.interchange.rows import Rows
-from ioprof.interchange.tracks import Process, Track, Tracks
+from ioprof.interchange.stacks import PYTHON
+from ioprof.interchange.tracks import CATEGORIES, Process, Track, Tracks
 
 _Array = npt.NDArray[Any]
 
@@ -78,7 +78,7 @@ class _Writer:
 
     def write(self) -> Exported:
         interned = b"".join(
-            _entry(_CATEGORIES, number, kind) for number, kind in enumerate(KINDS, 1)
+            _entry(_CATEGORIES, number, kind) for number, kind in enumerate(CATEGORIES, 1)
         )
         interned += b"".join(
             _entry(_ANNOTATION_NAMES, number, name) for number, name in enumerate(_ARGUMENTS, 1)
@@ -95,7 +95,8 @@ class _Writer:
             uuid = self._describe_track(track)
             self._write_track(track.spans, uuid)
         counters = self._write_counters(of_process)
-        return Exported(self._spans, counters, self._arrows)
+        functions = self._spans.pop(PYTHON, 0)
+        return Exported(self._spans, counters, self._arrows, functions=functions)
 
     def _packet(self, content: bytes) -> None:
         self._file.write(rows.text(_PACKET, content))
@@ -143,7 +144,7 @@ class _Writer:
     def _write_track(self, spans: pl.DataFrame, uuid: int) -> None:
         kinds = spans["kind"].to_physical().to_numpy()
         for kind, count in zip(*np.unique(kinds, return_counts=True), strict=True):
-            self._spans[KINDS[kind]] = self._spans.get(KINDS[kind], 0) + int(count)
+            self._spans[CATEGORIES[kind]] = self._spans.get(CATEGORIES[kind], 0) + int(count)
         self._arrows += int(spans["begins"].list.len().sum())
         starts, ends = spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy()
         order, num = _nested_order(starts, ends), len(spans)

@@ -1,5 +1,5 @@
-"""Stack samples in the format of speedscope (https://www.speedscope.app/file-format-schema.json),
-one profile per thread.
+"""Stack samples in the format of speedscope (https://www.speedscope.app/file-format-schema.json):
+first what the steps waited for, by cause, then one profile per thread.
 """
 
 import json
@@ -7,42 +7,44 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import polars as pl
 
 from ioprof.errors import RunError
 from ioprof.files import write_atomically
-from ioprof.format.schema import HOLDER
 from ioprof.format.trace import Trace
 from ioprof.interchange.exported import Exported
+from ioprof.interchange.stacks import IS_HOLDER, durations
 
 SCHEMA: Final = "https://www.speedscope.app/file-format-schema.json"
-_MOST_PERIODS: Final = 3
-"""A sample stands for the time until the next one, but for no more than so many times the median of
-these times."""
+WAITED_FOR: Final = "what the steps waited for"
+"""The name of the first profile."""
 
 
-def write_speedscope(trace: Trace, path: Path, name: str) -> Exported:
+def write_speedscope(trace: Trace, path: Path, name: str, waited: pl.DataFrame) -> Exported:
     """Write the stack samples of a run to `path`, whole or not at all. `RunError` where there are
     none.
+
+    `waited` are columns `cause stack seconds`: the time of each cause by the stacks of what was
+    waited for.
     """
     if trace.stacks.is_empty():
         raise RunError(
             f"{name}: has no stack samples; record the job with: ioprof record --stacks -- COMMAND"
         )
-    write_atomically(path, json.dumps(document(trace, name), separators=(",", ":")) + "\n")
+    write_atomically(path, json.dumps(document(trace, name, waited), separators=(",", ":")) + "\n")
     return Exported({}, samples=len(trace.stacks))
 
 
-def document(trace: Trace, name: str) -> dict[str, Any]:
+def document(trace: Trace, name: str, waited: pl.DataFrame) -> dict[str, Any]:
     """The file as a JSON object. Weights are nanoseconds; values count from the run's zero."""
     numbers: dict[str, int] = {}
-    texts = trace.stacks["stack"].cast(pl.String)
+    texts = pl.concat([column["stack"].cast(pl.String) for column in (trace.stacks, waited)])
     stacks = {
         text: [numbers.setdefault(frame, len(numbers)) for frame in text.split("\n")]
         for text in texts.unique(maintain_order=True)
     }
-    profiles = list(_profiles(trace, stacks))
+    causes = {cause: numbers.setdefault(f":0:{cause}", len(numbers)) for cause in waited["cause"]}
+    profiles = [*_waited_for(waited, causes, stacks), *_profiles(trace, stacks)]
     return {
         "$schema": SCHEMA,
         "shared": {"frames": [_frame(text) for text in numbers]},
@@ -55,7 +57,29 @@ def document(trace: Trace, name: str) -> dict[str, Any]:
 
 def _frame(text: str) -> dict[str, Any]:
     file, line, function = text.rsplit(":", 2)
-    return {"name": function, "file": file, **({"line": int(line)} if int(line) > 0 else {})}
+    place = {"file": file} if file else {}
+    return {"name": function, **place, **({"line": int(line)} if int(line) > 0 else {})}
+
+
+def _waited_for(
+    waited: pl.DataFrame, causes: dict[str, int], stacks: dict[str, list[int]]
+) -> Iterator[dict[str, Any]]:
+    """The profile that speedscope opens: the causes, and below each the code behind it."""
+    if waited.is_empty():
+        return
+    weights = [round(seconds * 1e9) for seconds in waited["seconds"]]
+    yield {
+        "type": "sampled",
+        "name": WAITED_FOR,
+        "unit": "nanoseconds",
+        "startValue": 0,
+        "endValue": sum(weights),
+        "samples": [
+            [causes[cause], *stacks[stack]]
+            for cause, stack in zip(waited["cause"], waited["stack"].cast(pl.String), strict=True)
+        ],
+        "weights": weights,
+    }
 
 
 def _profiles(trace: Trace, stacks: dict[str, list[int]]) -> Iterator[dict[str, Any]]:
@@ -68,15 +92,13 @@ def _profiles(trace: Trace, stacks: dict[str, list[int]]) -> Iterator[dict[str, 
         "host",
         "pid",
         "tid",
-        pl.col("stack").str.starts_with(f"{HOLDER}:").alias("is_holder"),
+        IS_HOLDER,
     )
     for (rank, role, host, pid, tid, is_holder), samples in order.group_by(
         *keys, maintain_order=True
     ):
         times = samples["time_ns"].to_numpy()
-        gaps = np.diff(times)
-        longest = int(np.median(gaps) * _MOST_PERIODS) if len(gaps) else 0
-        weights = [*np.minimum(gaps, longest).tolist(), longest // _MOST_PERIODS]
+        weights = durations(times)
         who = (
             f"process {pid}"
             if rank is None

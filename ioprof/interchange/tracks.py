@@ -11,9 +11,14 @@ import numpy.typing as npt
 import polars as pl
 
 from ioprof.format.run_record import ProcessRecord
+from ioprof.format.schema import KINDS
 from ioprof.format.trace import Trace
+from ioprof.interchange.stacks import PYTHON, slices, threads
 
 _Array = npt.NDArray[Any]
+
+CATEGORIES: Final = (*KINDS, PYTHON)
+"""Of slices: the kinds of spans, and sampled functions."""
 
 _STREAMS: Final = 1 << 16
 _STREAM_NAMES: Final = {0: "compute", 1: "copy", 2: "exchange"}
@@ -46,9 +51,9 @@ class Track:
     name: str
     process: Process
     spans: pl.DataFrame
-    """Ordered by start, and of equal starts the longer one first. Columns of `Trace.spans`;
-    `label`, what a viewer writes on it; `begins` and `ends`, the numbers of the arrows that begin
-    and end at its end (null: none)."""
+    """Ordered by start, and of equal starts the longer one first. Columns of `Trace.spans`, whose
+    kinds are among `CATEGORIES`; `label`, what a viewer writes on it; `begins` and `ends`, the
+    numbers of the arrows that begin and end at its end (null: none)."""
 
 
 class Tracks:
@@ -116,7 +121,25 @@ class Tracks:
                 "pid"
             ).eq_missing(pl.lit(pid))
             spans = self._trace.found(lambda part, its=is_its: part.filter(its))  # type: ignore[misc]
-            yield from self._of_process(process, self._with_flows(self._labelled(spans)))
+            spans = self._with_flows(self._labelled(spans))
+            yield from self._of_process(process, spans)
+            yield from self._of_stacks(process, self._trace.stacks.filter(is_its), spans)
+
+    def _of_stacks(
+        self, process: Process, stacks: pl.DataFrame, spans: pl.DataFrame
+    ) -> Iterator[Track]:
+        """A track of each thread whose stack was sampled, with a slice for each function."""
+        schema = {**spans.schema, "kind": pl.Enum(CATEGORIES)}
+        for tid, is_holder, samples in threads(stacks):
+            moved = [(pl.col(name) - self.zero_ns) for name in ("start_ns", "end_ns")]
+            found = slices(samples).with_columns(*moved, kind=pl.lit(PYTHON))
+            found = found.with_columns(
+                pl.col("label").map_elements(harmless, return_dtype=pl.String),
+                *(pl.lit(None).alias(name) for name in schema if name not in found.columns),
+            )
+            name = f"{_track_name(None, tid)}: Python" + (" with the lock" if is_holder else "")
+            columns = [pl.col(name).cast(kind) for name, kind in schema.items()]
+            yield Track(self._number(None), name, process, found.select(columns))
 
     def _labelled(self, spans: pl.DataFrame) -> pl.DataFrame:
         names = spans["name"].cast(pl.String)

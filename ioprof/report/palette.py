@@ -5,29 +5,30 @@ vision (a test checks that).
 from typing import Final
 
 CAUSE_COLOURS: Final = {
-    "compute": "#009E73",
-    "exchange": "#C9609E",
-    "straggler": "#7D2550",
-    "h2d": "#0072B2",
-    "storage": "#B03A06",
-    "page_cache": "#B48000",
-    "decode": "#2487BC",
-    "transform": "#7F8A1A",
-    "collate": "#5E4A18",
-    "delivery": "#9273D6",
-    "loader": "#4F5D6B",
-    "validation": "#3F8F80",
-    "checkpoint": "#70301A",
-    "gc": "#3F2F9E",
-    "host": "#7C8894",
+    "compute": "#469A6B",
+    "exchange": "#B0489F",
+    "straggler": "#8A1F4E",
+    "h2d": "#2E4C9E",
+    "storage": "#B02A00",
+    "page_cache": "#BC7E00",
+    "decode": "#0394CD",
+    "transform": "#6F9631",
+    "collate": "#503800",
+    "delivery": "#7B4FE0",
+    "loader": "#363953",
+    "validation": "#3F7F78",
+    "checkpoint": "#662422",
+    "gc": "#FF3C6E",
+    "host": "#8E8998",
 }
-"""After Okabe and Ito, darker: each has a contrast of 3:1 to the page, and differs from its
-neighbours with any colour vision."""
+"""Found by a search that began at colours of Okabe and Ito: each has a contrast of 3:1 to the page;
+neighbours differ by 15 in CIELAB with any colour vision, and all colours of spans by 20, or by 7
+where a cone is missing. Only `host` is grey."""
 
 SOURCE_COLOURS: Final = {
     "storage": CAUSE_COLOURS["storage"],
     "page_cache": CAUSE_COLOURS["page_cache"],
-    "unknown": "#8B6A4C",
+    "unknown": "#97764B",
     "socket": CAUSE_COLOURS["storage"],
     "pipe": CAUSE_COLOURS["storage"],
 }
@@ -68,19 +69,35 @@ KIND_NAMES: Final = {
 }
 """What a legend calls a kind where its own word is too short."""
 
-FETCH_COLOUR: Final = "#838D97"
-WAIT_COLOUR: Final = "#4F5D6B"
-OPEN_COLOUR: Final = "#6B7783"
+OTHER_CAUSES: Final = {
+    "fetch": "loader",
+    "wait": "loader",
+    "sync": "host",
+    "step": "host",
+}
+"""Kinds that are no cause and have the colour of one: what a worker does between its stages, and
+the wait for a batch, are `loader`; a thread that waits for its device is `host`."""
 
 OTHER_COLOURS: Final = {
-    "user": "#557A9C",
-    "phase": "#808A94",
-    "stage": "#8F7C55",
-    "sampler": "#4F5D6B",
-    "step": "#7C8894",
-    "sync": "#838D97",
+    "open": SOURCE_COLOURS["unknown"],
+    "user": "#004237",
+    "phase": "#526328",
+    "stage": "#526328",
 }
 """Kinds of spans that are no cause."""
+
+CODE_COLOURS: Final = (
+    ("#C6CCD2", "#3A434D"),
+    ("#F2A65A", "#9C5312"),
+    ("#7FC4B8", "#2A7267"),
+    ("#E58FB1", "#9C3F68"),
+    ("#B7A6E8", "#6250A8"),
+    ("#D9C64A", "#75670F"),
+    ("#8FBF5F", "#4C7A23"),
+    ("#7FB2E5", "#2C6AA6"),
+)
+"""Of functions in stacks, for light and for dark pages: first that of libraries, then those that
+the user's own functions have by turns. Names stand on them: in black, on dark pages in white."""
 
 RANK_COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
 """Lines of the ranks, which are also dashed differently."""
@@ -90,31 +107,29 @@ def kind_colour(kind: str, source: str | None = None) -> str:
     """The colour of a span in a timeline; a read has that of its source."""
     if kind in ("read", "fault"):
         return SOURCE_COLOURS[source or "unknown"]
-    special = {"fetch": FETCH_COLOUR, "wait": WAIT_COLOUR, "open": OPEN_COLOUR}
-    return special.get(kind) or CAUSE_COLOURS[KIND_CAUSES[kind]]
+    cause = KIND_CAUSES.get(kind) or OTHER_CAUSES.get(kind)
+    return CAUSE_COLOURS[cause] if cause else OTHER_COLOURS[kind]
 
 
 DARK: Final = {
-    "#C9609E": "#CC79A7",
-    "#7D2550": "#F2CFE3",
-    "#0072B2": "#3389CF",
-    "#B03A06": "#D55E00",
-    "#B48000": "#E69F00",
-    "#2487BC": "#56B4E9",
-    "#7F8A1A": "#F0E442",
-    "#5E4A18": "#B08A33",
-    "#9273D6": "#CFA9E6",
-    "#4F5D6B": "#8B99A6",
-    "#3F8F80": "#8FD0BB",
-    "#70301A": "#C4632F",
-    "#3F2F9E": "#8F78DD",
-    "#7C8894": "#C3CCD4",
-    "#838D97": "#76828E",
-    "#6B7783": "#A3AFBA",
-    "#557A9C": "#7FA6C9",
-    "#808A94": "#8E99A3",
-    "#8F7C55": "#B9A88A",
-    "#8B6A4C": "#B08D6C",
+    "#469A6B": "#0D8858",
+    "#B0489F": "#C25CB6",
+    "#8A1F4E": "#FFB6DC",
+    "#2E4C9E": "#7E6CE4",
+    "#B02A00": "#C74400",
+    "#BC7E00": "#FCA708",
+    "#0394CD": "#03A8CF",
+    "#6F9631": "#F6E81A",
+    "#503800": "#B3930E",
+    "#7B4FE0": "#8FA0FF",
+    "#363953": "#857284",
+    "#3F7F78": "#8CF8C5",
+    "#662422": "#E67C4F",
+    "#FF3C6E": "#F0205F",
+    "#8E8998": "#A6B4AA",
+    "#97764B": "#CBB880",
+    "#004237": "#B5D5FF",
+    "#526328": "#D4EF77",
 }
 """Colours that are another shade on a dark page, for the same contrast there."""
 
@@ -128,6 +143,17 @@ def cause_styles() -> str:
         f".cause-{cause}{{--cause:{DARK[colour]}}}"
         for cause, colour in CAUSE_COLOURS.items()
         if colour in DARK
+    )
+    return f"{light}@media screen and (prefers-color-scheme:dark){{{dark}}}"
+
+
+def code_styles() -> str:
+    """The colours of functions as CSS variables, for light and for dark pages."""
+    light, dark = (
+        "".join(
+            f".code-{place}{{--code:{shades[theme]}}}" for place, shades in enumerate(CODE_COLOURS)
+        )
+        for theme in range(2)
     )
     return f"{light}@media screen and (prefers-color-scheme:dark){{{dark}}}"
 

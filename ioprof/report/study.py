@@ -12,8 +12,7 @@ from ioprof import __version__
 from ioprof.analysis.study import Iteration, Study, StudyRow
 from ioprof.files import write_atomically
 from ioprof.report.figures import layout
-from ioprof.report.page.charts import Chart
-from ioprof.report.page.document import document, figure
+from ioprof.report.page.document import Chart, document, figure
 from ioprof.report.page.markup import element, table
 from ioprof.report.page.sections import section
 from ioprof.report.palette import CAUSE_COLOURS

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from math import sqrt
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -90,29 +90,49 @@ class Place:
     """The innermost function of a library that was called from there, as `function (file)`."""
 
 
+class Frame(NamedTuple):
+    """One frame of a stack."""
+
+    file: str
+    line: int
+    function: str
+
+    @property
+    def is_library(self) -> bool:
+        """Whether it is not of the user's own code."""
+        return bool(_LIBRARY.search(self.file))
+
+
+def frames_of(stack: str) -> list[Frame]:
+    """The frames of a stack of `schema.STACK_COLUMNS`, outermost first, without those of ioprof,
+    and without what its parent did when it started a forked child.
+    """
+    lines = stack.split("\n")
+    first = max((number for number, frame in enumerate(lines) if _CHILD.search(frame)), default=0)
+    frames = [_split(frame) for frame in lines[first:]]
+    return [frame for frame in frames if not frame.file.startswith("<ioprof>")] or frames[-1:]
+
+
 @cache
 def place_of(stack: str) -> Place:
     """The innermost frame of the user's own code in a stack, or its innermost frame; the stack is
     one of `schema.STACK_COLUMNS`.
     """
-    lines = stack.split("\n")
-    first = max((number for number, frame in enumerate(lines) if _CHILD.search(frame)), default=0)
-    frames = [_split(frame) for frame in reversed(lines[first:])]
-    foreign = [frame for frame in frames if not frame[0].startswith("<ioprof>")]
-    inner = foreign[0] if foreign else frames[0]
-    for file, line, function in foreign:
-        if not _LIBRARY.search(file):
-            called = f"{inner[2]} ({_module_path(inner[0])})" if _LIBRARY.search(inner[0]) else None
-            return Place(file, line, function, True, called)
+    frames = frames_of(stack)
+    inner = frames[-1]
+    for frame in reversed(frames):
+        if not frame.is_library:
+            called = f"{inner.function} ({module_path(inner.file)})" if inner.is_library else None
+            return Place(*frame, True, called)
     return Place(*inner, False, None)
 
 
-def _split(frame: str) -> tuple[str, int, str]:
+def _split(frame: str) -> Frame:
     file, line, function = frame.rsplit(":", 2)
-    return file, int(line), function
+    return Frame(file, int(line), function)
 
 
-def _module_path(file: str) -> str:
+def module_path(file: str) -> str:
     """`torch/nn/functional.py` of a file in a folder of packages."""
     return re.sub(r"^.*/(?:(?:site|dist)-packages|lib(?:64)?/python3[^/]*)/", "", file)
 
@@ -129,12 +149,7 @@ def unexplained(trace: Trace, charges: Charges, found: pl.DataFrame) -> tuple[Co
     total_s = int((charged["end_ns"] - charged["start_ns"]).sum()) / 1e9
     shares: list[CodeShare] = []
     for cause in CAUSES:
-        seconds = int(charged[f"{cause}_ns"].sum()) / 1e9
-        if cause == _COPIES:
-            seconds = charges.details.named_ns(cause, _BLOCKING) / 1e9
-        elif cause == _COMPUTED:
-            seconds = charges.details.named_ns(cause, (LOSS,)) / 1e9
-        threads_s = min(seconds, charges.derived_ns.get(cause, 0) / 1e9)
+        seconds, threads_s = _seconds(charges, charged, cause)
         by_others = _shares(
             cause, found.filter(~pl.col("by_threads")), seconds - threads_s, total_s
         )
@@ -146,6 +161,42 @@ def unexplained(trace: Trace, charges: Charges, found: pl.DataFrame) -> tuple[Co
         )
     started, start_s = _start(trace)
     return (*shares, *(_shares(START, started, start_s, None) if start_s >= LEAST_START_S else ()))
+
+
+def stacks_of_causes(charges: Charges, found: pl.DataFrame) -> pl.DataFrame:
+    """The time of each of `CAUSES` by stack, columns `cause stack seconds`: of the samples of a
+    cause each has the same part of its time. `found` are the `ChargedSamples`.
+    """
+    charged = charges.steps.filter(pl.col("host_ns").is_not_null())
+    seconds = [
+        (cause, by_threads, max(0.0, part))
+        for cause in CAUSES
+        for whole_s, threads_s in [_seconds(charges, charged, cause)]
+        for by_threads, part in ((False, whole_s - threads_s), (True, threads_s))
+    ]
+    schema = {"cause": pl.String, "by_threads": pl.Boolean, "whole_s": pl.Float64}
+    of_cause = pl.DataFrame(seconds, schema=schema, orient="row")
+    counts = found.group_by("cause", "by_threads", "stack").len()
+    totals = pl.col("len").sum().over("cause", "by_threads")
+    timed = counts.join(of_cause, on=["cause", "by_threads"]).with_columns(
+        seconds=pl.col("whole_s") * pl.col("len") / totals
+    )
+    return (
+        timed.group_by("cause", pl.col("stack").cast(pl.String))
+        .agg(pl.col("seconds").sum())
+        .filter(pl.col("seconds") > 0)
+        .sort("cause", "seconds", "stack", descending=[False, True, False])
+    )
+
+
+def _seconds(charges: Charges, charged: pl.DataFrame, cause: str) -> tuple[float, float]:
+    """The time of a cause that its samples are of, and the part of it that is of threads."""
+    seconds = int(charged[f"{cause}_ns"].sum()) / 1e9
+    if cause == _COPIES:
+        seconds = charges.details.named_ns(cause, _BLOCKING) / 1e9
+    elif cause == _COMPUTED:
+        seconds = charges.details.named_ns(cause, (LOSS,)) / 1e9
+    return seconds, min(seconds, charges.derived_ns.get(cause, 0) / 1e9)
 
 
 def worker_lines(samples: pl.DataFrame, seconds: float) -> tuple[CodeShare, ...]:

@@ -5,6 +5,7 @@ limits them.
 from typing import Final
 
 from ioprof.format.run_record import Advice, CauseShare, Summary
+from ioprof.report.page.code_section import code_of_causes
 from ioprof.report.page.markup import Html, element, join
 from ioprof.report.page.sections import CAUSE_MEANINGS, badge, term
 from ioprof.report.texts.caveats import caveats
@@ -76,6 +77,7 @@ def answer(summary: Summary) -> Html:
             ),
             class_="answer-columns",
         ),
+        code_of_causes(summary),
         _chips(summary),
         id="verdict",
         aria_label="Answer",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ioprof.format.schema import KINDS, SOURCES
-from ioprof.report.palette import DARK, KIND_NAMES, OPEN_COLOUR, OTHER_COLOURS, kind_colour
+from ioprof.report.palette import DARK, KIND_NAMES, kind_colour
 
 READ_KINDS: Final = ("read", "fault")
 _LEVELS: Final = {
@@ -36,9 +36,7 @@ class SpanClass:
 
 
 def _class(kind: str, source: str | None = None) -> SpanClass:
-    light = OTHER_COLOURS.get(kind) or (
-        kind_colour(kind, source) if kind != "open" else OPEN_COLOUR
-    )
+    light = kind_colour(kind, source)
     name = KIND_NAMES.get(kind, kind)
     if source:
         name = f"{name} from {_SOURCE_WORDS.get(source, source)}"

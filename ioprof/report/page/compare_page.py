@@ -120,7 +120,7 @@ def _answer(compared: ComparedRuns, names: list[str]) -> Html:
     return element(
         "section",
         element("p", _sentence(compared, names), class_="headline"),
-        element("div", table(headings, rows, frozenset({1, 2, 3})), class_="workers"),
+        element("div", table(headings, rows, frozenset({1, 2, 3})), class_="workers last-below"),
         element("p", note, class_="note"),
         id="verdict",
         aria_label="Answer",
@@ -191,7 +191,7 @@ def step_bars(compared: ComparedRuns, names: list[str]) -> Html:
         element(
             "div",
             table(("run", f"mean {per}", "bound by", f"time of a {per}"), rows, frozenset({1})),
-            class_="workers",
+            class_="workers last-below three",
         ),
         fold,
     )
@@ -269,7 +269,9 @@ def _changes(entry: RunDifference, name: str) -> Html:
     return join(
         element("h3", name),
         element("p", f"{difference_text(entry)}.", class_="note"),
-        element("div", table(headings, rows, frozenset({1, 2, 3})), class_="changes-by-cause"),
+        element(
+            "div", table(headings, rows, frozenset({1, 2, 3})), class_="changes-by-cause last-below"
+        ),
     )
 
 

@@ -65,7 +65,7 @@ function readOptional(bytes, count) {
 
 const tracks = facts.tracks.map((track, number) => ({ ...track, number, count: 0, parts: [], levels: null }));
 const tables = { paths: [], sizes: [], names: [] };
-const stepsOf = new Map(); // rank -> { count, step, start, wall, shares }
+const stepsOf = new Map(); // rank -> { count, step, start, wall, spent }; `spent` has the ticks of each cause, which add up to `wall`
 
 async function loadSteps() {
   const columns = await readColumns("steps");
@@ -80,11 +80,12 @@ async function loadSteps() {
     start[place] = end + unzigzag(gap[place]);
     end = start[place] + wall[place];
   }
+  const causes = columns.slice(3).map((column) => readVarints(column, total).map((parts, place) => parts / facts.parts * wall[place]));
   let begin = 0;
   for (const [rank, count] of facts.steps) {
     const until = begin + count;
-    const shares = columns.slice(3).map((column) => column.subarray(begin, until));
-    stepsOf.set(rank, { count, step: step.subarray(begin, until), start: start.subarray(begin, until), wall: wall.subarray(begin, until), shares });
+    const cut = (column) => column.subarray(begin, until);
+    stepsOf.set(rank, { count, step: cut(step), start: cut(start), wall: cut(wall), spent: causes.map(cut) });
     begin = until;
   }
 }

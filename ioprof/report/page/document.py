@@ -2,13 +2,27 @@
 
 import json
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 
+import plotly.graph_objects as go
 import plotly.offline
 
-from ioprof.report.page.charts import Chart
 from ioprof.report.page.markup import Html, element
 from ioprof.report.page.shell import data_block, resource, script_text, whole_page
 from ioprof.report.palette import DARK
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A figure of the page, with one view or several to choose from."""
+
+    name: str
+    label: str
+    """What it shows, for those who cannot see it."""
+    figures: dict[str, go.Figure]
+    """By the words of the selector; the first is shown first."""
+    notes: dict[str, tuple[str, ...]]
+    """What was chosen and thinned, for each view."""
 
 
 def document(title: str, parts: Iterable[Html], charts: Collection[Chart]) -> str:

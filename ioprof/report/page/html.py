@@ -33,6 +33,7 @@ _SCRIPTS: Final = (
     "pyramid",
     "raster",
     "view",
+    "stacks",
     "rows",
     "legend",
     "series",
@@ -43,6 +44,7 @@ _SCRIPTS: Final = (
     "summary",
     "search",
     "input",
+    "tables",
     "main",
 )
 """The modules of the page's script in order: each uses only those before it while it is loaded."""

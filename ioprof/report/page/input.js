@@ -23,6 +23,7 @@ function beginSelection(event) {
   const from = timeline.ticksAt(event.offsetX);
   drag.move = (moved) => {
     const to = timeline.ticksAt(moved.offsetX);
+    view.step = null;
     view.selection = Math.abs(timeline.xOf(from) - moved.offsetX) > 3 ? [Math.max(0, Math.min(from, to)), Math.min(facts.end, Math.max(from, to))] : null;
     changed();
   };
@@ -46,18 +47,27 @@ function beginPan(event) {
 }
 
 function onClick(event) {
-  const row = rowAt(event.offsetY + timeline.box.scrollTop);
+  const row = rowAt(event.offsetY, timeline.box.scrollTop);
   const moment = timeline.ticksAt(event.offsetX);
   if (row?.type === "steps") {
     const step = stepAt(row.rank, moment);
     if (step >= 0) {
-      const steps = stepsOf.get(row.rank);
-      view.selection = [steps.start[step], steps.start[step] + steps.wall[step]];
-      pin(null);
+      selectStep(row.rank, step);
       return;
     }
   }
+  if (row?.type === "code") {
+    const node = nodeAt(row, moment, event.offsetY);
+    chooseFunction(node < 0 ? -1 : code.of[node]);
+    return;
+  }
   pin(pick(row, moment));
+}
+
+function nodeAt(row, moment, y) {
+  const innermost = sampleAt(row.thread, moment);
+  const line = Math.floor((y - topOf(row, timeline.box.scrollTop)) / LINE);
+  return innermost < 0 ? -1 : nodeInLine(row.thread, innermost, Math.max(0, Math.min(row.thread.lines - 1, line)));
 }
 
 function stepAt(rank, moment) {
@@ -80,15 +90,22 @@ function onWheel(event) {
   }
 }
 
-function tipLines(row, moment) {
+function codeLines(row, moment, y) {
+  const node = nodeAt(row, moment, y);
+  if (node < 0) return [];
+  const innermost = sampleAt(row.thread, moment);
+  return [placeText(node), ...(innermost === node ? [] : [`in the end: ${placeText(innermost)}`])];
+}
+
+function tipLines(row, moment, y) {
   if (!row) return [];
+  if (row.type === "code") return codeLines(row, moment, y);
   if (row.type === "series") return [row.label, valueText(valueAt(row.lane, moment), row.lane.unit)];
   if (row.type === "steps") {
     const place = stepAt(row.rank, moment);
     if (place < 0) return [];
     const steps = stepsOf.get(row.rank);
-    const parts = steps.shares.map((share, cause) => [share[place] / 255, cause]).filter(([share]) => share >= 0.01).sort((a, b) => b[0] - a[0]);
-    return [`step ${steps.step[place]} of rank ${row.rank}: ${durationText(steps.wall[place])}`, ...parts.slice(0, 5).map(([share, cause]) => `${facts.causes[cause].name.replace("_", " ")} ${percentText(share)}`)];
+    return [`step ${steps.step[place]} of rank ${row.rank}: ${durationText(steps.wall[place])}`, ...causesOfStep(steps, place).slice(0, 5).map(([, share, name]) => `${name} ${percentText(share)}`)];
   }
   const found = pick(row, moment);
   if (found) {
@@ -114,8 +131,8 @@ function binLines(track, moment) {
 
 function showTip(event) {
   if (drag.move) return;
-  const row = rowAt(event.offsetY + timeline.box.scrollTop);
-  const lines = tipLines(row, timeline.ticksAt(event.offsetX));
+  const row = rowAt(event.offsetY, timeline.box.scrollTop);
+  const lines = tipLines(row, timeline.ticksAt(event.offsetX), event.offsetY);
   tip.hidden = !lines.length;
   if (tip.hidden) return;
   tip.replaceChildren(...lines.map((line) => make("div", {}, line)));
@@ -125,22 +142,36 @@ function showTip(event) {
   tip.style.top = `${event.clientY - box.top + 16}px`;
 }
 
+// Copies the address of this view. A page that was opened from a file may not be allowed to; then the address stands in the line of status.
+async function copyLink() {
+  history.replaceState(null, "", hashOf());
+  try {
+    await navigator.clipboard.writeText(location.href);
+    say("The link to this view was copied.");
+  } catch {
+    say(`The browser does not permit copying; the link to this view: ${location.href}`);
+  }
+}
+
 const KEYS = {
   w: () => zoom(0.6), s: () => zoom(1 / 0.6), a: () => pan(-0.2), d: () => pan(0.2),
   "+": () => zoom(0.6), "=": () => zoom(0.6), "-": () => zoom(1 / 0.6),
   ArrowLeft: () => pan(-0.1), ArrowRight: () => pan(0.1),
-  0: () => show(0, facts.end),
+  0: () => show(view.origin, facts.end),
   f: () => view.selection && showAround(...view.selection, 0.02),
 };
 const PAGE_KEYS = {
   n: () => goToStall(1), p: () => goToStall(-1), "/": () => search.box.focus(),
+  c: () => copyLink(), i: () => facts.home && setOrigin(view.origin ? 0 : facts.home),
   "[": () => followChain(-1), "]": () => followChain(1),
 };
 
 function onKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select")) return;
   if (event.key === "Escape") {
-    view.selection = null;
+    view.selection = view.step = null;
+    code.chosen = -1;
+    flame.path = [];
     pin(null);
     return;
   }
@@ -156,19 +187,19 @@ function listen() {
   onCanvas(timeline.canvas, (event) => { group.focus({ preventScroll: true }); (event.shiftKey ? beginSelection : beginPan)(event); });
   onCanvas(timeline.axis, beginSelection);
   onCanvas(strip.canvas, (event) => {
-    const at = (moved) => moved.offsetX / strip.width * facts.end;
+    const at = (moved) => strip.ticksAt(moved.offsetX);
     const from = at(event);
     const length = view.end - view.start;
     show(from - length / 2, from + length / 2);
     drag.move = (moved) => {
-      if (Math.abs(at(moved) - from) / facts.end * strip.width < 4) return;
+      if (Math.abs(strip.xOf(at(moved)) - strip.xOf(from)) < 4) return;
       show(Math.min(from, at(moved)), Math.max(from, at(moved)));
     };
   });
   timeline.canvas.addEventListener("pointermove", showTip);
   timeline.canvas.addEventListener("pointerleave", () => { tip.hidden = true; });
   timeline.canvas.addEventListener("dblclick", (event) => {
-    const found = pick(rowAt(event.offsetY + timeline.box.scrollTop), timeline.ticksAt(event.offsetX));
+    const found = pick(rowAt(event.offsetY, timeline.box.scrollTop), timeline.ticksAt(event.offsetX));
     if (found) showAround(found.track.start[found.span], found.track.start[found.span] + found.track.took[found.span]);
     else zoom(0.4, timeline.ticksAt(event.offsetX));
   });
@@ -186,4 +217,6 @@ function listen() {
   addEventListener("hashchange", () => {
     if (followHash()) group.scrollIntoView({ block: "nearest" });
   });
+  startUpButton.hidden = !facts.home;
+  startUpButton.textContent = `start-up ${durationText(facts.home)}`;
 }

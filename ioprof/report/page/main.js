@@ -24,6 +24,7 @@ async function loadAll() {
   await loadSteps();
   for (const steps of stepsOf.values()) steps.levels = levelsOfSteps(steps);
   await loadSeries();
+  await loadStacks();
   await loadOverview();
   drawLegend();
   resizeAll();
@@ -67,7 +68,7 @@ async function start() {
   if (document.readyState === "loading") await new Promise((done) => document.addEventListener("DOMContentLoaded", done));
   if (facts.wanted) showAround(...facts.wanted, 0.1);
   await loadAll();
-  followHash();
+  if (followHash()) group.scrollIntoView({ block: "start", behavior: "instant" });
   if (view.pinned) pin(view.pinned);
   showSummary();
   new ResizeObserver(resizeAll).observe(group);

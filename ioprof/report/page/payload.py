@@ -22,15 +22,22 @@ from ioprof.report.page.encoding import TICK_NS, block
 from ioprof.report.page.overview import STRIP_BINS, Filling, Overview
 from ioprof.report.page.sampled import Lane, ready_batches, sampled_lanes
 from ioprof.report.page.sections import CAUSE_MEANINGS
-from ioprof.report.page.spans import SpanBlocks, span_blocks, step_columns
+from ioprof.report.page.spans import SpanBlocks, parts_of_step, span_blocks, step_columns
+from ioprof.report.page.stacks import StackBlocks, stack_blocks
 from ioprof.report.page.stalls import MOST_SPANS, Stall, named_cause, stalls, stretches
 from ioprof.report.page.tracks import Tracks, placed, tracks_of
-from ioprof.report.palette import CAUSE_COLOURS, DARK, SOURCE_COLOURS
+from ioprof.report.palette import CAUSE_COLOURS, CODE_COLOURS, DARK, SOURCE_COLOURS
 
 MOST_STEPS: Final = 200_000
 """Steps of all ranks together that a page has."""
 _DIGITS: Final = 4
 _OF_SPAN: Final = ("start_ns", "end_ns", "bytes", "file", "batch", "step", "name")
+_LONG_START: Final = 0.1
+"""Share of the run's time from which the time before the first step is folded: less takes no room
+that the steps would need."""
+_LEAST_SCALES: Final = {"ratio": 1.0, "bytes/s": 10e6, "faults/s": 100.0}
+"""By unit, the value that fills the height of a lane at least, so that what is next to nothing
+looks so: a tenth of what a disk delivers, page faults that take a few milliseconds per second."""
 _MOST_OF_PEAK: Final = 4.0
 """Times the highest bandwidth, up to which the demand sets the height of its row in the strip."""
 
@@ -73,15 +80,19 @@ def payload(
         look(trace, filling, exact, *others)
         spans, whole = span_blocks(exact.found(), trace.files), filling.found
         series = [*ready_batches(trace, lanes.ranks), *sampled_lanes(trace)]
+        stacks = stack_blocks(trace, lanes.ranks)
     step_block, step_ranks = coded.result() if len(charged) else ("", [])
     blocks = {"steps": step_block} if step_block else {}
     blocks |= {f"series{place}": lane.block() for place, lane in enumerate(series)}
+    blocks |= {"stacks": stacks.text} if stacks.text else {}
     blocks |= {"overview": whole.blocks()} if is_large else {}
     blocks |= {f"spans{place}": text for place, text in enumerate(spans.blocks)}
     blocks["files"] = _tables(spans)
+    scales = _scales(series, summary)
     facts = {
         "tick_ns": TICK_NS,
         "end": end_ns / TICK_NS,
+        "home": _home_ns(steps, end_ns) // TICK_NS,
         "name": trace.run.name or "RUN",
         "hasBatches": (
             not trace.sums.filter(
@@ -105,7 +116,13 @@ def payload(
             for entry, long in zip(CLASSES, whole.long_codes(), strict=True)
         ],
         "tracks": [
-            {"name": track.name, "rank": track.rank, "maker": track.is_maker}
+            {
+                "name": track.name,
+                "rank": track.rank,
+                "maker": track.is_maker,
+                "pid": track.pid,
+                "isThread": track.is_thread,
+            }
             for track in lanes.tracks
         ],
         "pairs": [list(pair) for pair in whole.pairs],
@@ -115,6 +132,7 @@ def payload(
         "windows": [[since / TICK_NS, until / TICK_NS] for since, until in windows],
         "wanted": [edge / TICK_NS for edge in wanted] if wanted else None,
         "steps": step_ranks,
+        "parts": parts_of_step(len(charged)),
         "stalls": [_stall(stall) for stall in found],
         "series": [
             {
@@ -123,13 +141,19 @@ def payload(
                 "host": lane.host,
                 "rank": lane.rank,
                 "most": lane.most,
+                "scale": scales[lane.unit],
             }
             for lane in series
         ],
+        "threads": stacks.threads,
+        "samplesEvery": stacks.every,
+        "code": [{"light": light, "dark": dark} for light, dark in CODE_COLOURS],
         "strip": _strip(whole, steps, series, summary, lanes),
     }
     return Payload(
-        json.dumps(facts, allow_nan=False), blocks, _notes(trace, steps, lanes, charged, is_large)
+        json.dumps(facts, allow_nan=False),
+        blocks,
+        _notes(trace, steps, lanes, charged, is_large, stacks),
     )
 
 
@@ -147,6 +171,24 @@ def _stall(stall: Stall) -> list[int]:
 def _end_ns(trace: Trace, steps: pl.DataFrame) -> int:
     ends = [trace.last_ns, steps["end_ns"].max() if len(steps) else 0]
     return max(1, *(end for end in ends if isinstance(end, int)))
+
+
+def _home_ns(steps: pl.DataFrame, end_ns: int) -> int:
+    """Where the page begins: at the first step, if what is before it takes much of the run."""
+    first_ns = steps["start_ns"].min() if len(steps) else 0
+    is_long = isinstance(first_ns, int) and first_ns >= _LONG_START * end_ns
+    return first_ns if is_long and isinstance(first_ns, int) else 0
+
+
+def _scales(series: Sequence[Lane], summary: Summary) -> dict[str, float]:
+    """By unit, the value that fills the height of a lane: the same for all lanes of that unit."""
+    least = {**_LEAST_SCALES, "cores": float(summary.cpu.cores or 0) if summary.cpu else 0.0}
+    return {
+        lane.unit: max(
+            least.get(lane.unit, 0.0), *(each.most for each in series if each.unit == lane.unit)
+        )
+        for lane in series
+    }
 
 
 class _Exact:
@@ -311,7 +353,12 @@ def _resampled(lane: Lane, end_ns: int) -> Any:
 
 
 def _notes(
-    trace: Trace, steps: pl.DataFrame, lanes: Tracks, charged: pl.DataFrame, is_large: bool
+    trace: Trace,
+    steps: pl.DataFrame,
+    lanes: Tracks,
+    charged: pl.DataFrame,
+    is_large: bool,
+    stacks: StackBlocks,
 ) -> tuple[str, ...]:
     notes: list[str] = []
     ranks = len(trace.ranks)
@@ -328,6 +375,8 @@ def _notes(
             " and evenly from the run are exact; elsewhere the shares of time and the longest span"
             " in each of some thousand bins are shown."
         )
+    if stacks.every > 1:
+        notes.append(f"Of the samples of stacks, one of {stacks.every} is in the page.")
     if len(charged) < len(
         steps.filter(pl.col("rank").is_in([rank for rank in lanes.ranks if rank is not None]))
     ):

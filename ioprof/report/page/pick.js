@@ -67,7 +67,7 @@ function middleOf({ track, span }, offset) {
   if (!row) return null;
   const x0 = timeline.xOf(track.start[span]);
   const x1 = timeline.xOf(track.start[span] + track.took[span]);
-  return { x0, x1, y: row.y - offset, height: row.height };
+  return { x0, x1, y: topOf(row, offset), height: row.height };
 }
 
 function drawLineage(context, offset) {

@@ -10,8 +10,7 @@ import plotly.graph_objects as go
 
 from ioprof import __version__
 from ioprof.files import write_atomically
-from ioprof.report.page.charts import Chart
-from ioprof.report.page.document import document, figure
+from ioprof.report.page.document import Chart, document, figure
 from ioprof.report.page.markup import Html, element, join, table
 from ioprof.report.page.sections import nothing, section
 from ioprof.report.palette import CAUSE_COLOURS

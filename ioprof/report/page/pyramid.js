@@ -87,7 +87,7 @@ function levelsOfSteps(steps) {
   const kinds = facts.causes.map((_, cause) => cause);
   const busy = kinds.map(() => new Float32Array(bins));
   const finest = emptyLevel(bins, kinds);
-  const used = kinds.filter((cause) => steps.shares[cause].some((share) => share));
+  const used = kinds.filter((cause) => steps.spent[cause].some((ticks) => ticks));
   for (let place = 0; place < steps.count; place++) {
     const start = steps.start[place];
     const end = start + steps.wall[place];
@@ -95,7 +95,7 @@ function levelsOfSteps(steps) {
     const last = Math.min(bins - 1, Math.max(first, Math.ceil(end / length) - 1));
     for (let bin = first; bin <= last; bin++) {
       const covered = Math.min(end, (bin + 1) * length) - Math.max(start, bin * length);
-      for (const cause of used) busy[cause][bin] += covered * steps.shares[cause][place];
+      for (const cause of used) busy[cause][bin] += covered * steps.spent[cause][place] / steps.wall[place] * 255;
     }
   }
   for (const cause of used) {

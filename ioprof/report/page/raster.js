@@ -18,6 +18,12 @@ function fillRect(colour, x, y, width, height) {
   const left = Math.max(0, x);
   const right = Math.min(raster.width, x + width);
   if (left >= right) return;
+  if (right - left < 8) { // writing a few pixels takes less time than calling fill
+    for (let row = top * raster.width; row < bottom * raster.width; row += raster.width) {
+      for (let at = row + left; at < row + right; at++) raster.pixels[at] = colour;
+    }
+    return;
+  }
   for (let row = top; row < bottom; row++) raster.pixels.fill(colour, row * raster.width + left, row * raster.width + right);
 }
 
@@ -206,7 +212,7 @@ function paintSteps(steps, view, x0, width, y, height) {
     const from = Math.max(0, Math.round(left));
     const to = Math.min(width, Math.max(from + 1, Math.round(right) - (right - left > 4 ? 1 : 0)));
     for (let x = from; x < to; x++) {
-      for (const cause of order) cover.share[cause * width + x] = steps.shares[cause][place] / 255;
+      for (const cause of order) cover.share[cause * width + x] = steps.spent[cause][place] / steps.wall[place];
     }
   }
   shifted(cover, order, theme.causesPacked, theme.causesPacked, x0, y, height);

@@ -154,20 +154,21 @@ def rank_table(summary: Summary, steps: pl.DataFrame) -> Html | None:
     ranks = [entry for entry in summary.steps.per_rank if entry.rank in shown]
     if len(summary.steps.per_rank) < 2:
         return None
+    used = [cause for cause in CAUSES if any(entry.seconds(cause) for entry in ranks)]
     rows = [
         (
             str(entry.rank),
             count(entry.steps),
             seconds(entry.wall_s),
-            *shares([entry.seconds(cause) for cause in CAUSES]),
+            *shares([entry.seconds(cause) for cause in used]),
         )
         for entry in ranks
     ]
-    headings = ("rank", "steps", "seconds", *(f"{cause}%" for cause in CAUSES))
+    headings = ("rank", "steps", "seconds", *(f"{cause.replace('_', ' ')}%" for cause in used))
     return element(
         "details",
-        element("summary", "Each rank as a table"),
-        table(headings, rows, frozenset(range(len(headings)))),
+        element("summary", "Each rank as a table, of the causes that took time"),
+        element("div", table(headings, rows, frozenset(range(len(headings)))), class_="dense"),
     )
 
 

@@ -1,7 +1,7 @@
 // Draws a sampled series as an area: each value holds until the next one; of several in a column the greatest is drawn.
 
 function drawSeries(context, lane, x0, width, y, height) {
-  const most = lane.most || 1;
+  const most = lane.scale;
   const { time, value } = lane;
   let place = Math.max(0, firstAbove(time, view.start, time.length) - 1);
   context.beginPath();

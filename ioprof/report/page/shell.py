@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import Final
 
 from ioprof.report.page.markup import Html, element
-from ioprof.report.palette import cause_styles, source_styles
+from ioprof.report.palette import cause_styles, code_styles, source_styles
 
 _JSON_ESCAPES: Final = {
     ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"
@@ -45,7 +45,11 @@ def _head(title: str, scripts: Iterable[str], styles: str) -> Html:
 
 def page_styles(*names: str) -> str:
     """The styles of the parts of a run's page, and of these further files."""
-    return "".join(resource(f"page/{name}") for name in ("timeline.css", *names)) + source_styles()
+    return (
+        "".join(resource(f"page/{name}") for name in ("timeline.css", *names))
+        + source_styles()
+        + code_styles()
+    )
 
 
 def data_block(name: str, text: str) -> Html:

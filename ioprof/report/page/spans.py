@@ -21,6 +21,11 @@ from ioprof.report.texts.units import NAME_LENGTH, clean
 SPANS_PER_BLOCK: Final = 40_000
 """Spans in one block: so many are inflated without making the page wait."""
 _THREADS: Final = 2
+FINE_PARTS: Final = 10_000
+"""Of a step: a share is written with one decimal of a percent, so it is that of the summary."""
+COARSE_PARTS: Final = 255
+_MOST_FINE_STEPS: Final = 20_000
+"""Steps whose shares are fine: they take some 2 bytes for each cause, 0.3 MB in all."""
 LONGEST_PATH: Final = 300
 """Characters of a path that the page has; longer ones are cut in the middle."""
 
@@ -101,22 +106,29 @@ def _path(path: str | None) -> str:
     return path if len(path) <= LONGEST_PATH and path.isprintable() else clean(path, LONGEST_PATH)
 
 
+def parts_of_step(num_steps: int) -> int:
+    """Units of the share of a cause in a step, in a page of so many steps."""
+    return FINE_PARTS if num_steps <= _MOST_FINE_STEPS else COARSE_PARTS
+
+
 def step_columns(steps: pl.DataFrame, causes: tuple[str, ...]) -> tuple[str, list[tuple[Any, int]]]:
     """Steps as a block, and the ranks in it with the number of steps of each.
 
-    Columns: step, start after the end before, duration, then for each cause its share of the step,
-    a byte from 0 to 255.
+    Columns: step, start after the end before, duration, then for each cause its share of the step
+    in `parts_of_step`. The edges of the causes one after the other are rounded, so that the shares
+    of a step that was charged add up to the whole.
     """
     ordered = steps.sort("rank", "start_ns")
     start, end = ticks(ordered["start_ns"].to_numpy()), ticks(ordered["end_ns"].to_numpy())
     wall = np.maximum(ordered["end_ns"].to_numpy() - ordered["start_ns"].to_numpy(), 1)
-    shares = [
-        np.rint(ordered[f"{cause}_ns"].fill_null(0).to_numpy() / wall * 255)
-        .clip(0, 255)
-        .astype(np.uint8)
-        .tobytes()
-        for cause in causes
-    ]
+    parts = parts_of_step(len(steps))
+    spent_ns, edge = np.zeros(len(wall), np.int64), np.zeros(len(wall), np.int64)
+    shares: list[bytes] = []
+    for cause in causes:
+        spent_ns = spent_ns + ordered[f"{cause}_ns"].fill_null(0).to_numpy()
+        until = np.rint(spent_ns / wall * parts).astype(np.int64)
+        shares.append(varints(np.maximum(until - edge, 0)))
+        edge = until
     before = np.concatenate(([0], end[:-1])) if len(end) else end
     columns = [
         differences(ordered["step"].to_numpy()),

@@ -19,7 +19,7 @@ from ioprof.report.path_demand import ProbedPath
 from ioprof.report.texts.units import MISSING, amount, clean, count, duration, percent, rate
 
 _MOST_EPOCHS: Final = 24
-_LONGEST_PATH: Final = 44
+_LONGEST_PATH: Final = 40
 _SOURCE_WORDS: Final = {"page_cache": "page cache", "unknown": "source unknown"}
 
 

@@ -24,6 +24,14 @@ const strip = {
     return row.unit === "ratio" && row.most > 0.999 ? "0–100%" : `0–${valueText(row.most, row.unit)}`;
   },
 
+  ticksAt(x) {
+    return view.origin + x / this.width * (facts.end - view.origin);
+  },
+
+  xOf(ticks) {
+    return (ticks - view.origin) / (facts.end - view.origin) * this.width;
+  },
+
   // The rows do not change while the view does; they are drawn once.
   rendered() {
     if (this.picture) return this.picture;
@@ -40,8 +48,8 @@ const strip = {
     context.fillRect(0, y, this.width, this.ROW);
     const bins = row.parts[0].values.length;
     for (let x = 0; x < this.width; x++) {
-      const first = Math.floor(x / this.width * bins);
-      const last = Math.max(first + 1, Math.ceil((x + 1) / this.width * bins));
+      const first = Math.min(bins - 1, Math.floor(this.ticksAt(x) / facts.end * bins));
+      const last = Math.max(first + 1, Math.ceil(this.ticksAt(x + 1) / facts.end * bins));
       let bottom = y + this.ROW;
       for (const part of row.parts) {
         let value = 0;
@@ -80,8 +88,8 @@ const strip = {
     context.clearRect(0, 0, this.canvas.width, this.canvas.height);
     context.drawImage(this.rendered(), 0, 0);
     context.setTransform(scale, 0, 0, scale, 0, 0);
-    const left = view.start / facts.end * this.width;
-    const right = Math.max(left + 2, view.end / facts.end * this.width);
+    const left = this.xOf(view.start);
+    const right = Math.max(left + 2, this.xOf(view.end));
     if (right - left >= this.width - 0.5) return;
     context.fillStyle = theme.card;
     context.globalAlpha = 0.62;

@@ -10,10 +10,16 @@ function causesIn(since, until) {
       const covered = Math.min(until, each.start[place] + each.wall[place]) - Math.max(since, each.start[place]);
       if (covered <= 0) continue;
       steps += 1;
-      for (let cause = 0; cause < spent.length; cause++) spent[cause] += covered * each.shares[cause][place] / 255;
+      for (let cause = 0; cause < spent.length; cause++) spent[cause] += covered / each.wall[place] * each.spent[cause][place];
     }
   }
   return { spent, steps, total: spent.reduce((sum, value) => sum + value, 0) };
+}
+
+// The same of one step, whatever steps of other ranks ran meanwhile.
+function causesOf({ rank, place }) {
+  const spent = stepsOf.get(rank).spent.map((column) => column[place]);
+  return { spent, steps: 1, total: spent.reduce((sum, value) => sum + value, 0) };
 }
 
 // The reads of a stretch: those for batches, with their slowest and the files that took longest, apart from all others.
@@ -55,6 +61,8 @@ function isAllExact(since, until) {
 }
 
 let summaryTimer = 0;
+let flameTimer = 0;
+const FLAME_REST = 200; // ms after the summary: it has up to a thousand parts, which no zoom should wait for
 
 function scheduleSummary() {
   clearTimeout(summaryTimer);
@@ -63,13 +71,13 @@ function scheduleSummary() {
 
 function showSummary() {
   const [since, until] = view.selection || [view.start, view.end];
-  const { spent, steps, total } = causesIn(since, until);
-  const what = view.selection ? "Selection" : "In view";
+  const { spent, steps, total } = view.step ? causesOf(view.step) : causesIn(since, until);
+  const what = view.step ? `Selection, the causes of step ${stepsOf.get(view.step.rank).step[view.step.place]} of rank ${view.step.rank}` : view.selection ? "Selection" : "In view";
   const heading = make("h3", {}, `${what}: ${durationText(until - since)} from ${momentText(since, Math.max(1, (until - since) / 100))}`);
   if (view.selection) {
     heading.append(
       make("button", { type: "button", class: "plain", onclick: () => showAround(since, until, 0.02) }, "zoom"),
-      make("button", { type: "button", class: "plain", onclick: () => { view.selection = null; scheduleHash(); changed(); } }, "clear"),
+      make("button", { type: "button", class: "plain", onclick: () => { view.selection = null; view.step = null; showDetails(); scheduleHash(); changed(); } }, "clear"),
     );
   }
   const nodes = [heading];
@@ -77,6 +85,8 @@ function showSummary() {
   if (isAllExact(since, until)) nodes.push(...readNodes(readsIn(since, until)));
   else nodes.push(make("p", { class: "quiet" }, "Reads are named where all spans are in the page: press n for the longest stall, or zoom in there."));
   summary.replaceChildren(...nodes);
+  clearTimeout(flameTimer);
+  flameTimer = setTimeout(showFlame, FLAME_REST);
 }
 
 function causeBar(spent, total) {

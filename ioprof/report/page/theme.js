@@ -14,6 +14,21 @@ function faded(colour) {
   return (255 << 24 | mix(16) << 16 | mix(8) << 8 | mix(0)) >>> 0;
 }
 
+const BLACK = "#12161b";
+const WHITE = "#ffffff";
+
+// Relative luminance, as WCAG 2.2 defines it.
+function luminance(colour) {
+  const linear = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16) / 255).map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2];
+}
+
+// Black or white, whichever has more contrast to a colour.
+function inkOn(colour) {
+  const ground = luminance(colour) + 0.05;
+  return ground / (luminance(BLACK) + 0.05) >= (luminance(WHITE) + 0.05) / ground ? BLACK : WHITE;
+}
+
 function readTheme() {
   const isDark = darkScheme.matches && !theme.isPrinting;
   const style = getComputedStyle(document.documentElement);
@@ -22,10 +37,12 @@ function readTheme() {
   const shade = isDark ? "dark" : "light";
   theme.classes = facts.classes.map((entry) => entry[shade]);
   theme.causes = facts.causes.map((entry) => entry[shade]);
+  theme.code = facts.code.map((entry) => entry[shade]);
   theme.shade = (entry) => entry[shade];
-  for (const name of ["classes", "causes"]) {
+  for (const name of ["classes", "causes", "code"]) {
     const solid = Uint32Array.from(theme[name], packed);
     theme[`${name}Packed`] = solid;
     theme[`${name}Faded`] = Uint32Array.from(solid, faded);
+    theme[`${name}Ink`] = theme[name].map(inkOn);
   }
 }

@@ -6,6 +6,7 @@ const timeline = {
   canvas: document.getElementById("canvas"),
   axis: document.getElementById("axis"),
   labels: document.getElementById("labels"),
+  pinned: document.getElementById("pinned-labels"),
   gutter: 0,
   width: 0,
   scale: 1,
@@ -13,7 +14,7 @@ const timeline = {
 
   relayout() {
     layOut();
-    drawLabels(this.labels);
+    drawLabels(this.labels, this.pinned);
     this.resize();
   },
 
@@ -49,19 +50,25 @@ const timeline = {
     startImage(context, width, Math.round(this.height * scale));
     raster.pixels.fill(packed(theme.card));
     const offset = this.box.scrollTop;
-    const seen = rows.filter((row) => row.y + row.height > offset && row.y < offset + this.height);
-    for (const row of seen) {
-      if (row.type === "heading") continue;
-      const y = Math.round((row.y - offset) * scale);
-      const height = Math.round(row.height * scale);
-      fillRect(theme.lanePacked, 0, y, width, height);
-      if (row.type === "steps") paintSteps(stepsOf.get(row.rank), view, 0, width, y, height);
-      else if (row.members) paintTracks(row.members, row.chosen || null, view, 0, width, y, height);
-    }
+    const top = rows.pinnedHeight;
+    const seen = rows.filter((row) => row.isPinned || (row.y + row.height > offset + top && row.y < offset + this.height));
+    for (const row of seen.filter((each) => !each.isPinned)) this.paintRow(row, offset, width);
+    if (top) fillRect(packed(theme.card), 0, 0, width, Math.round(top * scale));
+    for (const row of seen.filter((each) => each.isPinned)) this.paintRow(row, 0, width);
     context.putImageData(raster.image, 0, 0);
     context.setTransform(scale, 0, 0, scale, 0, 0);
     view.perPixel = (view.end - view.start) / this.width; // in CSS pixels from here on
-    for (const row of seen) this.drawOver(context, row, row.y - offset);
+    context.save();
+    context.beginPath();
+    context.rect(0, top, this.width, this.height - top);
+    context.clip();
+    for (const row of seen.filter((each) => !each.isPinned)) this.drawOver(context, row, row.y - offset);
+    context.restore();
+    for (const row of seen.filter((each) => each.isPinned)) this.drawOver(context, row, row.y);
+    if (top) {
+      context.fillStyle = theme.quiet;
+      context.fillRect(0, top - GAP, this.width, 1);
+    }
     this.drawMarks(context, offset);
     context.setTransform(1, 0, 0, 1, 0, 0);
     this.drawAxis();
@@ -70,11 +77,25 @@ const timeline = {
     performance.measure("frame", { start: began });
   },
 
+  paintRow(row, offset, width) {
+    if (row.type === "heading" || row.type === "counters") return;
+    const y = Math.round(topOf(row, offset) * this.scale);
+    const height = Math.round(row.height * this.scale);
+    fillRect(theme.lanePacked, 0, y, width, height);
+    if (row.type === "steps") paintSteps(stepsOf.get(row.rank), view, 0, width, y, height);
+    else if (row.type === "code") paintCode(row.thread, width, y, height);
+    else if (row.members) paintTracks(row.members, row.chosen || null, view, 0, width, y, height);
+  },
+
   drawOver(context, row, y) {
+    if (row.type === "code") drawCodeNames(context, row.thread, y);
+    if (row.members?.length === 1) drawSpanNames(context, row.members[0], y, row.height);
     if (row.type === "series") {
       drawSeries(context, row.lane, 0, this.width, y, row.height);
       context.font = "11px system-ui, sans-serif";
-      const text = `max ${valueText(row.lane.most, row.lane.unit)}`;
+      const most = valueText(row.lane.most, row.lane.unit);
+      const scale = valueText(row.lane.scale, row.lane.unit);
+      const text = most === scale ? `max ${most}` : `max ${most}, scale to ${scale}`;
       const size = context.measureText(text).width + 10;
       context.globalAlpha = 0.86;
       context.fillStyle = theme.lane;
@@ -157,6 +178,36 @@ const timeline = {
     }
   },
 };
+
+const MOST_NAMED = 400; // spans of a lane in view; more have no room
+
+// What spans are, where they have room; of spans within each other the inner ones.
+function drawSpanNames(context, track, y, height) {
+  if (!track.isReady) return;
+  const first = firstAbove(track.reach, view.start, track.count);
+  const last = firstAbove(track.start, view.end, track.count);
+  if (last - first > MOST_NAMED || !isAllExact(view.start, view.end)) return;
+  context.font = "11px system-ui, sans-serif";
+  context.textAlign = "left";
+  context.textBaseline = "middle";
+  for (let span = first; span < last; span++) {
+    const x0 = Math.max(0, timeline.xOf(track.start[span]));
+    const end = track.start[span] + track.took[span];
+    let x1 = Math.min(timeline.width, timeline.xOf(end));
+    for (let inner = span + 1; inner < last && track.start[inner] < end; inner++) {
+      const from = timeline.xOf(track.start[inner]);
+      if (timeline.xOf(track.start[inner] + track.took[inner]) > x0 && from < x1) x1 = Math.max(x0, from);
+    }
+    if (x1 - x0 > 30) drawName(context, spanName(track, span), x0, x1, y, height, theme.classesInk[track.kind[span]]);
+  }
+}
+
+function spanName(track, span) {
+  const { name, kind } = facts.classes[track.kind[span]];
+  if (track.file[span] >= 0) return fileName(tables.paths[track.file[span]] || name);
+  if (kind === "fetch" && track.batch[span] >= 0) return `batch ${track.batch[span]}`;
+  return track.named[span] >= 0 ? tables.names[track.named[span]] : name;
+}
 
 function sizeCanvas(canvas, width, height, scale) {
   const wide = Math.round(width * scale);

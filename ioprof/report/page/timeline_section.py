@@ -12,18 +12,21 @@ _BUTTONS: Final = (
     ("w", "+", "Zoom in (w)"),
     ("s", "−", "Zoom out (s)"),
     ("0", "all", "Show all of the run (0)"),
+    ("c", "copy link", "Copy a link to this view (c)"),
 )
 _KEYS: Final = (
     ("w s or + −", "zoom in and out"),
     ("a d or ← →", "move"),
     ("0", "whole run"),
     ("n p", "next and previous stall, the longest first"),
-    ("/", "search for a step or a file"),
-    ("click", "pin a span and what belongs to it"),
+    ("/", "search for a step, a function, a kind of span or a file"),
+    ("click", "pin a span and what belongs to it, select a step, or mark a function"),
     ("[ ]", "along the way from the read to the step"),
     ("drag on the axis, or Shift and drag", "select a stretch"),
     ("f", "zoom to the selection"),
     ("double click", "zoom to a span"),
+    ("i", "show or fold the start-up, before the first step"),
+    ("c", "copy a link to this view"),
     ("wheel", "zoom, once the timeline was clicked; with Ctrl at once; with Shift it moves"),
     ("Esc", "clear"),
 )
@@ -35,14 +38,24 @@ def timeline_section(notes: tuple[str, ...]) -> Html:
         element("button", text, type="button", data_act=act, title=title, aria_label=title)
         for act, text, title in _BUTTONS
     )
+    start_up = element(
+        "button",
+        "start-up",
+        type="button",
+        id="start-up",
+        data_act="i",
+        aria_pressed="false",
+        hidden="",
+        title="Show or fold what was before the first step (i)",
+    )
     search = element(
         "div",
         element(
             "input",
             type="search",
             id="search",
-            placeholder="step or file  ( / )",
-            aria_label="Search for a step or a file",
+            placeholder="step, function, file  ( / )",
+            aria_label="Search for a step, a function, a kind of span or a file",
             autocomplete="off",
             spellcheck="false",
         ),
@@ -60,7 +73,7 @@ def timeline_section(notes: tuple[str, ...]) -> Html:
         element(
             "div",
             element("h2", "The whole run", id="time-heading"),
-            element("div", *buttons, class_="buttons"),
+            element("div", start_up, *buttons, class_="buttons"),
             search,
             class_="bar-of-tools",
         ),
@@ -91,6 +104,7 @@ def timeline_section(notes: tuple[str, ...]) -> Html:
             ),
         ),
         element("div", element("div", id="summary"), element("div", id="details"), class_="panels"),
+        element("div", id="flame", hidden=""),
         element("details", element("summary", "Keys and mouse"), glossary, class_="screen-only"),
         *(element("p", note, class_="note") for note in notes),
         id="time",
@@ -103,6 +117,7 @@ def _lanes() -> Html:
         "div",
         element(
             "div",
+            element("div", element("div", id="pinned-labels"), id="pinned"),
             element("canvas", id="canvas", aria_hidden="true"),
             element("div", id="labels"),
             id="stage",

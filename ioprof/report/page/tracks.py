@@ -30,6 +30,10 @@ class Track:
     rank: int | None
     is_maker: bool
     """Whether its spans make batches; such lanes are shown together until they are unfolded."""
+    pid: int | None = None
+    """The process that makes batches."""
+    is_thread: bool = False
+    """Whether another thread of a rank's process than its main one makes them."""
 
 
 @dataclass
@@ -61,12 +65,12 @@ class Tracks:
             self.rows, schema={**keys, "track": pl.Int64, "class": pl.Int64}, orient="row"
         )
 
-    def add(self, name: str, rank: int | None, keys: list[_Key], is_maker: bool = False) -> None:
+    def add(self, track: Track, keys: list[_Key]) -> None:
         """One more lane, of the spans with these keys."""
         if not keys:
             return
-        self.rows += [(rank, *key, len(self.tracks), class_number(*key[2:])) for key in keys]
-        self.tracks.append(Track(name, rank, is_maker))
+        self.rows += [(track.rank, *key, len(self.tracks), class_number(*key[2:])) for key in keys]
+        self.tracks.append(track)
 
 
 def tracks_of(trace: Trace, steps: pl.DataFrame) -> Tracks:
@@ -99,7 +103,7 @@ def _add_rank(found: Tracks, rank: int | None, keys: list[_Key], numbers: dict[i
             lanes["other"].append(key)
     main = {pid for name in MAIN_LANES for pid, *_ in lanes[name]}
     for name in _ORDER:
-        found.add(name, rank, lanes[name])
+        found.add(Track(name, rank, is_maker=False), lanes[name])
     ordered = sorted(
         makers,
         key=lambda maker: (
@@ -112,7 +116,7 @@ def _add_rank(found: Tracks, rank: int | None, keys: list[_Key], numbers: dict[i
         number = numbers.get(pid) if pid is not None else None
         of_rank = THREADS if is_thread else "main process" if pid in main else f"process {pid}"
         name = f"worker {number}" if number is not None else of_rank
-        found.add(name, rank, makers[pid, is_thread], is_maker=True)
+        found.add(Track(name, rank, True, pid, is_thread), makers[pid, is_thread])
     found.left_out += len(ordered[MOST_MAKERS:])
 
 

@@ -19,32 +19,40 @@ _LEAST_START_S: Final = 0.5
 
 
 def code_lines(summary: Summary) -> list[str]:
-    """One sentence per line of code, up to five of each cause; empty where no stacks were
-    sampled.
+    """One sentence per line of the user's own code, up to five of each cause; empty where no stacks
+    were sampled.
     """
     found: list[str] = []
-    for cause in dict.fromkeys(entry.cause for entry in summary.unexplained):
-        shown = [
-            entry for entry in summary.unexplained if entry.cause == cause and _is_shown(entry)
-        ]
+    own = [entry for entry in summary.unexplained if entry.is_own and _is_shown(entry)]
+    for cause in dict.fromkeys(entry.cause for entry in own):
+        shown = [entry for entry in own if entry.cause == cause]
         found += map(_sentence, shown[:LINES_PER_CAUSE])
     return found
 
 
 def code_table(summary: Summary) -> Html | None:
-    """All lines of code, those of little time behind a fold; None where no stacks were sampled."""
-    large = [entry for entry in summary.unexplained if _is_large(entry)]
-    small = [entry for entry in summary.unexplained if not _is_large(entry)]
-    fold = (
-        element("details", element("summary", f"{count(len(small))} further lines"), _table(small))
-        if small and large
-        else None
+    """All lines of the user's own code, those of little time behind a fold, and what libraries did
+    that no own code had called, behind another; None where no stacks were sampled.
+    """
+    own = [entry for entry in summary.unexplained if entry.is_own]
+    of_libraries = [entry for entry in summary.unexplained if not entry.is_own]
+    large = [entry for entry in own if _is_large(entry)] or own
+    small = [entry for entry in own if entry not in large]
+    folds = (
+        (f"{count(len(small))} further lines", small),
+        ("Libraries that none of your code had called", of_libraries),
     )
-    return (
-        join(_table(large or small, "Lines of code, by samples of Python's stacks (derived)"), fold)
-        if large or small
-        else None
-    )
+    parts = [
+        _table(large, "Lines of your code, by samples of Python's stacks (derived)")
+        if large
+        else None,
+        *(
+            element("details", element("summary", name), _table(rows))
+            for name, rows in folds
+            if rows
+        ),
+    ]
+    return join(*parts) if summary.unexplained else None
 
 
 def _table(entries: Sequence[CodeShare], caption: str | None = None) -> Html:
