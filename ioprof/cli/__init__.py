@@ -22,7 +22,17 @@ PANELS: Final = {
     "Measure": ("run", "presets", "study", "record", "gather", "demo"),
     "Data": ("generate", "convert", "verify", "inspect", "stage"),
     "Storage": ("probe", "doctor"),
-    "Look": ("report", "compare", "whatif", "prove", "watch", "snapshot", "export", "import"),
+    "Look": (
+        "report",
+        "open",
+        "compare",
+        "whatif",
+        "prove",
+        "watch",
+        "snapshot",
+        "export",
+        "import",
+    ),
 }
 """The commands by their panel of `ioprof --help`, in its order."""
 COMMANDS: Final = {command: panel for panel, commands in PANELS.items() for command in commands}

@@ -7,8 +7,7 @@ from typing import Annotated
 
 from typer import Option
 
-from ioprof.cli.console import next_command, output, reporter, say
-from ioprof.cli.run_output import exit_code
+from ioprof.cli.console import exit_code, next_command, output, reporter, say
 from ioprof.jobs.demo import make_demo
 from ioprof.report.texts.text import comparison_text
 

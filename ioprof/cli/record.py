@@ -126,7 +126,7 @@ def _show(run: "Run", folder: Path, quiet: bool) -> int:
         )
 
         messages.print(brief_text(run.summary, run.steps), markup=False)
-        next_command("ioprof", "report", run.folder or folder)
+        next_command("ioprof", "open", run.folder or folder)
     return 0
 
 

@@ -16,11 +16,13 @@ from ioprof.report.texts.caveats import Caveat, caveats, others_on_the_machine
 from ioprof.report.texts.code_lines import code_lines
 from ioprof.report.texts.prediction import gain_text, proof_hint, replay_note
 from ioprof.report.texts.statements import (
+    INTERRUPTED,
     Statement,
     cause_rows,
     dataset,
     device,
-    failures,
+    failure_lines,
+    identity,
     is_emulated,
     setting,
     statements,
@@ -116,15 +118,20 @@ def _without_end(line: list[Segment]) -> list[Segment]:
 
 
 def _failures(summary: Summary) -> list[Text]:
-    lines = failures(summary)
-    return [Text(f"FAILED: {line}", style="bold red") for line in lines] + (
+    lines = failure_lines(summary)
+    return [Text(line, style=failure_style(summary)) for line in lines] + (
         [Text("")] if lines else []
     )
 
 
+def failure_style(summary: Summary) -> str:
+    """Of the lines that say how a run ended that did not complete."""
+    return "bold yellow" if summary.run.status == INTERRUPTED else "bold red"
+
+
 def _heading(summary: Summary) -> RenderableType:
     verdict = Text(clean(summary.verdict.text, 600), style="bold")
-    return Group(verdict, Text(f"{title(summary)}: {setting(summary)}", style="dim"))
+    return Group(verdict, Text(identity(summary), style="dim"), Text(setting(summary), style="dim"))
 
 
 def _causes_table(summary: Summary) -> Table:
@@ -194,13 +201,14 @@ def _caveats(found: Sequence[Caveat]) -> list[RenderableType]:
     return _list(
         "Before you rely on this:",
         (
-            f"{entry.name}: {entry.seen}. {_sentence(entry.cause)}. {_sentence(entry.remedy)}."
+            f"{entry.name}: {entry.seen}. {sentence(entry.cause)}. {sentence(entry.remedy)}."
             for entry in found
         ),
     )
 
 
-def _sentence(text: str) -> str:
+def sentence(text: str) -> str:
+    """With a capital at its beginning."""
     return text[:1].upper() + text[1:]
 
 
