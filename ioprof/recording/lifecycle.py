@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from ioprof import clock
+from ioprof.file_systems import file_system_of
 from ioprof.format.run_record import (
     ClockRecord,
     CommandTimes,
@@ -190,6 +191,8 @@ class Recording:
                 self._pending.left
                 or f"could not be removed, and is not needed any more: {self.spool}"
             )
+        if lost := finished.summary.capture.lost:
+            self._reporter.say(_lost_text(lost, self.spool.parent))
         self._reporter.say(f"run folder: {self._pending.out}")
         if self.part is not None:
             which = f"which is part {self.part.number + 1} of {self.part.of}"
@@ -228,3 +231,16 @@ class Recording:
                 "killed processes of the job cannot be distinguished from other programs"
             )
         )
+
+
+def _lost_text(lost: int, folder: Path) -> str:
+    """Where spans found no room, and what to do."""
+    try:
+        file_system = file_system_of(str(folder))
+    except OSError:
+        file_system = ""
+    where = f"{folder} ({file_system})" if file_system else str(folder)
+    return (
+        f"{lost:,} spans were lost: {where} was full while the job ran; what was recorded until"
+        " then is kept; record again with TMPDIR=FOLDER on a disk with more room"
+    )
