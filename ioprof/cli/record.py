@@ -44,7 +44,7 @@ def record(
     keep: Annotated[
         str | None,
         Option(
-            help="Keep the last 10m (or 30s, 2h) only, and the sums of all.",
+            help="Keep spans of the last 10m (or 30s, 2h) only, and totals of the whole job.",
             metavar="TIME",
             show_default=False,
         ),

@@ -43,12 +43,12 @@ def report(
     probe: Annotated[
         Path | None,
         Option(
-            help="Output of ioprof probe --json: how many of the devices that path would feed.",
+            help="Output of ioprof probe --json: adds how many devices the probed path would feed.",
             show_default=False,
         ),
     ] = None,
     full: Annotated[
-        bool, Option("--full", help="Print all that is known, not only what fits on one screen.")
+        bool, Option("--full", help="Print the whole report, not only what fits on one screen.")
     ] = False,
     markdown: Annotated[
         bool,

@@ -328,7 +328,8 @@ def _emulated_device(summary: Summary) -> Caveat | None:
         return None
     return Caveat(
         "emulated device",
-        f"the accelerator was a clock: {device(summary)}",
+        f"no real accelerator: {device(summary)}; step times come from published"
+        " rates, or rates derived from them",
         "the run asked for it; loader, reads and decode were real; compute, copies and exchange"
         " took the device's known times",
         "rely on the times of the input pipeline; confirm step times on the real device",

@@ -80,8 +80,8 @@ def comparison_text(summaries: Sequence[Summary]) -> RenderableType:
             blocks.append(Text(f"{used}; do not compare its rates.", style="bold"))
     if any(is_emulated(summary) for summary in summaries):
         known = (
-            "emulated: the accelerator of that run was a clock; its rates and shares rest on known"
-            " times."
+            "emulated: no real accelerator; step times come from published rates, or rates derived"
+            " from them."
         )
         blocks.append(Text(known, style="dim"))
     return Report(blocks)
