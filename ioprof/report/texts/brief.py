@@ -2,7 +2,7 @@
 where to look.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from io import StringIO
 from typing import Final
 
@@ -30,6 +30,7 @@ from ioprof.report.texts.statements import (
     job_statements,
     setting,
     storage_statements,
+    title,
     with_basis,
 )
 from ioprof.report.texts.text import Report, failure_style, sentence
@@ -73,6 +74,12 @@ def brief_text(summary: Summary, steps: pl.DataFrame, price: float | None = None
         blocks += [Text(""), bars]
         left -= 1 + bars.row_count
     return Report([*blocks, *_changes_that_fit(summary.verdict.advice, left), *ends], WIDTH)
+
+
+def answers(summaries: Sequence[Summary]) -> list[str]:
+    """One line for each run: its name and the answer."""
+    width = max(len(title(summary)) for summary in summaries)
+    return [f"{title(summary):<{width}}  {headline(summary)}" for summary in summaries]
 
 
 def _setting(summary: Summary) -> list[Text]:
