@@ -10,7 +10,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from ioprof import clock
-from ioprof.file_systems import file_system_of
 from ioprof.format.run_record import (
     ClockRecord,
     CommandTimes,
@@ -235,12 +234,7 @@ class Recording:
 
 def _lost_text(lost: int, folder: Path) -> str:
     """Where spans found no room, and what to do."""
-    try:
-        file_system = file_system_of(str(folder))
-    except OSError:
-        file_system = ""
-    where = f"{folder} ({file_system})" if file_system else str(folder)
     return (
-        f"{lost:,} spans were lost: {where} was full while the job ran; what was recorded until"
-        " then is kept; record again with TMPDIR=FOLDER on a disk with more room"
+        f"{lost:,} spans were lost: the disk of {folder} was full while the job ran; what was"
+        " recorded until then is kept; record again with TMPDIR=FOLDER on a disk with more room"
     )
