@@ -66,7 +66,7 @@ check: $(INSTALLED)  ## lint, format, types, and the project's own rules
 	$(BIN)/mypy --num-workers 2
 	$(BIN)/python -m pytest -q tests/test_architecture.py tests/test_house.py
 
-bench: $(INSTALLED)  ## measure what the README claims, one program of benchmarks/ after the other
+bench: $(INSTALLED)  ## measure what README and guide claim, one program of benchmarks/ after the other
 	@set -e; for program in $(sort $(filter-out benchmarks/training.py benchmarks/recorded_in_part.py benchmarks/ceilings.py benchmarks/mutations.py $(wildcard benchmarks/*_job.py),$(wildcard benchmarks/*.py))); do \
 	  echo "== $$program"; $(BIN)/python "$$program"; \
 	done

@@ -106,8 +106,8 @@ class ConvertOptions(LayoutOptions):
     crop: Annotated[
         str | None,
         Option(
-            "With rgb256: strict cuts the square out first: the filter looks at no pixel"
-            " around it.",
+            "With rgb256: strict crops before resizing, so that no pixel outside the square"
+            " is used.",
             choices=CROPS,
         ),
     ] = None

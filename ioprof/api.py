@@ -7,6 +7,7 @@ none of them.
 """
 
 import os
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -104,8 +105,12 @@ def record(
             overwritten; nothing was started.
 
     """
+    from ioprof.errors import CommandError
     from ioprof.recording.command import default_run_folder, record_command
 
+    if isinstance(command, str | bytes):
+        words = shlex.split(os.fsdecode(command))
+        raise CommandError(f"{command!r} is one string; give the command as a list: {words}")
     variables = _variables(environment)
     words, folder = (
         [os.fspath(word) for word in command],

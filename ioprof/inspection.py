@@ -16,11 +16,12 @@ from ioprof.format.trace import Trace
 from ioprof.recording.pending_run import interrupted_recording
 from ioprof.recording.run_folder import MARKER
 from ioprof.recording.spool import JOB
-from ioprof.report.texts.units import clean
+from ioprof.report.texts.units import amount, clean, count, duration
 from ioprof.storage import PathStorage, describe
 from ioprof.storage.wording import lines, plain, printable
 
 _SHOWN_CLASSES: Final = 3
+_SHOWN_HOSTS: Final = 4
 # characters of one line: a command may be long, but no path of a damaged file fills the screen
 _LONGEST: Final = 2000
 _MOST_BYTES: Final = 1 << 20  # of a job.json, which takes some kilobytes
@@ -36,6 +37,8 @@ class Inspection:
     `PathStorage`."""
     next_command: tuple[object, ...]
     """The command to type next."""
+    words: dict[str, object] | None = None
+    """What is printed of it, by label; None: the facts."""
 
     def to_json(self) -> str:
         """The facts as one JSON object."""
@@ -47,7 +50,7 @@ class Inspection:
 
     def lines(self) -> list[str]:
         """The facts as lines of a label and a text."""
-        shown = list(_labelled(self.facts))
+        shown = list(_labelled(self.facts if self.words is None else self.words))
         width = max(len(label) for label, _ in shown)
         return [f"{label:<{width}}  {clean(text, _LONGEST)}" for label, text in shown]
 
@@ -106,7 +109,41 @@ def _run(path: Path) -> Inspection:
     return Inspection(
         {"kind": "run", "path": str(path), **facts, "hosts": len(run.hosts), **counts},
         ("ioprof", "report", path),
+        _run_in_words(path, trace),
     )
+
+
+def _run_in_words(path: Path, trace: Trace) -> dict[str, object]:
+    run = trace.run
+    hosts = ", ".join(str(host.name) for host in run.hosts[:_SHOWN_HOSTS])
+    more = f" and {len(run.hosts) - _SHOWN_HOSTS} more" if len(run.hosts) > _SHOWN_HOSTS else ""
+    sizes = [each.stat().st_size for each in path.iterdir() if each.is_file()]
+    start_ns, end_ns = (run.times.start_ns, run.times.end_ns) if run.times else (None, None)
+    took = None if start_ns is None or end_ns is None else duration((end_ns - start_ns) / 1e9)
+    status = run.status or "unknown"
+    ended = "" if run.exit_code is None else f", exit code {run.exit_code}"
+    settings = {
+        key: value
+        for key, value in run.config.to_dict().items()
+        if value not in (None, "") and not isinstance(value, dict | list)
+    }
+    facts = {
+        "kind": "a run of ioprof",
+        "path": str(path),
+        "command": run.command,
+        "in": run.directory,
+        "status": f"{status}{ended}",
+        "started": run.started,
+        "took": took,
+        "on": f"{hosts}{more}",
+        "ranks": len(trace.ranks),
+        "settings": ", ".join(
+            f"{key.replace('_', ' ')} {value}" for key, value in settings.items()
+        ),
+        "recorded": f"{count(trace.num_spans)} spans of {count(len(run.processes))} processes",
+        "size": f"{amount(sum(sizes))} in {len(sizes)} files",
+    }
+    return {key: value for key, value in facts.items() if value not in (None, "")}
 
 
 def _part(path: Path) -> Inspection:

@@ -48,7 +48,7 @@ class LoadingOptions:
     lmdb_read: Annotated[
         str,
         Option(
-            "How --loader lmdb and raw read: mmap, through the memory map; pread, as threads do.",
+            "How --loader lmdb and raw read: mmap (memory-mapped) or pread (system calls).",
             _PANEL,
             choices=LMDB_READS,
         ),
@@ -56,8 +56,7 @@ class LoadingOptions:
     lmdb_readahead: Annotated[
         str,
         Option(
-            "Whether the kernel reads ahead in the map of an LMDB: auto, by size, memory and"
-            " device; on; off.",
+            "Readahead in the memory map of an LMDB: on, off, or auto (by size, memory, device).",
             _PANEL,
             choices=READAHEADS,
         ),
@@ -65,7 +64,8 @@ class LoadingOptions:
     decode: Annotated[
         str,
         Option(
-            "Of a JPEG: roi, the crop alone; full, all of it; pillow, all by Pillow.",
+            "JPEG decoding: roi (only the crop), full (the whole image), or pillow (the whole"
+            " image, by Pillow).",
             _PANEL,
             choices=DECODES,
         ),
@@ -73,8 +73,7 @@ class LoadingOptions:
     on_corrupt: Annotated[
         str,
         Option(
-            "A JPEG that libjpeg warns of, or no image: fail; quarantine, leave it out; accept, as"
-            " Pillow does.",
+            "Corrupt images: fail, quarantine (leave them out), or accept (as Pillow does).",
             _PANEL,
             choices=ON_CORRUPT,
         ),

@@ -1,4 +1,5 @@
-"""Renders the parts of README.md that show runs, from the demo runs in tests/data/demo.
+"""Renders the parts of README.md and of docs/guide.md that show runs, from the demo runs in
+tests/data/demo.
 
 To update them after a change of the report:  make demo && .venv/bin/python tests/readme.py demo
 """
@@ -13,11 +14,12 @@ from typing import Final
 
 import polars as pl
 from repository import ROOT
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from ioprof.analysis.run import Run
 from ioprof.format.run_record import RunRecord, Summary
 from ioprof.format.trace import Trace
+from ioprof.report.texts.brief import answers, brief_text
 from ioprof.report.texts.picture import step_picture
 from ioprof.report.texts.text import comparison_text
 
@@ -27,20 +29,34 @@ PICTURED: Final = "files"
 WIDTH: Final = 100
 
 
-def rendered() -> dict[str, str]:
-    """The text of each marked part of the README."""
+DOCUMENTS: Final = ("README.md", "docs/guide.md")
+
+
+def rendered(document: str) -> dict[str, str]:
+    """The text of each marked part of a document."""
+    if document == "README.md":
+        return {"answers": _answers(), "report": _report()}
     return {"step": _step(), "table": _table(), "verdict": _verdict()}
 
 
 def with_parts(text: str, parts: dict[str, str]) -> str:
-    """README.md with these texts between its markers."""
+    """A document with these texts between its markers."""
     for name, part in parts.items():
         marked = re.compile(
             rf"(<!-- {name} -->\n```text\n).*?(```\n<!-- end {name} -->)", re.DOTALL
         )
-        assert len(marked.findall(text)) == 1, f"README.md has not exactly one part {name}"
+        assert len(marked.findall(text)) == 1, f"there is not exactly one part {name}"
         text = marked.sub(lambda found, part=part: found[1] + part + "\n" + found[2], text)
     return text
+
+
+def _answers() -> str:
+    return "\n".join(answers(_summaries()))
+
+
+def _report() -> str:
+    run = Run.load(DATA / PICTURED)
+    return _printed(brief_text(run.summary, run.steps))
 
 
 def _summaries() -> list[Summary]:
@@ -58,10 +74,14 @@ def _verdict() -> str:
 
 
 def _table() -> str:
+    return _printed(comparison_text(_summaries()))
+
+
+def _printed(renderable: RenderableType) -> str:
     console = Console(
         file=StringIO(), width=WIDTH, highlight=False, soft_wrap=True, color_system=None
     )
-    console.print(comparison_text(_summaries()))
+    console.print(renderable)
     assert isinstance(console.file, StringIO)
     return console.file.getvalue().rstrip()
 
@@ -85,8 +105,14 @@ def keep(demo: Path) -> None:
         kept.save(DATA / name)
         # for tests/test_run_record.py
         (DATA / name / "summary.json").write_text(Run.of(kept).summary.to_json() + "\n")
-    readme = ROOT / "README.md"
-    readme.write_text(with_parts(readme.read_text(), rendered()))
+    write()
+
+
+def write() -> None:
+    """Bring the documents up to date."""
+    for document in DOCUMENTS:
+        path = ROOT / document
+        path.write_text(with_parts(path.read_text(), rendered(document)))
 
 
 if __name__ == "__main__":

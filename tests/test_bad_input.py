@@ -199,6 +199,7 @@ def test_a_temporary_folder_that_fills_up_costs_no_run(dataset, tmp_path, small_
         _, err = process.communicate(timeout=240)
 
     assert (0, "complete") == (process.returncode, Trace.load(tmp_path / "run").run.status), err
+    assert f"spans were lost: the disk of {disk}/tmp was full while the job ran" in err
     assert [] == list(disk.glob("tmp/ioprof-*"))
 
 

@@ -1,15 +1,18 @@
 """Whether runs differ, by cause, with intervals from their steps."""
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipeline_simulator import Pipeline
+from sample_run import sample_run
 
 import ioprof
 from ioprof.analysis.comparing import difference
 from ioprof.analysis.run import Run
 from ioprof.cli import main
+from ioprof.format.run_record import HostRecord
 from ioprof.format.schema import CAUSES
 from ioprof.format.trace import Trace
 
@@ -97,3 +100,32 @@ def test_too_few_steps_cannot_be_compared() -> None:
     assert 1 == len(found.slower_than(0.05))
     assert "fewer than 8 steady steps" in found.differences[0].to_dict()["reason"]
     assert set(CAUSES) >= {entry.cause for entry in found.differences[0].causes}
+
+
+def test_a_comparison_says_what_changed() -> None:
+    """An argument, a version, a variable, a host and the state of the page cache are named; of the
+    same run nothing is."""
+    first = sample_run(run={"command": "python train.py --workers 1 --lr 0.1"}, steps=8).trace
+    facts = first.run.replace(
+        command="python train.py --workers 4 --lr 0.1",
+        versions={"torch": "2.13.0"},
+        environment={"OMP_NUM_THREADS": "8"},
+        hosts=(HostRecord(name="node2"),),
+    )
+    cached = first.spans.with_columns(
+        source=pl.when(pl.col("kind") == "read")
+        .then(pl.lit("page_cache"))
+        .otherwise(pl.col("source").cast(pl.String))
+    )
+    other = Trace(facts, cached.cast({"source": first.spans.schema["source"]}), first.files)
+
+    changes = {each.what: each for each in ioprof.compare(first, other).changes[0]}
+    assert ("--workers 1", "--workers 4") == (
+        changes["arguments"].first,
+        changes["arguments"].other,
+    )
+    assert {"arguments", "torch", "OMP_NUM_THREADS", "host", "page cache"} == changes.keys()
+    assert "arguments --workers 1 → --workers 4; torch none → 2.13.0" in str(
+        ioprof.compare(first, other)
+    ).replace("\n", " ")
+    assert ((),) == ioprof.compare(first, first).changes

@@ -92,12 +92,11 @@ def own_environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_three_lines_of_the_readme_end_in_a_report(
     repository: Path, own_environment: Path, tmp_path: Path
 ) -> None:
-    """In a fresh environment, typed one after the other: the script's run is a run folder, and its
-    report is there."""
+    """In a fresh environment, the first in the checkout and the others beside the script: its run
+    is a run folder, and its page is there."""
     (tmp_path / "train.py").write_text(TRAIN)
     activate = f". {own_environment}/bin/activate"
     variables = {
-        "URL": repository.as_uri(),
         "HOME": str(tmp_path),
         "PIP_NO_INDEX": "1",  # offline: its dependencies are there already
         # pip reads this one the other way round: the build uses the setuptools that is there
@@ -107,12 +106,13 @@ def test_the_three_lines_of_the_readme_end_in_a_report(
     inherited = {
         name: value
         for name, value in os.environ.items()
-        if name not in {"PYTHONPATH", "VIRTUAL_ENV"}
+        if name not in {"PYTHONPATH", "VIRTUAL_ENV", "BROWSER", "DISPLAY", "WAYLAND_DISPLAY"}
     }
-    lines = f"set -e\n{activate}\n{readme_lines()}"
+    install, *others = readme_lines().splitlines()
+    lines = "\n".join(["set -e", activate, install, f"cd {tmp_path}", *others])
     ended = subprocess.run(
         ["sh", "-c", lines],
-        cwd=tmp_path,
+        cwd=repository,
         env={**inherited, **variables},
         capture_output=True,
         text=True,
@@ -122,7 +122,8 @@ def test_the_three_lines_of_the_readme_end_in_a_report(
     assert 0 == ended.returncode, f"{ended.stdout[-2000:]}\n{ended.stderr[-4000:]}"
     assert "trained" in ended.stdout
     assert ["complete", 0] == [(run := ioprof.load(tmp_path / "run").run).status, run.exit_code]
-    assert "</html>" in (tmp_path / "run.html").read_text()[-100:]
+    assert "</html>" in (tmp_path / "run" / "report.html").read_text()[-100:]
+    assert f"{tmp_path}/run/report.html" in ended.stdout
     installed = succeed(
         own_environment / "bin" / "python",
         "-c",

@@ -139,9 +139,9 @@ def test_continuous_integration_calls_the_same_targets() -> None:
     assert set() == {"install", "check", "test-all"} - called
 
 
-def test_every_command_that_the_readme_names_is_real() -> None:
-    """The README mentions no command or option that does not exist."""
-    named = commands_in((ROOT / "README.md").read_text())
+def test_every_command_that_readme_and_guide_name_is_real() -> None:
+    """They mention no command or option that does not exist."""
+    named = commands_in((ROOT / "README.md").read_text() + (ROOT / "docs" / "guide.md").read_text())
     assert set() == {verb for verb, _ in named} - set(commands())
     wrong = [
         f"ioprof {verb} {option}"
@@ -159,9 +159,9 @@ def test_the_readme_names_every_command() -> None:
     }
 
 
-def test_the_readme_names_every_file_of_a_run() -> None:
-    """A run folder contains no file that the README does not explain."""
-    text = (ROOT / "README.md").read_text()
+def test_the_guide_names_every_file_of_a_run() -> None:
+    """A run folder contains no file that the guide does not explain."""
+    text = (ROOT / "docs" / "guide.md").read_text()
     listed = text[text.index("## What a run leaves") : text.index("    ioprof report RUN")]
     assert {*RUN_FILES, JOB_LOG} == set(re.findall(r"\b\w+\.(?:json|parquet|html|log)\b", listed))
 

@@ -27,6 +27,7 @@ from ioprof.format.trace import Trace
 from ioprof.jobs.launch import failures, temporary_folder
 from ioprof.recording.interrupts import count_interrupts
 from ioprof.recording.run_folder import ANALYSIS_FILES, JOB_LOG, MARKER
+from ioprof.recording.signal_forwarding import _Blocking
 from ioprof.train.config import JobConfig
 
 ENDLESS = (
@@ -357,3 +358,16 @@ def test_a_run_in_a_deep_folder_comes_to_its_end(dataset, tmp_path):
     )
     assert (0, "complete") == (finished.code, Trace.load(deep / "run").run.status), finished.err
     assert [] == list((deep / "tmp").iterdir())
+
+
+@pytest.mark.job
+def test_a_process_that_sees_signals_of_the_group_is_ended_once():
+    """Two handlers, one interrupting the other, may both end it: what has its descriptor since
+    stays open."""
+    process = _Blocking()
+    process.end()
+    read, write = os.pipe()
+    process.end()
+    os.fstat(read), os.fstat(write)
+    os.close(read)
+    os.close(write)

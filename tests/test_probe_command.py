@@ -182,7 +182,7 @@ HOSTILE = [
     (["--clients", "0"], "--clients 0: give 1 to 256"),
     (["--clients", "-4"], "--clients -4"),
     (["--clients", "257"], "--clients 257"),
-    (["--clients", "1e3"], "Invalid value for '--clients'"),
+    (["--clients", "1e3"], "--clients 1e3: give a whole number"),
     (["--seconds", "0"], "--seconds 0"),
     (["--seconds", "-1"], "--seconds -1"),
     (["--seconds", "nan"], "--seconds nan"),

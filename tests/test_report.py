@@ -441,7 +441,7 @@ def test_report_prints_the_summary_and_the_next_command(
     assert command("report", run_folder, "--full") == 0
     out, err = capsys.readouterr()
     assert "total" in out
-    assert err.splitlines()[-1] == f"next: ioprof report {run_folder} --html report.html"
+    assert err.splitlines()[-1] == f"next: ioprof open {run_folder}"
 
 
 def test_report_fits_on_one_screen_unless_it_is_asked_for_all(
@@ -527,6 +527,18 @@ def test_report_never_replaces_a_file_unasked(
     assert "--force" in capsys.readouterr().err
     assert command("report", run_folder, "--html", page, "--force") == 0
     assert page.read_text().startswith("<!doctype html>")
+
+
+def test_a_page_of_ioprof_is_written_anew(run_folder: Any) -> None:
+    """It can be made again, so that nothing is lost; one that somebody changed the kind of is
+    theirs."""
+    page = run_folder.parent / "report.html"
+    assert command("report", run_folder, "--html", page) == 0
+    before = page.stat().st_ino
+    assert command("report", run_folder, "--html", page) == 0
+    assert page.stat().st_ino != before
+    page.write_text("<!doctype html>\n<html><p>My page about ioprof</p></html>")
+    assert command("report", run_folder, "--html", page) == 2
 
 
 @pytest.mark.parametrize("place", ["", "missing/report.html"])

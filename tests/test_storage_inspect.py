@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, Final
 import pytest
 from made_datasets import made
 from repository import ROOT
+from sample_run import sample_run
 
 from ioprof.cli import main
 from ioprof.recording.lifecycle import Recording, initial_record
@@ -184,3 +186,15 @@ def test_a_name_that_is_no_text_can_be_printed(
     assert "\x1b" not in printed.out + printed.err
     assert 0 == main(["inspect", str(path), "--json"])
     assert json.loads(capsys.readouterr().out)
+
+
+def test_a_run_is_described_in_words(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """No braces, brackets or quotes of JSON, and no clocks in nanoseconds; --json has all."""
+    sample_run().trace.save(tmp_path / "run")
+    assert 0 == main(["inspect", str(tmp_path / "run")])
+    text = capsys.readouterr().out
+    assert "a run of ioprof" in text
+    assert "ioprof run --device emulated:a100" in text
+    assert not re.search(r"[{}\[\]\"]|_ns\b", text)
+    assert 0 == main(["inspect", str(tmp_path / "run"), "--json"])
+    assert "uncertainty_ns" in capsys.readouterr().out

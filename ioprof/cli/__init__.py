@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from keyword import iskeyword
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperGroup
@@ -17,12 +17,23 @@ from ioprof.cli.console import error_line, guarded, output
 from ioprof.errors import CommandError
 from ioprof.extension import require_extension
 from ioprof.process import end_by_signal
+from ioprof.report.texts.units import visible
 
 PANELS: Final = {
     "Measure": ("run", "presets", "study", "record", "gather", "demo"),
     "Data": ("generate", "convert", "verify", "inspect", "stage"),
     "Storage": ("probe", "doctor"),
-    "Look": ("report", "compare", "whatif", "prove", "watch", "snapshot", "export", "import"),
+    "Look": (
+        "report",
+        "open",
+        "compare",
+        "whatif",
+        "prove",
+        "watch",
+        "snapshot",
+        "export",
+        "import",
+    ),
 }
 """The commands by their panel of `ioprof --help`, in its order."""
 COMMANDS: Final = {command: panel for panel, commands in PANELS.items() for command in commands}
@@ -174,8 +185,37 @@ def _usage_error(error: Exception) -> int:
     # context of the command.
     if not hasattr(error, "format_message"):
         raise error
-    message, context = error.format_message(), getattr(error, "ctx", None)
-    if message:
+    context = getattr(error, "ctx", None)
+    if message := _of_value(error) or error.format_message().rstrip("."):
         command = context.command_path if context else "ioprof"
-        error_line(f"{message.rstrip('.')}; see: {command} --help")
+        if getattr(error, "option_name", None) == "-o" and _has_out(context):
+            message += " (the folder to make is given by --out)"
+        error_line(f"{message}; see: {command} --help")
     return 2
+
+
+_KINDS: Final = {"int": "a whole number", "float": "a number"}
+
+
+def _of_value(error: Exception) -> str:
+    """For a number that is none, or out of range: option, value, and what it takes."""
+    option: Any = getattr(error, "param", None)
+    cause: Any = error.__cause__
+    if not hasattr(option, "bare_type") or not hasattr(cause, "errors"):
+        return ""
+    kind = _KINDS.get(option.bare_type())
+    if kind is None:
+        return ""
+    low, high = option.min, option.max
+    bounds = (
+        f" from {low:g} to {high:g}"
+        if low is not None and high is not None
+        else f", {low:g} or more"
+        if low is not None
+        else ""
+    )
+    return f"{option.opts[0]} {visible(str(cause.errors()[0]['input']))}: give {kind}{bounds}"
+
+
+def _has_out(context: Any) -> bool:
+    return any("--out" in each.opts for each in context.command.params)

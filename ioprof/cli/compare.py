@@ -26,7 +26,9 @@ def compare(
             show_default=False,
         ),
     ] = None,
-    force: Annotated[bool, Option("--force", help="Replace the HTML file if it is there.")] = False,
+    force: Annotated[
+        bool, Option("--force", help="Replace a file that is not a page of ioprof.")
+    ] = False,
     fail_above: Annotated[
         str | None,
         Option(
@@ -50,7 +52,7 @@ def compare(
         output.file.write(comparison.to_json() + "\n")
     else:
         output.print(comparison)
-        next_command("ioprof", "report", runs[-1], "--html", "report.html")
+        next_command("ioprof", "open", html or runs[-1])
     slower = () if most is None else comparison.slower_than(most)
     for line in slower:
         error_line(line)

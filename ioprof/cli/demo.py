@@ -7,9 +7,9 @@ from typing import Annotated
 
 from typer import Option
 
-from ioprof.cli.console import next_command, output, reporter, say
-from ioprof.cli.run_output import exit_code
+from ioprof.cli.console import exit_code, next_command, output, reporter
 from ioprof.jobs.demo import make_demo
+from ioprof.report.texts.brief import answers
 from ioprof.report.texts.text import comparison_text
 
 
@@ -19,7 +19,16 @@ def demo(
     ),
     images: Annotated[int, Option(min=8, help="Synthetic images to make.")] = 600,
     steps: Annotated[int, Option(min=4, help="Steps of each run.")] = 100,
-    device: Annotated[str, Option(help="cpu or emulated:NAME.")] = "emulated:a100",
+    device: Annotated[
+        str | None,
+        Option(
+            help=(
+                "cpu or emulated:NAME, which trains ResNet-50. [default: the emulated device that"
+                " lies between what this machine decodes of original and of small images]"
+            ),
+            show_default=False,
+        ),
+    ] = None,
     force: Annotated[
         bool, Option("--force", help="Replace the folder of an earlier demo.")
     ] = False,
@@ -33,7 +42,6 @@ def demo(
             return code
         summaries.append(run.summary)
     output.print(comparison_text(summaries))
-    for summary in summaries:
-        say(f"report: {out / 'runs' / summary.run.name / 'report.html'}")
-    next_command("ioprof", "report", out / "runs" / "files")
+    output.print("\n".join(answers(summaries)), markup=False)
+    next_command("ioprof", "open", out / "runs" / "files")
     return 0

@@ -12,6 +12,7 @@ from typer import Argument, Option
 import ioprof
 from ioprof.cli.console import output, say
 from ioprof.doctor import Finding, Surroundings, examine
+from ioprof.doctor.finding import STATES
 from ioprof.doctor.wording import closing, findings_json, findings_table
 from ioprof.errors import CommandError
 
@@ -52,16 +53,19 @@ def doctor(
 
 
 def show_findings(findings: Sequence[Finding], json: bool) -> None:
-    """Print the findings as a table with what to type, or as JSON."""
+    """Print the findings, what does not work first with what to type, or as JSON."""
     if json:
         output.file.write(findings_json(findings, socket.gethostname()) + "\n")
     else:
-        output.print(findings_table(findings), soft_wrap=False)
-        for finding in findings:
+        output.print(closing(findings), markup=False)
+        for finding in sorted(findings, key=lambda each: -STATES.index(each.state)):
             # on lines of their own, which no table breaks, so that they can be copied
             if finding.to_type:
                 output.print(
-                    f"\n{finding.name} ({finding.state}): {finding.means}\n    {finding.to_type}",
+                    f"\n{finding.name} ({finding.state}): {finding.seen}; {finding.means}",
                     markup=False,
                 )
-        output.print(f"\n{closing(findings)}", markup=False)
+                output.print(f"    {finding.to_type}", markup=False)
+        if (works := findings_table(findings)).row_count:
+            output.print("\nWhat works:")
+            output.print(works, soft_wrap=False)

@@ -26,7 +26,10 @@ def export(
     to: Annotated[
         str | None,
         Option(
-            help="perfetto, chrome (JSON), parquet, or speedscope (the stack samples).",
+            help=(
+                "perfetto, chrome (JSON), parquet, or speedscope (the stack samples); default: by"
+                " the file's ending, such as .pftrace."
+            ),
             metavar="FORMAT",
             show_default=False,
         ),
@@ -47,6 +50,8 @@ def export(
                 f" export {run} --to speedscope"
             )
         to, file = "speedscope", speedscope
+    if to is None and file is not None:
+        to = next((name for name, each in FORMATS.items() if file.name.endswith(each.ending)), None)
     if to not in FORMATS:
         asked = f"--to {visible(to)}: there is no such format" if to else "name a format"
         raise CommandError(f"{asked}: ioprof export {run} --to {'|'.join(FORMATS)}")

@@ -7,8 +7,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from ioprof.cli.console import next_command, reporter
-from ioprof.cli.run_output import show_run
+from ioprof.cli.console import next_command, reporter, show_run
 from ioprof.recording import gathering
 
 
@@ -32,5 +31,5 @@ def gather(
     run = gathering.gather(folders, out, force, reporter)
     show_run(run, json)
     if not json:
-        next_command("ioprof", "report", run.folder)
+        next_command("ioprof", "open", run.folder)
     return 0

@@ -61,5 +61,5 @@ def _import(format_: str, files: list[Path], out: Path, force: bool) -> int:
         f" file{'s' if len(files) > 1 else ''}"
     )
     messages.print(summary_text(run.summary), markup=False)
-    next_command("ioprof", "report", out, "--html", "report.html")
+    next_command("ioprof", "open", out)
     return 0

@@ -48,7 +48,9 @@ def probe(
     json: Annotated[
         bool, Option("--json", help="Print the result as JSON, and nothing else.")
     ] = False,
-    force: Annotated[bool, Option("--force", help="Replace the HTML file if it is there.")] = False,
+    force: Annotated[
+        bool, Option("--force", help="Replace a file that is not a page of ioprof.")
+    ] = False,
 ) -> int:
     """Measure what PATH delivers, cold: opening, sequential reads and random record reads, with one
     client and with many.

@@ -14,11 +14,11 @@ from ioprof.report.texts.prediction import proof_lines
 
 def prove(
     run: Annotated[
-        Path, Argument(help="A run folder of `ioprof run` or `ioprof record`.", show_default=False)
+        Path, Argument(help="A run folder made by ioprof run or ioprof record.", show_default=False)
     ],
     command: Annotated[
         list[str] | None,
-        Argument(help="Instead of the recorded command, after --.", show_default=False),
+        Argument(help="Command to run instead of the recorded one, after --.", show_default=False),
     ] = None,
     advice: Annotated[
         int, Option(min=1, help="Number of the advice in the report of the run.")
@@ -40,9 +40,9 @@ def prove(
     The runs alternate, and each pair is compared by itself, so that a change of the machine
     meanwhile matters little.
 
-    A script of `ioprof record` is run 2 x --pairs times, in this folder, and writes what it writes.
-    ioprof gives the DataLoader that it trains from another num_workers, prefetch_factor,
-    persistent_workers or pin_memory, and changes no file.
+    A script of `ioprof record` is run 2 x --pairs times, in this folder; its output files are
+    overwritten. ioprof gives the DataLoader that it trains from another num_workers,
+    prefetch_factor, persistent_workers or pin_memory, and changes no file.
     """
     found = ioprof.prove(
         run, advice=advice, pairs=pairs, out=out, force=force, command=command, reporter=reporter

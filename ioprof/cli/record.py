@@ -44,7 +44,7 @@ def record(
     keep: Annotated[
         str | None,
         Option(
-            help="Keep the last 10m (or 30s, 2h) only, and the sums of all.",
+            help="Keep spans of the last 10m (or 30s, 2h) only, and totals of the whole job.",
             metavar="TIME",
             show_default=False,
         ),
@@ -126,7 +126,7 @@ def _show(run: "Run", folder: Path, quiet: bool) -> int:
         )
 
         messages.print(brief_text(run.summary, run.steps), markup=False)
-        next_command("ioprof", "report", run.folder or folder)
+        next_command("ioprof", "open", run.folder or folder)
     return 0
 
 

@@ -7,13 +7,15 @@ from typing import Annotated
 from typer import Argument, Option
 
 from ioprof.analysis.run import Run
-from ioprof.cli.console import next_command, output, say
-from ioprof.cli.run_output import show_run
+from ioprof.cli.console import next_command, output, say, show_run
 from ioprof.errors import CommandError
 from ioprof.model.summary import with_gains
+from ioprof.recording.run_folder import PAGE
 from ioprof.report.page.page_file import check_page_file, write_page_file
 from ioprof.report.page.stalls import stretch_around
 from ioprof.report.path_demand import path_statement, probed_path
+from ioprof.report.texts.gpu_time_statements import check_price
+from ioprof.report.texts.units import visible
 
 
 def report(
@@ -41,12 +43,12 @@ def report(
     probe: Annotated[
         Path | None,
         Option(
-            help="Output of ioprof probe --json: how many of the devices that path would feed.",
+            help="Output of ioprof probe --json: adds how many devices the probed path would feed.",
             show_default=False,
         ),
     ] = None,
     full: Annotated[
-        bool, Option("--full", help="Print all that is known, not only what fits on one screen.")
+        bool, Option("--full", help="Print the whole report, not only what fits on one screen.")
     ] = False,
     markdown: Annotated[
         bool,
@@ -61,9 +63,24 @@ def report(
     json: Annotated[
         bool, Option("--json", help="Print the summary as JSON, and nothing else.")
     ] = False,
-    force: Annotated[bool, Option("--force", help="Replace the HTML file if it is there.")] = False,
+    price_per_gpu_hour: Annotated[
+        float | None,
+        Option(
+            help="What one GPU costs per hour: print what was lost to each cause in money too.",
+            metavar="PRICE",
+            show_default=False,
+        ),
+    ] = None,
+    force: Annotated[
+        bool, Option("--force", help="Replace a file that is not a page of ioprof.")
+    ] = False,
 ) -> int:
     """Report what each step of a run waited for, and how reliable the answer is."""
+    price = None if price_per_gpu_hour is None else check_price(price_per_gpu_hour)
+    if price is not None and (json or markdown):
+        raise CommandError(
+            "--price-per-gpu-hour is for the report as text: leave --json and --markdown out"
+        )
     if html:
         check_page_file(html, force)
     elif around:
@@ -90,16 +107,12 @@ def report(
 
         output.file.write(markdown_text(recorded.summary, recorded.steps))
         return 0
-    show_run(recorded, json, full)
+    show_run(recorded, json, full, price)
     if probed and not json:
         path = path_statement(recorded.summary.demand, probed)
         output.print(f"{path.label}: {path.text}", markup=False)
     if not json:
-        next_command(
-            *(
-                ("ioprof", "compare", run, "OTHER_RUN")
-                if html
-                else ("ioprof", "report", run, "--html", "report.html")
-            )
-        )
+        if not html and (run / PAGE).is_file():
+            say(f"page: {visible(str(run / PAGE))}")
+        next_command("ioprof", "open", html or run)
     return 0

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 from typer import Option
 
 import ioprof
-from ioprof.cli.console import next_command, reporter, say
+from ioprof.cli.console import exit_code, next_command, reporter, say, show_run
 from ioprof.cli.options import takes_options
-from ioprof.cli.run_output import exit_code, show_run
 from ioprof.jobs.options import RunOptions
 from ioprof.jobs.training_run import command_after
+from ioprof.recording.run_folder import PAGE
 
 
 @takes_options(RunOptions)
@@ -23,6 +23,6 @@ def run(
     recorded = ioprof.run(**given, command=["ioprof", *sys.argv[1:]], reporter=reporter)
     if recorded.trace.run.part is None:  # else the task of rank 0 prints the whole run
         show_run(recorded.analysed, json)
-        say(f"the same with charts and a timeline: {(recorded.folder or Path()) / 'report.html'}")
+        say(f"the same with charts and a timeline: {(recorded.folder or Path()) / PAGE}")
         next_command(*command_after(recorded.analysed))
     return exit_code(recorded.analysed)

@@ -6,8 +6,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 import ioprof
-from ioprof.cli.console import next_command, reporter
-from ioprof.cli.run_output import show_run
+from ioprof.cli.console import next_command, reporter, show_run
 
 
 def snapshot(
@@ -35,5 +34,5 @@ def snapshot(
     found = ioprof.snapshot(run, out=out, force=force, reporter=reporter)
     show_run(found.analysed, json)
     if not json:
-        next_command("ioprof", "report", found.analysed.folder)
+        next_command("ioprof", "open", found.analysed.folder)
     return 0

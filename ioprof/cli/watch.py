@@ -23,7 +23,7 @@ def watch(
             show_default=False,
         ),
     ],
-    every: Annotated[float, Option(help="Seconds between two looks.", min=0.2, max=3600)] = 5.0,
+    every: Annotated[float, Option(help="Refresh interval in seconds.", min=0.2, max=3600)] = 5.0,
     once: Annotated[bool, Option("--once", help="Print what is known now, and end.")] = False,
     prometheus: Annotated[
         int | None,

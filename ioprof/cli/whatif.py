@@ -18,33 +18,36 @@ def whatif(
     runs: Annotated[
         list[Path],
         Argument(
-            help="A run folder; several are recordings of one job, of which the middle one counts.",
+            help="A run folder, or several of the same job: then the median run is used.",
             show_default=False,
         ),
     ],
     storage: Annotated[
         str | None,
-        Option(help="Storage so many times as fast, e.g. 2x; none: no cost.", show_default=False),
+        Option(
+            help="Speed-up factor of storage, e.g. 2x; none: reads take no time.",
+            show_default=False,
+        ),
     ] = None,
     decode: Annotated[
         str | None,
-        Option(help="Decoding so many times as fast; none: no cost.", show_default=False),
+        Option(help="Speed-up factor of decoding; none: it takes no time.", show_default=False),
     ] = None,
     transform: Annotated[
         str | None,
-        Option(help="Transforms so many times as fast; none: no cost.", show_default=False),
+        Option(help="Speed-up factor of transforms; none: they take no time.", show_default=False),
     ] = None,
     collate: Annotated[
         str | None,
-        Option(help="Collating so many times as fast; none: no cost.", show_default=False),
+        Option(help="Speed-up factor of collating; none: it takes no time.", show_default=False),
     ] = None,
     compute: Annotated[
         str | None,
-        Option(help="The model's computation so many times as fast.", show_default=False),
+        Option(help="Speed-up factor of the model's computation.", show_default=False),
     ] = None,
     exchange: Annotated[
         str | None,
-        Option(help="The exchange of gradients so many times as fast.", show_default=False),
+        Option(help="Speed-up factor of the gradient exchange.", show_default=False),
     ] = None,
     json: Annotated[
         bool, Option("--json", help="Print the prediction as JSON, and nothing else.")

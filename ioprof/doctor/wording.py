@@ -5,14 +5,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Final
 
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from ioprof.doctor.finding import STATES, Finding
 
 SCHEMA: Final = "ioprof.doctor/1"
-_STYLES: Final = {"ok": "green", "limited": "yellow", "missing": "red"}
 
 
 def findings_json(findings: Sequence[Finding], host: str) -> str:
@@ -22,17 +20,15 @@ def findings_json(findings: Sequence[Finding], host: str) -> str:
 
 
 def findings_table(findings: Sequence[Finding]) -> Table:
-    """A row for each finding: what, its state, and what was seen."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.add_column("what")
-    table.add_column("state")
-    table.add_column("seen here", overflow="fold")
+    """A row for each finding that is ok: what, what was seen, and what follows."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     for finding in findings:
-        # What has something to type is explained below the table.
-        seen = finding.seen if finding.to_type else f"{finding.seen}: {finding.means}"
-        table.add_row(
-            Text(finding.name), Text(finding.state, style=_STYLES[finding.state]), Text(seen)
-        )
+        if not finding.to_type:
+            table.add_row(
+                Text(finding.name, style="green"), Text(f"{finding.seen}: {finding.means}")
+            )
     return table
 
 

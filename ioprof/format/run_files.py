@@ -51,12 +51,12 @@ def read_run(folder: Path) -> RunRecord:
     """run.json of a folder; `RunError` says what is wrong with it and what to type."""
     path = folder / RUN_FILE
     if not folder.is_dir():
-        raise RunError(f"{folder}: no such run folder; make one with: ioprof run --out {folder}")
+        raise RunError(f"{folder}: no such run folder{_instead_of_file(folder)}")
     try:
         run = RunRecord.from_json(read_regular_file(path))
     except FileNotFoundError:
         raise RunError(
-            f"{folder}: not an ioprof run (no run.json); make one with: ioprof run --out {folder}"
+            f"{folder}: not an ioprof run (no run.json){_instead_of_folder(folder)}"
         ) from None
     except OSError as error:
         raise RunError(f"{path}: cannot be read ({error.strerror or error})") from None
@@ -70,6 +70,27 @@ def read_run(folder: Path) -> RunRecord:
             " ioprof run --out FOLDER"
         )
     return run
+
+
+_RECORD: Final = "record one with: ioprof record --out RUN -- COMMAND"
+
+
+def _instead_of_file(path: Path) -> str:
+    """What to type where `path` is no folder, as the end of a sentence."""
+    if (path.parent / RUN_FILE).is_file():
+        return f"; that file is of a run: ioprof report {path.parent}"
+    if path.suffix == ".py" and path.is_file():
+        return f"; to record a script: ioprof record -- python {path}"
+    return f"; {_RECORD}"
+
+
+def _instead_of_folder(folder: Path) -> str:
+    """That where it is a folder without a run."""
+    try:
+        runs = sorted(path.parent for path in folder.glob(f"*/{RUN_FILE}"))
+    except OSError:
+        runs = []
+    return f"; a run in it: ioprof report {runs[-1]}" if runs else f"; {_RECORD}"
 
 
 def write_run(folder: Path, run: RunRecord, changed: Iterable[str] = ()) -> None:

@@ -64,7 +64,7 @@ class RunOptions(JobOptions):
     ] = None
     stage_to: Annotated[
         str | Path | None,
-        Option("Copy the dataset to this folder of the node first; auto finds one.", _STORAGE),
+        Option("Copy the dataset to this node-local folder first; auto: choose one.", _STORAGE),
     ] = None
     stage_mode: Annotated[
         str,
@@ -130,7 +130,10 @@ class StudyOptions(RunOptions):
     ] = field(kw_only=False)
     values: Annotated[
         str | Sequence[str | int],
-        Option("Of what the study varies, such as 1,2,4.", unset="those of the study"),
+        Option(
+            "Values of the parameter that the study varies, such as 1,2,4.",
+            unset="those of the study",
+        ),
     ] = ""
     stacks: Annotated[
         bool, Option("Sample the Python stacks of ranks and workers.", _RECORDING)
@@ -165,7 +168,7 @@ class ProbeOptions:
         str | None, Option("Length of a record where there is no dataset.", unset="112K")
     ] = None
     scratch: Annotated[
-        str | None, Option("Write files of so many bytes in PATH, read those, and remove them.")
+        str | None, Option("Write files of this total size in PATH, read them, and remove them.")
     ] = None
     readahead: Annotated[bool, Option("Let the kernel read ahead of random ranges.")] = False
 

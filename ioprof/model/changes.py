@@ -67,7 +67,8 @@ class Change:
         str | None, Option("Form of the images, original or rgb256, which the run of --like read.")
     ] = None
     like: Annotated[
-        str | None, Option("A short run of a converted sample: batches cost what they cost there.")
+        str | None,
+        Option("A short run on a converted sample: the cost of a batch is taken from it."),
     ] = None
     device: Annotated[str | None, Option("Another emulated device, e.g. emulated:h100.")] = None
     copy: Annotated[

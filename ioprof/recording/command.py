@@ -200,10 +200,28 @@ def _no_reason_for_jobs(environment: Mapping[str, str]) -> Iterator[None]:
 
 def _check_program(command: Sequence[str], environment: Mapping[str, str]) -> None:
     program, path, shown = command[0], environment.get("PATH"), masked_command(command)[0]
-    if shutil.which(program, path=path) is None:
-        if shutil.which(program, os.F_OK, path) is None and not Path(program).is_dir():
-            raise CommandError(f"{shown}: no such program; give its path", exit_code=NOT_FOUND)
-        raise CommandError(f"{shown}: may not be executed; see ls -l", exit_code=NOT_EXECUTABLE)
+    if shutil.which(program, path=path) is not None:
+        return
+    how = _how_it_is_run(shown) if Path(program).is_file() else ""
+    if shutil.which(program, os.F_OK, path) is not None or Path(program).is_dir():
+        raise CommandError(
+            f"{shown}: may not be executed; {how or 'see ls -l'}", exit_code=NOT_EXECUTABLE
+        )
+    if program.startswith("-"):
+        how = (
+            "options stand before the command, the run folder's is --out: ioprof record --out RUN"
+            " -- COMMAND"
+        )
+    raise CommandError(f"{shown}: no such program; {how or 'give its path'}", exit_code=NOT_FOUND)
+
+
+def _how_it_is_run(script: str) -> str:
+    name = shlex.quote(script)
+    if script.endswith(".py"):
+        return f"for a script of Python: ioprof record -- python {name}"
+    if "/" in script:
+        return f"allow it with: chmod +x {name}"
+    return f"for the file in this folder: ioprof record -- ./{name}"
 
 
 def _start(

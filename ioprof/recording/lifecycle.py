@@ -190,6 +190,8 @@ class Recording:
                 self._pending.left
                 or f"could not be removed, and is not needed any more: {self.spool}"
             )
+        if lost := finished.summary.capture.lost:
+            self._reporter.say(_lost_text(lost, self.spool.parent))
         self._reporter.say(f"run folder: {self._pending.out}")
         if self.part is not None:
             which = f"which is part {self.part.number + 1} of {self.part.of}"
@@ -228,3 +230,11 @@ class Recording:
                 "killed processes of the job cannot be distinguished from other programs"
             )
         )
+
+
+def _lost_text(lost: int, folder: Path) -> str:
+    """Where spans found no room, and what to do."""
+    return (
+        f"{lost:,} spans were lost: the disk of {folder} was full while the job ran; what was"
+        " recorded until then is kept; record again with TMPDIR=FOLDER on a disk with more room"
+    )

@@ -6,6 +6,7 @@ folder, which may be on another file system, holds `MARKER`, which names the spo
 a folder that comes from somebody else may name any path.
 """
 
+import errno
 import json
 import os
 import shlex
@@ -41,6 +42,7 @@ from ioprof.recording.storing_process import StoringProcess
 if TYPE_CHECKING:
     from ioprof.analysis.run import Run
 
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _UNUSED: Final = Origin("", -1, -1)
 
 
@@ -138,7 +140,8 @@ class PendingRun:
                 f"interrupted before the run folder was complete{self._where_left()}", exit_code=130
             ) from None
         if isinstance(error, OSError):
-            what = f"{error.filename or self.spool}: {error.strerror or error}"
+            where = error.filename or (self._fullest() if error.errno in _FULL else self.spool)
+            what = f"{where}: {error.strerror or error}"
             raise CommandError(
                 f"{what}{self._where_left() or '; correct that and run again'}", exit_code=1
             ) from None
@@ -146,6 +149,17 @@ class PendingRun:
             no_program = error.exit_code if error.exit_code in (NOT_EXECUTABLE, NOT_FOUND) else 1
             raise CommandError(f"{error}{self._where_left()}", exit_code=no_program) from None
         error.add_note(f"ioprof: the job has ended{self._where_left()}")
+
+    def _fullest(self) -> Path:
+        """Which of the two folders that are written to has less room."""
+
+        def room(folder: Path) -> int:
+            with suppress(OSError):
+                status = os.statvfs(folder)
+                return status.f_bavail * status.f_frsize
+            return 0
+
+        return min(self.out, self.spool, key=room)
 
     def _where_left(self) -> str:
         """Where the recording is, as the end of a sentence, once; a spool without capture files is

@@ -11,7 +11,8 @@ from ioprof.files import make_folders, open_regular_file, read_regular_file
 from ioprof.format.schema import READ_RUN_SCHEMAS
 
 JOB_LOG: Final = "job.log"
-ANALYSIS_FILES: Final = ("steps.parquet", "summary.json", "report.html", "analysis.json")
+PAGE: Final = "report.html"
+ANALYSIS_FILES: Final = ("steps.parquet", "summary.json", PAGE, "analysis.json")
 """What the analysis of a run writes; it can be made again of the others."""
 RUN_FILES: Final = (
     "spans.parquet",

@@ -10,7 +10,7 @@ from ioprof.format.run_record import RunRecord
 from ioprof.format.trace import Trace
 from ioprof.model.summary import with_gains
 from ioprof.process import trim_heap
-from ioprof.recording.run_folder import ANALYSIS_FILES, RUN_FILES
+from ioprof.recording.run_folder import ANALYSIS_FILES, PAGE, RUN_FILES
 from ioprof.recording.stored_run import removed_on_failure, store_run
 from ioprof.report.page.html import write_html
 
@@ -61,4 +61,4 @@ def _write_analysis(run: Run, out: Path) -> None:
     (out / ANALYSIS).unlink(missing_ok=True)
     run.steps.write_parquet(out / STEPS, compression="zstd")
     (out / SUMMARY).write_text(run.summary.to_json() + "\n", encoding="utf-8")
-    write_html(run.trace, run.steps, run.summary, out / "report.html")
+    write_html(run.trace, run.steps, run.summary, out / PAGE)

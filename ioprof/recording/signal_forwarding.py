@@ -196,14 +196,15 @@ class _Blocking:
             raise FileNotFoundError("cat")
         closed = [(os.POSIX_SPAWN_CLOSE, descriptor) for descriptor in inherited_descriptors()]
         streams = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_WRONLY, 0) for number in (1, 2)]
-        read, self._pipe = os.pipe()
+        read, pipe = os.pipe()
+        self._pipe: int | None = pipe
         try:
             self._pid = os.posix_spawn(
                 program, ["ioprof-signals"], {}, setsigmask=signal.valid_signals(),
                 file_actions=[(os.POSIX_SPAWN_DUP2, read, 0), *streams, *closed],
             )  # fmt: skip
         except OSError:
-            os.close(self._pipe)
+            os.close(pipe)
             raise
         finally:
             os.close(read)
@@ -219,8 +220,13 @@ class _Blocking:
         return {number for number in signal.valid_signals() if mask >> (number - 1) & 1}
 
     def end(self) -> None:
-        """End it."""
-        os.close(self._pipe)
+        """End it, once: a signal's handler may be interrupted by that of another one, which ends
+        the same process.
+        """
+        pipe, self._pipe = self._pipe, None
+        if pipe is None:
+            return
+        os.close(pipe)
         with suppress(OSError):
             os.kill(self._pid, signal.SIGKILL)
             os.waitpid(self._pid, 0)

@@ -37,13 +37,22 @@ class JobOptions(LoadingOptions):
     ] = ""
     device: Annotated[
         str,
-        Option("cpu, cuda, or emulated:NAME, which takes the known time of that device.", _PANEL),
+        Option(
+            "cpu, cuda, or emulated:NAME (step times from that device's published rate).", _PANEL
+        ),
     ] = "emulated:a100"
     ranks: Annotated[
-        int, Option("Training processes; under a launcher its tasks.", _PANEL, least=1)
+        int,
+        Option("Training processes; under a launcher, the number of its tasks.", _PANEL, least=1),
     ] = 1
     ranks_per_node: Annotated[
-        int, Option("Ranks on the faster link of an emulated device.", _PANEL, least=1, unset="all")
+        int,
+        Option(
+            "Emulated device: ranks that share a node and its faster link.",
+            _PANEL,
+            least=1,
+            unset="all",
+        ),
     ] = 0
     batch_size: Annotated[int, Option("Samples per step and rank.", _PANEL, least=1)] = 64
     steps: Annotated[int, Option("Steps to train.", _PANEL, least=1, unset="one epoch")] = 0
@@ -53,14 +62,13 @@ class JobOptions(LoadingOptions):
     predict_epochs: Annotated[
         int | None,
         Option(
-            "Predict the time of so many epochs, from the two that are made unless --epochs says"
-            " more.",
+            "Predict the time of this many epochs, from a run of two (or of --epochs).",
             _PANEL,
             least=2,
         ),
     ] = None
     copy: Annotated[str, _one_of("How batches get to the device", COPIES)] = COPIES[0]
-    exchange: Annotated[str, _one_of("Of gradients, on an emulated device", tuple(SCHEMES))] = (
+    exchange: Annotated[str, _one_of("Gradient exchange of an emulated device", tuple(SCHEMES))] = (
         "ring"
     )
     bf16: Annotated[
@@ -71,7 +79,7 @@ class JobOptions(LoadingOptions):
     ] = None
     parallel: Annotated[
         str,
-        _one_of("What the ranks divide among them, pipeline and fsdp on --device cpu", PARALLEL),
+        _one_of("Parallelism, pipeline and fsdp on --device cpu", PARALLEL),
     ] = DATA
     microbatches: Annotated[
         int, Option("Parts of a batch in a pipeline.", _PANEL, least=1, unset="2 per stage")
@@ -89,10 +97,11 @@ class JobOptions(LoadingOptions):
         bool, Option("Measure the network between the ranks before the first step.", _PANEL)
     ] = False
     eval_every: Annotated[
-        str | int | None, Option("Evaluate after so many steps, or epochs (2epochs).", _PANEL)
+        str | int | None, Option("Evaluate every N steps, or every N epochs (2epochs).", _PANEL)
     ] = None
     checkpoint_every: Annotated[
-        str | int | None, Option("A checkpoint after so many steps, or epochs (2epochs).", _PANEL)
+        str | int | None,
+        Option("Write a checkpoint every N steps, or every N epochs (2epochs).", _PANEL),
     ] = None
     dataset_scale: Annotated[
         str,

@@ -17,6 +17,7 @@ from ioprof.recording.pending_run import is_pending, pending_spool, recorder_ali
 from ioprof.recording.spool import JOB
 
 _MOST_PROCESSES = 10_000
+_MOST_NAMED = 4
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def only_target(run_or_pid: str) -> Target:
     """
     found = targets(run_or_pid)
     if len(found) > 1:
-        these = ", ".join(str(each.out or each.spool) for each in found[:4])
+        these = ", ".join(str(each.out or each.spool) for each in found[:_MOST_NAMED])
         raise CommandError(
             f"{run_or_pid}: is recorded in {len(found)} parts on this host; name one of them:"
             f" {these}"
@@ -97,9 +98,15 @@ def _recording_pids(spool: Path) -> set[int]:
 def _of_process(pid: int) -> Target:
     if not Path(f"/proc/{pid}").exists():
         raise CommandError(f"{pid}: no such process")
-    for each in _family(pid):
-        if (spool := _spool_of(each)) is not None and spool.is_dir():
-            return Target(spool, _out_of(spool))
+    spools = {_spool_of(each): None for each in _family(pid)}  # in the order of the family
+    found = [spool for spool in spools if spool is not None and spool.is_dir()]
+    if len(found) > 1:
+        these = ", ".join(str(_out_of(spool) or spool) for spool in found[:_MOST_NAMED])
+        raise CommandError(
+            f"process {pid}: has started {len(found)} recorded jobs; name one of them: {these}"
+        )
+    if found:
+        return Target(found[0], _out_of(found[0]))
     raise CommandError(
         f"process {pid}: is not recorded by ioprof; start the job with: ioprof record -- COMMAND"
     )

@@ -11,6 +11,8 @@ from typing import Final
 from ioprof.report.page.markup import Html, element
 from ioprof.report.palette import cause_styles, code_styles, source_styles
 
+GENERATOR: Final = "ioprof"
+"""What a page says that it was made by; by this a page that may be replaced is recognised."""
 _JSON_ESCAPES: Final = {
     ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"
 }
@@ -37,6 +39,7 @@ def _head(title: str, scripts: Iterable[str], styles: str) -> Html:
         element("meta", http_equiv="Content-Security-Policy", content=_policy(scripts)),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="color-scheme", content="light dark"),
+        element("meta", name="generator", content=GENERATOR),
         element("link", rel="icon", href="data:,"),
         element("title", f"{title} – ioprof"),
         element("style", Html(resource("page.css") + styles + cause_styles())),

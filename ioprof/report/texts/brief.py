@@ -2,12 +2,13 @@
 where to look.
 """
 
-from collections.abc import Iterator
-from textwrap import wrap
+from collections.abc import Iterable, Iterator, Sequence
+from io import StringIO
 from typing import Final
 
 import polars as pl
-from rich.console import RenderableType
+from rich.console import Console, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -15,75 +16,116 @@ from ioprof.analysis.reads.lineage import LEAVES
 from ioprof.format.run_record import Advice, CauseShare, Summary
 from ioprof.report import views
 from ioprof.report.palette import CAUSE_COLOURS, DARK
-from ioprof.report.texts.caveats import caveats
+from ioprof.report.texts.caveats import caveats, no_steps
 from ioprof.report.texts.cpu_statements import short_of_cores
+from ioprof.report.texts.gpu_time_statements import gpu_time_statements
 from ioprof.report.texts.headline import headline, share_of_stragglers
 from ioprof.report.texts.import_statements import import_notes
 from ioprof.report.texts.prediction import gain_text, proof_hint
-from ioprof.report.texts.statements import CauseRow, cause_rows, failures, setting, title
+from ioprof.report.texts.statements import (
+    CauseRow,
+    Statement,
+    cause_rows,
+    failure_lines,
+    identity,
+    job_statements,
+    setting,
+    storage_statements,
+    title,
+    with_basis,
+)
 from ioprof.report.texts.storage_statements import uring_notes
-from ioprof.report.texts.text import Report
+from ioprof.report.texts.text import Report, failure_style, sentence
 from ioprof.report.texts.units import ADVICE_LENGTH, clean, duration, rate
 from ioprof.report.texts.whole_job import window_text
 
 WIDTH: Final = 80
 _LINES: Final = 24
 """Of a terminal."""
-_HEADINGS: Final = 4
-"""Lines of the two headings below the bars, with the empty ones before them."""
-_TEXT_WIDTH: Final = WIDTH - 5
 _MOST_CHANGES: Final = 3
 _LEAST_SHARE: Final = 0.005
 """Causes below this share of the steps' time are one row together, as are all but the largest
 `_MOST_ROWS`."""
 _MOST_ROWS: Final = 6
+_FEWEST_ROWS: Final = 3
+"""Causes that are shown although advice and limits then do not fit on one screen."""
 _BAR: Final = 50  # columns that all of the time takes, where notes leave so much room
 _LABELS: Final = 20  # columns of a cause's name and share, with the space between columns
-_LONGEST_CHANGE: Final = 140  # two lines
+_LONGEST_PATH: Final = 150  # two lines; of a longer one both ends are shown
 
 
-def brief_text(summary: Summary, steps: pl.DataFrame) -> RenderableType:
-    """What fits on one screen; `summary_text` has the rest."""
+def brief_text(summary: Summary, steps: pl.DataFrame, price: float | None = None) -> RenderableType:
+    """What fits on one screen; `summary_text` has the rest. `price`: of a GPU-hour."""
     blocks: list[RenderableType] = [
-        Text(f"FAILED: {line}", style="bold red") for line in failures(summary)[:2]
+        Text(line, style=failure_style(summary)) for line in failure_lines(summary)[:2]
     ]
     blocks.append(Text(headline(summary), style="bold"))
     if summary.cpu and summary.verdict.cpu_limits:
         blocks.append(Text(short_of_cores(summary.cpu), style="bold"))
-    blocks.append(_setting(summary))
+    blocks += _setting(summary)
     if window := window_text(summary):
         blocks.append(Text(f"{window[:1].upper()}{window[1:]}."))
     blocks += [Text(line) for line in import_notes(summary)]
     blocks += [Text(line) for line in uring_notes(summary)]
-    bars, looks = _bars(summary), list(_looks(summary, steps))
+    if not summary.steps.count:
+        blocks += _without_steps(summary)
+    costs = _table(gpu_time_statements(summary, price))
+    ends = [*_block(costs), *_block(_looks(summary, steps), "Where to look")]
+    left = _LINES - sum(map(_num_lines, (*blocks, *ends)))
+    first = _changes(summary.verdict.advice[:1])
+    bars = _bars(summary, left - _num_lines(first) - 1)
     if bars.row_count:
         blocks += [Text(""), bars]
-    others = len(blocks) + bars.row_count + len(looks) + _HEADINGS
-    if advice := _that_fit(summary.verdict.advice, _LINES - others):
-        blocks += [Text(""), Text("What to change", style="bold"), _changes(advice)]
-        if hint := proof_hint(advice):
-            blocks.append(Text(f"  {hint}", style="dim"))
-    if looks:
-        blocks += [
-            Text(""),
-            Text("Where to look", style="bold"),
-            *(Text(f"  {line}") for line in looks),
-        ]
-    return Report(blocks, WIDTH)
+        left -= 1 + bars.row_count
+    return Report([*blocks, *_changes_that_fit(summary.verdict.advice, left), *ends], WIDTH)
 
 
-def _setting(summary: Summary) -> Text:
+def answers(summaries: Sequence[Summary]) -> list[str]:
+    """One line for each run: its name and the answer."""
+    width = max(len(title(summary)) for summary in summaries)
+    return [f"{title(summary):<{width}}  {headline(summary)}" for summary in summaries]
+
+
+def _setting(summary: Summary) -> list[Text]:
     found = summary.throughput.steady_samples_per_s
-    speed = f"{rate(found)} samples/s; " if found is not None else ""
-    return Text(
-        f"{clean(title(summary), 30)}: {speed}{setting(summary)}",
-        style="dim",
-        no_wrap=True,
-        overflow="ellipsis",
-    )
+    speed = f"{rate(found)} samples/s" if found is not None else ""
+    line = "; ".join(text for text in (speed, setting(summary)) if text)
+    return [Text(text, style="dim") for text in (identity(summary), line) if text]
 
 
-def _bars(summary: Summary) -> Table:
+def _without_steps(summary: Summary) -> list[RenderableType]:
+    """What to do about a job in which no step was seen, and what it read all the same."""
+    blocks: list[RenderableType] = []
+    if remedy := no_steps(summary):
+        blocks += [Text(f"{sentence(text)}.") for text in (remedy.seen, remedy.cause)]
+        blocks.append(Text(f"{sentence(remedy.remedy)}.", style="bold"))
+    return [*blocks, *_block(_table((*job_statements(summary), *storage_statements(summary))))]
+
+
+def _table(shown: Iterable[Statement]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for statement in shown:
+        table.add_row(Text(statement.label, style="dim"), Text(with_basis(statement)))
+    return table
+
+
+def _block(table: Table, heading: str = "") -> list[RenderableType]:
+    """A table below an empty line and its heading, if it has rows."""
+    if not table.row_count:
+        return []
+    return [Text(""), *([Text(heading, style="bold")] if heading else []), table]
+
+
+def _num_lines(block: RenderableType) -> int:
+    """How many lines a block takes on the screen."""
+    console = Console(width=WIDTH, file=StringIO())
+    return len(console.render_lines(block, pad=False))
+
+
+def _bars(summary: Summary, lines: int) -> Table:
+    """A bar for each cause, of so many lines if the largest causes have room there."""
     table = Table.grid(padding=(0, 1))
     table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
@@ -111,7 +153,7 @@ def _bars(summary: Summary) -> Table:
         each
         for each in entries
         if each in largest and ((each[0].share or 0.0) >= _LEAST_SHARE or each[1].cause == bound)
-    ]
+    ][: max(_FEWEST_ROWS, lines - 1)]
     noted = [_notes(entry, row, summary, most) for entry, row in shown]
     room = WIDTH - _LABELS - max(map(len, noted), default=0)
     scale = (
@@ -171,34 +213,23 @@ def _place(
     return -max(share, least) if is_bound else -share, not is_bound, -share
 
 
-def _cut(text: str, length: int) -> str:
-    """The beginning of a text, to the end of a word."""
-    return text if len(text) <= length else f"{text[:length].rpartition(' ')[0]} …"
-
-
 def _bar(columns: float) -> str:
     """A bar so many columns long, to an eighth of a column."""
     eighths = max(1, round(8 * columns))
     return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
 
 
-def _that_fit(advice: tuple[Advice, ...], lines: int) -> tuple[Advice, ...]:
+def _changes_that_fit(advice: tuple[Advice, ...], lines: int) -> list[RenderableType]:
     """The first of them, at most `_MOST_CHANGES`, as many as so many lines have room for; one
     always.
     """
-    for number in range(min(_MOST_CHANGES, len(advice)), 1, -1):
-        texts = [
-            _cut(text, _LONGEST_CHANGE)
-            for each in advice[:number]
-            for text in (clean(each.action, ADVICE_LENGTH), gain_text(each))
-        ]
-        if (
-            sum(len(wrap(text, _TEXT_WIDTH)) for text in texts)
-            + (proof_hint(advice[:number]) is not None)
-            <= lines
-        ):
-            return advice[:number]
-    return advice[:1]
+    for number in range(min(_MOST_CHANGES, len(advice)), 0, -1):
+        block: list[RenderableType] = _block(_changes(advice[:number]), "What to change")
+        if hint := proof_hint(advice[:number]):
+            block.append(Padding(Text(hint, style="dim"), (0, 0, 0, 2)))
+        if number == 1 or sum(map(_num_lines, block)) <= lines:
+            return block
+    return []
 
 
 def _changes(advice: tuple[Advice, ...]) -> Table:
@@ -206,15 +237,22 @@ def _changes(advice: tuple[Advice, ...]) -> Table:
     table.add_column(no_wrap=True)
     table.add_column()
     for number, entry in enumerate(advice, 1):
-        table.add_row(
-            Text(f"  {number}."), Text(_cut(clean(entry.action, ADVICE_LENGTH), _LONGEST_CHANGE))
-        )
+        table.add_row(Text(f"  {number}."), Text(clean(entry.action, ADVICE_LENGTH)))
         if text := gain_text(entry):
-            table.add_row("", Text(_cut(text, _LONGEST_CHANGE), style="dim"))
+            table.add_row("", Text(text, style="dim"))
     return table
 
 
-def _looks(summary: Summary, steps: pl.DataFrame) -> Iterator[str]:
+def _looks(summary: Summary, steps: pl.DataFrame) -> Table:
+    table = Table.grid(padding=(0, 1))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for line in _places(summary, steps):
+        table.add_row(Text(" -"), Text(line))
+    return table
+
+
+def _places(summary: Summary, steps: pl.DataFrame) -> Iterator[str]:
     """The longest step, the slowest read, and what limits the answer."""
     if len(steps):
         row = views.longest_steps(steps, 1).row(0, named=True)
@@ -228,10 +266,10 @@ def _looks(summary: Summary, steps: pl.DataFrame) -> Iterator[str]:
         yield f"{where}{median} ({views.cause_text(row)})"
     if summary.storage.slowest and summary.storage.slowest[0].path:
         read = summary.storage.slowest[0]
-        yield f"slowest read {duration(read.seconds)}: {clean(read.path, 48)}"
+        yield f"slowest read {duration(read.seconds)}: {clean(read.path, _LONGEST_PATH)}"
     names = [
         *(["unsure"] if summary.verdict.doubts else []),
         *(entry.name for entry in caveats(summary)),
     ]
     if names:
-        yield clean(f"limits: {', '.join(names)} (see --full)", WIDTH - 4)
+        yield f"limits: {', '.join(names)} (see --full)"

@@ -9,7 +9,13 @@ from typing import Final
 from ioprof.analysis.answer.options import JobOptions, options_of
 from ioprof.analysis.reads.storage_bytes import are_untimed, untimed_text
 from ioprof.format.run_record import FailureCode, JobKind, Reason, Summary
-from ioprof.report.texts.statements import COMPLETE, device, is_emulated
+from ioprof.report.texts.statements import (
+    COMPLETE,
+    INTERRUPTED,
+    device,
+    is_emulated,
+    stopped_text,
+)
 from ioprof.report.texts.units import amount, clean, count, duration, percent
 from ioprof.report.texts.whole_job import length, part_text, window_text
 
@@ -57,6 +63,13 @@ def _incomplete(summary: Summary) -> Caveat | None:
     status = summary.run.status or "unknown"
     if status == COMPLETE or (summary.whole_job is not None and not summary.whole_job.ended):
         return None
+    if status == INTERRUPTED:
+        return Caveat(
+            "run not complete",
+            f"it was {stopped_text(summary)}",
+            "Ctrl-C, or the time limit of a scheduler; all spans up to that moment are kept",
+            "to see the end of the job too, record it once more with a new --out",
+        )
     return Caveat(
         "run not complete",
         f"the run's status is {clean(status)} after {count(summary.steps.count)} steps",
@@ -138,8 +151,11 @@ def _busy_machine(summary: Summary) -> Caveat | None:
     )
 
 
-def _few_steps(summary: Summary) -> Caveat | None:
-    if not summary.steps.count and summary.run.imported_from is not None:
+def no_steps(summary: Summary) -> Caveat | None:
+    """Why a job that came to its end has no step, and what to do."""
+    if summary.steps.count or summary.run.failures:
+        return None
+    if summary.run.imported_from is not None:
         return Caveat(
             "no steps",
             "no training step was found",
@@ -147,14 +163,25 @@ def _few_steps(summary: Summary) -> Caveat | None:
             " recur three times",
             "profile three steps or more",
         )
-    if not summary.steps.count and not summary.run.failures:
+    if lost := summary.capture.lost:
         return Caveat(
             "no steps",
-            "no training step was recognised",
-            "it steps no optimizer of torch and iterates no loader that is known, or does so in a"
-            " process that was not recorded",
-            "if it trains, wrap what gives it batches: for batch in ioprof.batches(loader)",
+            f"no training step is among what was kept; {count(lost)} spans were lost",
+            "the file system for capture files (TMPDIR) was full",
+            "set TMPDIR to a node-local disk with more room, and record the job again",
         )
+    return Caveat(
+        "no steps",
+        "no training step was recognised",
+        "it steps no optimizer of torch and iterates no loader that is known, or does so in a"
+        " process that was not recorded",
+        "if it trains, wrap what gives it batches: for batch in ioprof.batches(loader)",
+    )
+
+
+def _few_steps(summary: Summary) -> Caveat | None:
+    if found := no_steps(summary):
+        return found
     steady = max(0, summary.steps.count - summary.steps.warmup)
     if steady >= FEWEST_STEADY_STEPS:
         return None
@@ -309,7 +336,8 @@ def _emulated_device(summary: Summary) -> Caveat | None:
         return None
     return Caveat(
         "emulated device",
-        f"the accelerator was a clock: {device(summary)}",
+        f"no real accelerator: {device(summary)}; step times come from published"
+        " rates, or rates derived from them",
         "the run asked for it; loader, reads and decode were real; compute, copies and exchange"
         " took the device's known times",
         "rely on the times of the input pipeline; confirm step times on the real device",

@@ -4,16 +4,17 @@ JSON.
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from io import StringIO
 from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from ioprof.analysis.changed_setting import Change, changed_setting
 from ioprof.analysis.run import Run
 from ioprof.format.run_record import RunDifference, Summary
-from ioprof.report.texts.difference_text import difference_text
+from ioprof.report.texts.difference_text import changes_text, difference_text
 from ioprof.report.texts.text import WIDTH, comparison_text
 from ioprof.report.texts.units import clean, percent
 
@@ -50,6 +51,11 @@ class Comparison:
         rates = [summary.throughput.steady_samples_per_s for summary in self.summaries]
         return tuple(rate / rates[0] if rate is not None and rates[0] else None for rate in rates)
 
+    @property
+    def changes(self) -> tuple[tuple[Change, ...], ...]:
+        """Of each run but the first: what of its recorded setting is not as in the first."""
+        return tuple(changed_setting(self.runs[0], each) for each in self.runs[1:])
+
     def slower_than(self, ratio: float) -> tuple[str, ...]:
         """A sentence for each run that is slower than the first by more than this ratio (0.05: 5
         %), or cannot be compared.
@@ -71,15 +77,15 @@ class Comparison:
 
     def to_json(self) -> str:
         """A JSON array of the summaries, each as in its summary.json; those after the first have
-        the key `difference` as well.
+        the keys `difference` and `changes` as well.
         """
         parts = [self.summaries[0].to_json()]
-        for summary, entry in zip(self.summaries[1:], self.differences, strict=True):
-            parts.append(
-                json.dumps(
-                    {**summary.to_dict(), "difference": entry.to_dict()}, indent=1, allow_nan=False
-                )
-            )
+        changes = self.changes if self.runs else ((),) * len(self.differences)
+        for summary, entry, changed in zip(
+            self.summaries[1:], self.differences, changes, strict=True
+        ):
+            more = {"difference": entry.to_dict(), "changes": [asdict(each) for each in changed]}
+            parts.append(json.dumps({**summary.to_dict(), **more}, indent=1, allow_nan=False))
         return "[" + ",\n".join(parts) + "]"
 
     def __rich__(self) -> RenderableType:
@@ -93,8 +99,12 @@ class Comparison:
 
     def _lines(self) -> Iterator[str]:
         yield ""
-        for summary, entry in zip(self.summaries[1:], self.differences, strict=True):
+        for place, (summary, entry) in enumerate(
+            zip(self.summaries[1:], self.differences, strict=True)
+        ):
             yield f"{clean(summary.run.name)}: {difference_text(entry)}"
+            if self.runs:
+                yield f"  {changes_text(self.changes[place])}"
         if any(entry.step for entry in self.differences):
             yield (
                 "Intervals of 95 % from the steps of these runs; runs with the same settings may"

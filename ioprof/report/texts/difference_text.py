@@ -1,7 +1,14 @@
 """How one run differs from another, in words."""
 
+from collections.abc import Sequence
+from typing import Final
+
+from ioprof.analysis.changed_setting import Change
 from ioprof.format.run_record import CauseDifference, RunDifference
 from ioprof.report.texts.units import clean, duration, percent
+
+_MOST_CHANGES: Final = 8  # in a sentence; --json has all
+_LONGEST: Final = 80
 
 
 def difference_text(entry: RunDifference) -> str:
@@ -23,6 +30,21 @@ def difference_text(entry: RunDifference) -> str:
         f"{percent(abs(entry.ratio - 1))} {way}: {took} ({_interval(step)})."
         f" {causes or 'No single cause differs'}"
     )
+
+
+def changes_text(changes: Sequence[Change]) -> str:
+    """What was recorded of the setting and is not the same, in one sentence."""
+    if not changes:
+        return (
+            "what changed: nothing that was recorded of command, settings, versions, host or data"
+        )
+    shown = [
+        f"{clean(each.what)} {clean(each.first, _LONGEST) or 'none'} → "
+        f"{clean(each.other, _LONGEST) or 'none'}"
+        for each in changes[:_MOST_CHANGES]
+    ]
+    more = len(changes) - _MOST_CHANGES
+    return f"what changed: {'; '.join(shown)}{f'; and {more} more' if more > 0 else ''}"
 
 
 def _text(entry: CauseDifference) -> str:

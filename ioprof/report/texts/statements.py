@@ -18,7 +18,11 @@ from ioprof.report.texts.whole_job import window_text
 
 COMPLETE: Final = "complete"
 """The `status` of a run that came to its end."""
+INTERRUPTED: Final = "interrupted"
+"""That of one that was stopped: by Ctrl-C, or by its scheduler."""
 
+_LONGEST_COMMAND: Final = 240
+"""Characters, three lines of a terminal; a longer command is cut in its middle: run.json has it."""
 _LEAST_PHASE_SHARE: Final = 0.01  # of the job, for a phase that is named
 _MOST_DEVICES: Final = 4  # in a report; summary.json has all
 _MOST_LIBRARIES: Final = 4
@@ -78,7 +82,7 @@ def statements(summary: Summary) -> tuple[Statement, ...]:
         *_imported(summary),
         *_stages(summary),
         *_ceilings(summary),
-        *_job(summary),
+        *job_statements(summary),
         *(
             [Statement("prediction", epochs_text(summary.prediction), "predicted")]
             if summary.prediction
@@ -86,7 +90,7 @@ def statements(summary: Summary) -> tuple[Statement, ...]:
         ),
         _overlap(summary),
         *_collectives(summary),
-        *_storage(summary),
+        *storage_statements(summary),
         *_devices(summary),
         *_io_pressure(summary),
         *([Statement("CPU", cpu_text(summary.cpu), "measured")] if summary.cpu else []),
@@ -167,10 +171,33 @@ def failures(summary: Summary) -> tuple[str, ...]:
     ]
     if (status == COMPLETE or is_snapshot) and not sentences:
         return ()
-    return (
-        f"the run did not complete (status: {clean(status)}); the numbers cover what was recorded",
-        *first_of(sentences),
+    how = (
+        stopped_text(summary)
+        if status == INTERRUPTED
+        else f"the run did not complete (status: {clean(status)}); the numbers cover what was"
+        " recorded"
     )
+    return (how, *first_of(sentences))
+
+
+def failure_lines(summary: Summary) -> tuple[str, ...]:
+    """`failures` as lines of a terminal: a job that was stopped did not fail."""
+    if not (found := failures(summary)):
+        return ()
+    first, *others = found
+    if summary.run.status == INTERRUPTED:
+        return (f"{first[:1].upper()}{first[1:]}.", *(f"FAILED: {line}" for line in others))
+    return tuple(f"FAILED: {line}" for line in found)
+
+
+def stopped_text(summary: Summary) -> str:
+    """After how many steps a job was stopped."""
+    steps, ranks = summary.steps.count, len(summary.steps.per_rank)
+    if not steps:
+        return "stopped before a step was completed"
+    each = " of each rank" if ranks > 1 else ""
+    after = f"stopped after {count(steps)} step{'' if steps == 1 else 's'}{each}"
+    return f"{after}; the numbers cover what was recorded"
 
 
 def unseen(summary: Summary) -> tuple[str, ...]:
@@ -189,6 +216,12 @@ def first_of(sentences: Sequence[str], limit: int = 20) -> tuple[str, ...]:
 def title(summary: Summary) -> str:
     """The run's name, safe to show."""
     return clean(summary.run.name or "run")
+
+
+def identity(summary: Summary) -> str:
+    """The run's name and the command that it recorded, safe to show."""
+    command = summary.run.command
+    return f"{title(summary)}: {clean(command, _LONGEST_COMMAND)}" if command else title(summary)
 
 
 def setting(summary: Summary) -> str:
@@ -361,7 +394,8 @@ def _ceilings(summary: Summary) -> Iterator[Statement]:
     yield Statement("ceilings", f"{text}{beyond}" if named else text, "derived")
 
 
-def _job(summary: Summary) -> Iterator[Statement]:
+def job_statements(summary: Summary) -> Iterator[Statement]:
+    """How long the job took, and for what."""
     ledger = summary.ledger
     shown = [phase for phase in ledger.phases if (phase.share or 0.0) >= _LEAST_PHASE_SHARE]
     if ledger.wall_s is None or not shown:
@@ -430,7 +464,8 @@ def _overlap(summary: Summary) -> Statement:
     )
 
 
-def _storage(summary: Summary) -> Iterator[Statement]:
+def storage_statements(summary: Summary) -> Iterator[Statement]:
+    """What the job read, from where, and how long a read took."""
     storage = summary.storage
     if storage.bytes_socket or storage.bytes_pipe:
         text = (

@@ -17,11 +17,13 @@ from ioprof.report.texts.code_lines import code_lines
 from ioprof.report.texts.headline import headline
 from ioprof.report.texts.prediction import gain_text, proof_hint, replay_note
 from ioprof.report.texts.statements import (
+    INTERRUPTED,
     Statement,
     cause_rows,
     dataset,
     device,
-    failures,
+    failure_lines,
+    identity,
     is_emulated,
     setting,
     statements,
@@ -79,8 +81,8 @@ def comparison_text(summaries: Sequence[Summary]) -> RenderableType:
             blocks.append(Text(f"{used}; do not compare its rates.", style="bold"))
     if any(is_emulated(summary) for summary in summaries):
         known = (
-            "emulated: the accelerator of that run was a clock; its rates and shares rest on known"
-            " times."
+            "emulated: no real accelerator; step times come from published rates, or rates derived"
+            " from them."
         )
         blocks.append(Text(known, style="dim"))
     return Report(blocks)
@@ -117,16 +119,22 @@ def _without_end(line: list[Segment]) -> list[Segment]:
 
 
 def _failures(summary: Summary) -> list[Text]:
-    lines = failures(summary)
-    return [Text(f"FAILED: {line}", style="bold red") for line in lines] + (
+    lines = failure_lines(summary)
+    return [Text(line, style=failure_style(summary)) for line in lines] + (
         [Text("")] if lines else []
     )
+
+
+def failure_style(summary: Summary) -> str:
+    """Of the lines that say how a run ended that did not complete."""
+    return "bold yellow" if summary.run.status == INTERRUPTED else "bold red"
 
 
 def _heading(summary: Summary) -> RenderableType:
     why = Text(clean(summary.verdict.text, 600))
     answer = [] if summary.verdict.bound_by is None else [Text(headline(summary), style="bold")]
-    return Group(*answer, why, Text(f"{title(summary)}: {setting(summary)}", style="dim"))
+    about = (Text(identity(summary), style="dim"), Text(setting(summary), style="dim"))
+    return Group(*answer, why, *about)
 
 
 def _causes_table(summary: Summary) -> Table:
@@ -196,13 +204,14 @@ def _caveats(found: Sequence[Caveat]) -> list[RenderableType]:
     return _list(
         "Before you rely on this:",
         (
-            f"{entry.name}: {entry.seen}. {_sentence(entry.cause)}. {_sentence(entry.remedy)}."
+            f"{entry.name}: {entry.seen}. {sentence(entry.cause)}. {sentence(entry.remedy)}."
             for entry in found
         ),
     )
 
 
-def _sentence(text: str) -> str:
+def sentence(text: str) -> str:
+    """With a capital at its beginning."""
     return text[:1].upper() + text[1:]
 
 
