@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ioprof.analysis.reads.lineage import LEAVES
+from ioprof.analysis.reads.read_patterns import AMPLIFIED
 from ioprof.format.run_record import Advice, CauseShare, Summary
 from ioprof.report import views
 from ioprof.report.page.answer import headline, share_of_stragglers
@@ -225,6 +226,12 @@ def _looks(summary: Summary, steps: pl.DataFrame) -> Iterator[str]:
     if summary.storage.slowest and summary.storage.slowest[0].path:
         read = summary.storage.slowest[0]
         yield f"slowest read {duration(read.seconds)}: {clean(read.path, 48)}"
+    if reads := summary.findings.reads:
+        yield from (
+            clean(f"reading: {pattern.seen}", WIDTH - 4)
+            for pattern in reads.patterns
+            if pattern.code == AMPLIFIED
+        )
     names = [
         *(["unsure"] if summary.verdict.doubts else []),
         *(entry.name for entry in caveats(summary)),
