@@ -291,6 +291,7 @@ def test_demand_is_that_of_the_first_batches_where_it_falls(
                 "end_ns": start + 50,
                 **times,
                 **worker,
+                "offset": start,
                 "bytes": size,
                 "source": "storage",
             },

@@ -28,7 +28,7 @@ def show_run(run: "Run", json: bool, full: bool = False) -> None:
     from ioprof.report.texts.text import WIDTH, summary_text
 
     if not full:
-        output.print(brief_text(run.summary, run.steps))
+        output.print(brief_text(run.summary, run.steps, run.trace))
         return
     output.print(summary_text(run.summary, run_statements(run.trace)))
     is_known = output.is_terminal or "COLUMNS" in os.environ

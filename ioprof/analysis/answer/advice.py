@@ -174,7 +174,7 @@ def _storage(evidence: Evidence) -> Lines:
             " opens a file of its own"
         )
     size, memory = dataset.bytes, evidence.run.page_cache_room_bytes
-    if size and size > 0:
+    if size and size > 0 and evidence.run.stage is None:
         fits = (
             f", and memory ({memory / 1e9:,.1f} GB) holds it after the first epoch"
             if memory and size < 0.8 * memory

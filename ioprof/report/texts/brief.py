@@ -14,15 +14,18 @@ from rich.text import Text
 from ioprof.analysis.reads.lineage import LEAVES
 from ioprof.analysis.reads.read_patterns import AMPLIFIED
 from ioprof.format.run_record import Advice, CauseShare, Summary
+from ioprof.format.trace import Trace
 from ioprof.report import views
 from ioprof.report.page.answer import headline, share_of_stragglers
 from ioprof.report.palette import CAUSE_COLOURS, DARK
 from ioprof.report.texts.caveats import caveats
 from ioprof.report.texts.cpu_statements import short_of_cores
+from ioprof.report.texts.epoch_statements import epochs_text
 from ioprof.report.texts.prediction import gain_text, proof_hint
 from ioprof.report.texts.statements import CauseRow, cause_rows, failures, setting, title
+from ioprof.report.texts.storage_statements import break_even_text
 from ioprof.report.texts.text import Report
-from ioprof.report.texts.units import ADVICE_LENGTH, clean, duration, rate
+from ioprof.report.texts.units import ADVICE_LENGTH, clean, count, duration, percent, rate
 from ioprof.report.texts.whole_job import window_text
 
 WIDTH: Final = 80
@@ -41,8 +44,10 @@ _LABELS: Final = 20  # columns of a cause's name and share, with the space betwe
 _LONGEST_CHANGE: Final = 140  # two lines
 
 
-def brief_text(summary: Summary, steps: pl.DataFrame) -> RenderableType:
-    """What fits on one screen; `summary_text` has the rest."""
+def brief_text(summary: Summary, steps: pl.DataFrame, trace: Trace | None = None) -> RenderableType:
+    """What fits on one screen; `summary_text` has the rest. `trace` has what the job was asked
+    for besides.
+    """
     blocks: list[RenderableType] = [
         Text(f"FAILED: {line}", style="bold red") for line in failures(summary)[:2]
     ]
@@ -50,6 +55,8 @@ def brief_text(summary: Summary, steps: pl.DataFrame) -> RenderableType:
     if summary.cpu and summary.verdict.cpu_limits:
         blocks.append(Text(short_of_cores(summary.cpu), style="bold"))
     blocks.append(_setting(summary))
+    for line in _asked(summary, trace):
+        blocks += map(Text, wrap(f"{line[:1].upper()}{line[1:]}.", WIDTH))
     if window := window_text(summary):
         blocks.append(Text(f"{window[:1].upper()}{window[1:]}."))
     bars, looks = _bars(summary), list(_looks(summary, steps))
@@ -67,6 +74,25 @@ def brief_text(summary: Summary, steps: pl.DataFrame) -> RenderableType:
             *(Text(f"  {line}") for line in looks),
         ]
     return Report(blocks, WIDTH)
+
+
+def _asked(summary: Summary, trace: Trace | None) -> Iterator[str]:
+    """The answers that options of the run asked for."""
+    if summary.prediction:
+        yield epochs_text(summary.prediction)
+    if trace is None:
+        return
+    if text := break_even_text(trace):
+        yield f"staging breaks even: {text}"
+    evaluations = trace.run.learning.evaluations if trace.run.learning else ()
+    known = [each for each in evaluations if each.accuracy is not None]
+    if known:
+        best = max(known, key=lambda each: each.accuracy or 0.0)
+        yield (
+            f"accuracy {percent(known[-1].accuracy)} after {duration(known[-1].seconds)} (step"
+            f" {count(known[-1].step)}), the best {percent(best.accuracy)} after"
+            f" {duration(best.seconds)}"
+        )
 
 
 def _setting(summary: Summary) -> Text:
