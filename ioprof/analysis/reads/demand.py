@@ -46,6 +46,12 @@ _FALLEN: Final = 2.0
 """Bytes of the first half over those of the second, below which the batches that take most read for
 others, as those do that read a shard, or a group of rows."""
 
+_LEAST_STORED: Final = 0.01
+"""Of the bytes of batches, what storage must have delivered; else the page cache was tested."""
+_MOSTLY_BEFORE: Final = 0.5
+"""Bytes that storage delivered for a batch, over those for a mean one, below which most of what it
+needed had been read before."""
+
 
 @dataclass(frozen=True)
 class Tenths:
@@ -62,6 +68,19 @@ class Tenths:
         return Tenths(
             self.batches + other.batches, self.stored + other.stored, self.reads + other.reads
         )
+
+    def read_at_start(self, num_tenths: int) -> float | None:
+        """Share of the bytes from storage that the batches of the first tenths took, if a later
+        batch took less than half as much as the mean of all: most of what it needs was read
+        before. None: it was not.
+        """
+        stored, batches = self.stored, self.batches
+        if not batches.all() or not 0 < num_tenths < TENTHS or not stored.sum():
+            return None
+        later = stored[num_tenths:].sum() / batches[num_tenths:].sum()
+        if later >= _MOSTLY_BEFORE * stored.sum() / batches.sum():
+            return None
+        return float(stored[:num_tenths].sum() / stored.sum())
 
     def most(self) -> tuple[NDArray[np.float64], float] | None:
         """Bytes per batch in each tenth, and reads per batch in the one with most bytes, over those
@@ -101,6 +120,13 @@ class Fetched:
     decode_ns: int = 0
     """Summed over workers."""
     tenths: Tenths | None = None
+
+    @property
+    def comes_from_storage(self) -> bool:
+        """Whether storage delivered enough of the bytes for its rate to matter."""
+        return self.tenths is not None and int(self.tenths.stored.sum()) >= (
+            _LEAST_STORED * self.bytes
+        )
 
     def __add__(self, other: "Fetched") -> "Fetched":
         both = (
@@ -358,10 +384,11 @@ def _of_piece(piece: Piece, num_batches: int) -> Fetched:
     within = union(axis.place(fetches))
     is_there = pl.col("worker").is_in(pl.Series(axis.workers).implode())
     accesses = of_kind(spans, "read", "fault").filter(
-        is_there, is_access, ~_is_ahead, pl.col("begin_ns") >= piece.start_ns
+        is_there, is_access, pl.col("begin_ns") >= piece.start_ns
     )
     decodes = of_kind(spans, "decode").filter(is_there)
-    inside = accesses.filter(pl.Series(_is_within(axis, accesses, within)))
+    fetched = accesses.filter(pl.Series(_is_within(axis, accesses, within)))
+    inside = fetched.filter(~_is_ahead)
     return Fetched(
         # the part of a value that was in memory is a span of its own, of length 0
         reads=inside.filter(
@@ -371,7 +398,7 @@ def _of_piece(piece: Piece, num_batches: int) -> Fetched:
         received=int(inside.filter(is_received)["bytes"].sum()),
         values=int(inside.filter(~is_received, pl.col("offset").is_null())["bytes"].sum()),
         decode_ns=int(covered(axis.place(decodes), within).sum()),
-        tenths=_in_tenths(inside, num_batches),
+        tenths=_in_tenths(fetched, num_batches),
     )
 
 
