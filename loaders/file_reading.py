@@ -39,7 +39,8 @@ class FileRanges:
     it is no regular file.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, at_random: bool = False) -> None:
+        """`at_random`: the kernel shall read nothing beyond what is asked for."""
         self._descriptor = -1
         self._descriptor = _open(path)
         status = os.fstat(self._descriptor)
@@ -51,6 +52,8 @@ class FileRanges:
         # Hierarchical storage (GPFS, DMAPI) answers a read that would recall a file from tape with
         # EAGAIN where it may not wait.
         os.set_blocking(self._descriptor, True)
+        if at_random:
+            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)
 
     def close(self) -> None:
         """Close the file, if it is not closed yet."""

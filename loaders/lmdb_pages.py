@@ -9,6 +9,7 @@ The format is that of `ioprof.foreign.lmdb_format`.
 """
 
 from bisect import bisect_left
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -33,7 +34,7 @@ class LmdbPages:
     def __init__(self, path: str, first: int, entries: int) -> None:
         self._path, self._first = path, first
         try:
-            self._file = FileRanges(path)
+            self._file = FileRanges(path, at_random=True)
         except OSError as error:
             raise DatasetError(f"{path}: cannot be read ({error.strerror}); {_AGAIN}") from None
         self._page_bytes, self._last_page, self._depth, self._root = self._newest_meta()
@@ -43,18 +44,24 @@ class LmdbPages:
         self._places = np.zeros((entries, 2), np.int64)
 
     def value(self, number: int) -> memoryview:
-        """The value of record `number`: one read, once its leaf is known."""
+        """The value of record `number`: one read, once its leaf is known.
+
+        Whole pages are read, as the kernel fetches no less.
+        """
         offset, length = self._place_of(number)
-        data = self._read(offset, length)
+        before = offset % self._page_bytes
+        whole = -(-(before + length) // self._page_bytes) * self._page_bytes
+        data = memoryview(self._read(offset - before, whole))[before : before + length]
         if len(data) < length:
             raise self._damaged(f"cut short within record {number}")
-        return memoryview(data)
+        return data
 
-    def announce(self, number: int) -> None:
-        """Have the kernel read the value of record `number`, in one piece, for whoever touches it
-        next.
+    def announcing(self, number: int) -> Callable[[], None]:
+        """What has the kernel read the value of record `number`, in one piece, for whoever touches
+        it next. The pages that say where it lies are read now.
         """
-        self._file.announce(*self._place_of(number))
+        place = self._place_of(number)
+        return lambda: self._file.announce(*place)
 
     def _place_of(self, number: int) -> tuple[int, int]:
         row = number - self._first

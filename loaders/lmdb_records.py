@@ -14,6 +14,7 @@ Cached, all take 10 to 30 µs. The map is the default nevertheless: it is what L
 who reads it, and what a job that reads LMDB will get; `pread` shows what the same file could give.
 """  # noqa: E501
 
+import math
 import os
 from bisect import bisect_right
 from contextlib import suppress
@@ -28,11 +29,19 @@ import lmdb
 from ioprof.errors import DatasetError
 from ioprof.foreign import tensorprotos
 from ioprof.format.dataset import Dataset, open_environment
-from ioprof.instrument.mapped import fault_in
+from ioprof.instrument.mapped import fault_in, readahead_ended
 from ioprof.instrument.span import intern
 from ioprof.loaders.base import LMDB_READS, LoaderOptions, LoadingFacts, Record
 from ioprof.loaders.lmdb_pages import LmdbPages
-from ioprof.loaders.lmdb_readahead import Readahead, choose
+from ioprof.loaders.lmdb_readahead import (
+    FITS,
+    LOST,
+    Readahead,
+    Watch,
+    available_bytes,
+    choose,
+    fits,
+)
 from ioprof.loaders.records import Records
 
 _KEY: Final = "%08d_"
@@ -58,6 +67,7 @@ class LmdbRecords(Records):
         self._ends: list[int] = []
         self._values: dict[int, Values] = {}
         self._owner = 0
+        self._watch: Watch | None = None
 
     def check(self) -> None:
         """Raise `DatasetError` if an environment cannot be opened or was cut short, or the records
@@ -77,9 +87,11 @@ class LmdbRecords(Records):
     def read(self, index: int) -> Record:
         """Record `index`; `DatasetError` names the key if it is missing or damaged."""
         try:
-            image, shape, label = tensorprotos.decode(
-                self._shard_values(self._shard(index)).value(index)
-            )
+            shard = self._shard(index)
+            value = self._shard_values(shard).value(index)
+            if self._watch is not None:
+                self._watch_readahead(shard, len(value))
+            image, shape, label = tensorprotos.decode(value)
         except (DatasetError, lmdb.Error) as error:
             raise DatasetError(f"{self.name(index)}: {error}") from None
         return Record(image, shape, label)
@@ -87,7 +99,7 @@ class LmdbRecords(Records):
     def facts(self) -> LoadingFacts:
         """As of all records, and whether the kernel reads ahead."""
         facts = super().facts()
-        if self.options.lmdb_read != LMDB_READS[0]:
+        if not self._is_mapped:
             return facts
         return replace(
             facts,
@@ -101,24 +113,60 @@ class LmdbRecords(Records):
 
     @cached_property
     def _readahead(self) -> Readahead:
-        files = [folder / "data.mdb" for folder in self._folders]
-        data_bytes = sum(path.stat().st_size for path in files)
         return choose(
-            self.options.lmdb_readahead, files[0], data_bytes // self.dataset.records, data_bytes
+            self.options.lmdb_readahead,
+            self._folders[0] / "data.mdb",
+            self._data_bytes // self.dataset.records,
+            self._data_bytes,
+            self._memory_bytes(),
         )
+
+    def _memory_bytes(self) -> int:
+        """What is left for the data once all ranks have their batches under way or ready, which
+        are not there when this is asked.
+        """
+        options = self.options
+        batches = max(1, options.workers) * options.prefetch * options.num_ranks
+        return available_bytes() - batches * math.prod(options.largest_batch)
+
+    @cached_property
+    def _data_bytes(self) -> int:
+        return sum((folder / "data.mdb").stat().st_size for folder in self._folders)
+
+    @property
+    def _is_mapped(self) -> bool:
+        return self.options.lmdb_read == LMDB_READS[0]
+
+    def _watch_readahead(self, shard: int, value_bytes: int) -> None:
+        values = self._values[shard]
+        assert self._watch is not None
+        assert isinstance(values, MappedValues)
+        if self._watch.is_lost(value_bytes, values.fetched_bytes):
+            self._end_readahead(shard)
+
+    def _end_readahead(self, shard: int) -> None:
+        readahead_ended(file=intern(self._folders[shard] / "data.mdb"))
+        self._readahead, self._values, self._watch = Readahead(False, LOST), {}, None
 
     def _shard_values(self, shard: int) -> Values:
         # An environment must not be used across a fork (lmdb.h, "Do not use opened MDB_env after
         # fork").
         if self._owner != os.getpid():
             self._values, self._owner = {}, os.getpid()
+            self._watch = None
+            if self._is_mapped and self._readahead.reason == FITS:
+                # that was decided before the processes of the job had what they need
+                if fits(self._data_bytes, self._memory_bytes()):
+                    self._watch = Watch(self._data_bytes)
+                else:
+                    self._end_readahead(shard)
         if shard not in self._values:
             self._values[shard] = self._opened(shard)
         return self._values[shard]
 
     def _opened(self, shard: int) -> Values:
         folder = self._folders[shard]
-        if self.options.lmdb_read == LMDB_READS[0] and self._readahead.is_on:
+        if self._is_mapped and self._readahead.is_on:
             return MappedValues(folder, None)
         first, end = (
             ([0, *self._ends][shard], self._ends[shard])
@@ -126,12 +174,12 @@ class LmdbRecords(Records):
             else (0, self.dataset.records)
         )
         pages = LmdbPages(str(folder / "data.mdb"), first, end - first)
-        return pages if self.options.lmdb_read != LMDB_READS[0] else MappedValues(folder, pages)
+        return MappedValues(folder, pages) if self._is_mapped else pages
 
     def _entries(self) -> list[int]:
         entries = []
         for folder in self._folders:
-            environment = open_environment(folder)
+            environment = open_environment(folder, readahead=False)  # which no page needs
             try:
                 entries.append(int(environment.stat()["entries"]))
             finally:
@@ -156,23 +204,23 @@ class MappedValues:
         ahead; None: the kernel does.
         """
         self._file, self._announcing = str(folder / "data.mdb"), announcing
-        environment = open_environment(folder)
-        if announcing is not None:
-            environment.close()
-            environment = lmdb.open(
-                str(folder), readonly=True, lock=False, create=False, max_dbs=0, readahead=False
-            )
+        self.fetched_bytes = 0
+        """What the kernel fetched for the value that was asked for last."""
+        environment = open_environment(folder, readahead=announcing is None)
         self._cursor = environment.begin(buffers=True).cursor()
 
     def value(self, number: int) -> bytes:
-        """A copy of the value of record `number`, recorded as one `fault` span."""
-        return fault_in(lambda: self._find(number), file=intern(self._file))
-
-    def _find(self, number: int) -> memoryview:
+        """A copy of the value of record `number`, recorded as a `fault` span."""
+        announce = None
         if self._announcing is not None:
             # whatever is wrong shows when the value is looked up
-            with suppress(DatasetError, OSError):
-                self._announcing.announce(number)
+            with suppress(DatasetError):
+                announce = self._announcing.announcing(number)
+        touched = fault_in(lambda: self._find(number), file=intern(self._file), announce=announce)
+        self.fetched_bytes = touched.fetched_bytes
+        return touched.data
+
+    def _find(self, number: int) -> memoryview:
         prefix = (_KEY % number).encode()
         if not self._cursor.set_range(prefix) or not bytes(self._cursor.key()).startswith(prefix):
             raise DatasetError("missing, though the manifest counts it; convert the dataset again")

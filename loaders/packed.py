@@ -72,7 +72,9 @@ class RawRecords(Records):
             content.madvise(mmap.MADV_RANDOM)
             self._map = os.getpid(), memoryview(content)
         view = self._map[1]
-        return fault_in(lambda: view[offset : offset + length], file=intern(self._index.files[0]))
+        return fault_in(
+            lambda: view[offset : offset + length], file=intern(self._index.files[0])
+        ).data
 
     def _file(self, number: int) -> FileRanges:
         # Descriptors are not shared with the process that this one was forked from.

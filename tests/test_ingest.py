@@ -20,7 +20,7 @@ from ioprof.format.schema import KINDS, SPAN_COLUMNS
 from ioprof.format.trace import Trace, table_schema
 from ioprof.format.wire_format import CHUNK_BYTES, FORMAT_VERSION, HEADER_BYTES, SLOTS
 from ioprof.ingest import read_spool
-from ioprof.ingest.joining import drop_duplicate_faults
+from ioprof.ingest.joining import join_faults
 from ioprof.ingest.sidecar_files import read_job_facts
 from ioprof.instrument.span import emit, intern
 
@@ -559,12 +559,31 @@ def test_a_fault_is_a_duplicate_if_it_ended_within_one_of_its_own_thread(
         "end_ns": [row[2] + row[3] for row in spans],
         "batch": [5 if row[4] else None for row in spans],
         "step": list(range(len(spans))),
+        "bytes": [4096] * len(spans),
+        "source": ["storage"] * len(spans),
     }
     known = {name: dtype for name, dtype in table_schema(SPAN_COLUMNS).items() if name in columns}
-    found = drop_duplicate_faults(pl.DataFrame(columns, schema=known))
+    found = join_faults(pl.DataFrame(columns, schema=known))
     assert [place for place in range(len(spans)) if place not in duplicates] == found[
         "step"
     ].to_list()
+
+
+@pytest.mark.parametrize("slept", [0, 3])
+def test_a_value_that_waited_for_the_page_of_another_thread_waited_for_storage(slept: int) -> None:
+    """Of the source that is not known alone, and if the kernel says that the fault in it slept; its
+    bytes are those of the thread that fetched them, but for one."""
+    rows = [
+        {"start_ns": 10, "end_ns": 20, "batch": 5, "bytes": 9000, "source": "unknown"},
+        {"start_ns": 30, "end_ns": 40, "batch": 5, "bytes": 9000, "source": "unknown"},
+        {"start_ns": 18 - slept, "end_ns": 18, "batch": None, "bytes": 4096, "source": "storage"},
+    ]
+    rows = [{"kind": "fault", "host": "a", "pid": 1, "tid": 1, **row} for row in rows]
+    schema = {name: kind for name, kind in table_schema(SPAN_COLUMNS).items() if name in rows[0]}
+    found = join_faults(pl.DataFrame(rows, schema=schema)).sort("start_ns")
+    waited = [(10, 20, 1, "storage"), (20, 20, 8999, "page_cache")] if slept else []
+    expected = [*(waited or [(10, 20, 9000, "unknown")]), (30, 40, 9000, "unknown")]
+    assert expected == found.select("start_ns", "end_ns", "bytes", "source").rows()
 
 
 def test_other_threads_hosts_and_kinds_are_no_duplicates(tmp_path: Path) -> None:

@@ -2,10 +2,13 @@
 hostile file nothing but errors."""
 
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import lmdb
 import pytest
+import slow_storage
 from hooked import recorded, run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -18,7 +21,7 @@ from ioprof.format.dataset import Dataset
 from ioprof.loaders import open_records
 from ioprof.loaders.base import LMDB_READS, LoaderOptions
 from ioprof.loaders.lmdb_pages import LmdbPages
-from ioprof.loaders.lmdb_readahead import available_bytes, choose
+from ioprof.loaders.lmdb_readahead import Watch, available_bytes, choose
 from ioprof.loaders.lmdb_records import MappedValues
 
 KEY = "{:08d}_{}"
@@ -231,3 +234,81 @@ def test_the_limit_of_a_control_group_is_memory_that_data_can_take(tmp_path):
     (tmp_path / "groups/memory/job/step").mkdir(parents=True)
     (tmp_path / "groups/memory/job/step/memory.limit_in_bytes").write_text("4000000\n")
     assert 4000000 == available_bytes(tmp_path / "proc", tmp_path / "groups")
+    # without what processes take of them: of a usage, what is not files
+    (tmp_path / "groups/memory/job/step/memory.usage_in_bytes").write_text("3500000\n")
+    (tmp_path / "groups/memory/job/step/memory.stat").write_text(
+        "inactive_file 5\ntotal_inactive_file 400000\ntotal_active_file 100000\n"
+    )
+    assert 1000000 == available_bytes(tmp_path / "proc", tmp_path / "groups")
+    (tmp_path / "groups/job/memory.current").write_text("4500000\n")
+    (tmp_path / "groups/job/memory.stat").write_text("inactive_file 200000\nactive_file 0\n")
+    assert 700000 == available_bytes(tmp_path / "proc", tmp_path / "groups")
+
+
+def test_readahead_is_given_up_once_data_was_read_twice():
+    """More than all of it, by one process; and only where more than the value was fetched."""
+    watch = Watch(1000)
+    assert [False, False, True] == [watch.is_lost(10, size) for size in (600, 400, 11)]
+    assert not watch.is_lost(10, 10)
+    assert Watch(1 << 62).is_lost(10, 11)
+
+
+READING = """
+import mmap
+import random
+import sys
+from pathlib import Path
+
+from ioprof.format.dataset import Dataset
+from ioprof.loaders import open_records
+from ioprof.loaders.base import LoaderOptions
+
+data, takes, when = Dataset.load(Path(sys.argv[1])), int(sys.argv[2]), sys.argv[3]
+records, wanted, held = open_records("lmdb", data, LoaderOptions(1, 1)), 0, []
+
+def take():
+    memory = mmap.mmap(-1, takes)
+    for place in range(0, takes, 4096):
+        memory[place] = 1
+    held.append(memory)
+
+if when == "before":
+    take()
+for epoch in range(4):
+    for index in random.Random(epoch).sample(range(data.records), data.records):
+        wanted += len(records.read(index).data)
+    if when == "later" and not epoch:
+        take()
+print(wanted)
+"""
+
+
+@pytest.mark.system(every=4)
+@pytest.mark.parametrize("when", ["before", "later"])
+def test_no_more_is_read_than_is_wanted_if_the_processes_leave_no_room(small_tree, tmp_path, when):
+    """The data would fit into the limit of the group, of which the process takes most, from the
+    start or from some time on; the device reads ahead far more than a record."""
+    with slow_storage.throttled_disk(tmp_path, 128 << 20) as disk:
+        window = Path("/sys/class/block", Path(disk.device).name, "queue/read_ahead_kb")
+        window.write_text("2048")
+        options = {"layout": "lmdb", "image": "rgb256", "encoding": "raw"}
+        data = made(small_tree, disk.path / "data", **options)
+        size = (data.data_path / "data.mdb").stat().st_size
+        slow_storage.evict(disk.path)
+        with slow_storage.bounded_memory((128 << 20) + 3 * size) as memory:
+
+            def join():
+                disk.join()
+                memory.join()
+
+            before = disk.read_bytes()
+            ended = subprocess.run(
+                [sys.executable, "-c", READING, data.path, str((96 << 20) + 2 * size), when],
+                preexec_fn=join,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert 0 == ended.returncode, ended.stderr
+            fetched = disk.read_bytes() - before
+    assert fetched <= 1.3 * int(ended.stdout)

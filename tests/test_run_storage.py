@@ -114,6 +114,33 @@ def test_a_cold_run_reads_storage_and_a_warm_one_does_not(datasets, tmp_path, la
 
 
 @pytest.mark.system(every=4)
+@pytest.mark.parametrize("read", ["mmap", "pread"])
+@pytest.mark.parametrize("scale", [0.5, 1, 2, 4])
+def test_bytes_of_a_cold_lmdb_are_those_of_the_device(photos, tmp_path, read, scale):
+    """However it is read and whatever the kernel reads ahead; the job is bound by the slow disk,
+    and needs per sample what a sample has."""
+    with slow_storage.throttled_disk(tmp_path, 256 << 20) as disk:
+        window = Path("/sys/class/block", Path(disk.device).name, "queue/read_ahead_kb")
+        window.write_text("2048")
+        dataset = convert(photos, disk.path / "lmdb", ConvertOptions(layout="lmdb", workers=1))
+        disk.throttle(6 << 20)
+        before = disk.read_bytes()
+        options = ("--dataset-scale", f"{scale}x", "--lmdb-read", read, "--epochs", 1, "--cache")
+        finished = jobs.ioprof(
+            "run", dataset.path, *SMALL, *options, "cold", cwd=tmp_path, preexec_fn=disk.join
+        )
+        assert 0 == finished.code, finished.err
+        fetched = disk.read_bytes() - before
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    found, demand = summary["storage"]["bytes_from_storage"], summary["demand"]
+    assert abs(found - fetched) <= 0.02 * fetched + (256 << 10)  # metadata of the file system
+    assert "storage" == summary["verdict"]["bound_by"]
+    per_sample = demand["bytes_per_s"] / demand["at_samples_per_s"]
+    used = json.loads((tmp_path / "run/run.json").read_text())["dataset"]
+    assert 0.98 <= per_sample / (used["bytes"] / used["records"]) <= 1.05
+
+
+@pytest.mark.system(every=4)
 def test_as_is_changes_nothing(datasets, tmp_path):
     """What was resident before is resident at the start, half of it or all."""
     paths = datasets["files"].data_files()

@@ -11,8 +11,10 @@ from rich.console import Console
 from timeline import TICK_NS, timeline
 
 from ioprof.analysis.charge.staging_cost import epoch_seconds, staging_cost
+from ioprof.analysis.run import Run
 from ioprof.format.run_record import Reason, RunRecord
 from ioprof.format.trace import Trace
+from ioprof.report.texts.brief import brief_text
 from ioprof.report.texts.storage_statements import preparation_statements, staging_statements
 
 TICK_S = TICK_NS / 1e9
@@ -115,6 +117,34 @@ def test_a_run_without_staging_has_no_cost() -> None:
         staging_cost(trace),
         staging_statements(trace.run.stage, staging_cost(trace)),
     )
+
+
+def test_answers_that_were_asked_for_are_on_the_first_screen() -> None:
+    """When staging breaks even, and what the model learned by when; with no option, nothing."""
+    learning = {
+        "evaluations": [
+            {"step": 5, "seconds": 10.0, "accuracy": 0.5},
+            {"step": 9, "seconds": 20.0, "accuracy": 0.25},
+        ]
+    }
+    stage = {"mode": "before", "seconds": 1.0, "shared_read": {"mean_s": 1.0}}
+    asked, plain = timeline(THREE_EPOCHS, stage=stage, learning=learning), timeline(THREE_EPOCHS)
+    said = [
+        " ".join(printed(brief_text(run.summary, run.steps, run.trace)).split())
+        for run in map(Run.of, (asked, plain))
+    ]
+    for words in (
+        "Staging breaks even: ",
+        "Accuracy 25.0% after 20.0 s (step 9), the best 50.0% after 10.0 s.",
+    ):
+        assert words in said[0]
+        assert words[:9] not in said[1]
+
+
+def printed(what: Any) -> str:
+    console = Console(file=io.StringIO(), width=80)
+    console.print(what)
+    return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
 
 
 # --------------------------------------------------------------------------------- hostile run.json

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from typing import Any, Final
 
+import numpy as np
 import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from strategies import examples, shifted, shuffled, traces
 from timeline import pid, timeline
 
-from ioprof.analysis.reads.demand import demand
+from ioprof.analysis.reads.demand import Tenths, demand
 from ioprof.analysis.reads.storage_bytes import untimed_text
 from ioprof.analysis.summary import summarise
 from ioprof.analysis.totals import totals
@@ -265,6 +266,42 @@ FALLING: Final = [300] * 12 + [100] * 28
 SHARDS: Final = [1000, 0, 0, 0, 0, 0, 0, 0] * 5
 
 
+def test_batches_that_find_what_the_first_ones_read_are_told() -> None:
+    """If they take less than half as much as the mean; in which unit it is counted is all one."""
+    batches = np.full(10, 6)
+    for unit in (1, 4096):
+        found = [
+            Tenths(batches, unit * np.array(stored), batches).read_at_start(1)
+            for stored in ([9, *[0] * 9], [12, *[1] * 9], [6, *[4] * 9], [4] * 10, [0] * 10)
+        ]
+        assert [1.0, 12 / 21, None, None, None] == found
+
+
+@given(st.lists(st.integers(0, 50), min_size=10, max_size=10))
+def test_a_rate_that_storage_did_not_deliver_is_not_the_steady_one(stored: list[int]) -> None:
+    """The steps after the warm-up are faster; where they read too little for that, it is named."""
+    step = {"kind": "step", "rank": 0, "pid": 1, "tid": 1}
+    fetch = {"kind": "fetch", "rank": 0, "pid": 2, "tid": 2, "offset": 1}
+    rows: list[dict[str, Any]] = []
+    for number in range(40):
+        start = number * 100 + (1000 if number else 0)
+        size = stored[number // 4]
+        times = {"start_ns": start, "end_ns": number * 100 + 1100}
+        rows += [{**step, **times, "step": number}, {**fetch, **times, "batch": number}]
+        rows += [{**fetch, **times, "kind": "read", "batch": number, "bytes": size, "offset": 0}]
+        rows[-1]["source"] = "storage"
+    record = RunRecord.of({"config": {"ranks": 1, "workers": 1, "batch_size": 1}})
+    found = summarise(
+        Trace(record, pl.DataFrame(rows, schema=table_schema(SPAN_COLUMNS)))
+    ).throughput
+    assert found.samples_per_s is not None
+    assert found.steady_samples_per_s is not None
+    later, mean = sum(stored[1:]) / 9, sum(stored) / 10
+    is_named = 0 < mean and later < mean / 2
+    assert is_named == (found.read_at_start_ratio is not None)
+    assert is_named == (found.steady_samples_per_s == found.samples_per_s)
+
+
 @pytest.mark.parametrize(
     ("kind", "sizes", "expected"),
     [
@@ -293,6 +330,7 @@ def test_demand_is_that_of_the_first_batches_where_it_falls(
                 "end_ns": start + 50,
                 **times,
                 **worker,
+                "offset": start,
                 "bytes": size,
                 "source": "storage",
             },

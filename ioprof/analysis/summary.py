@@ -1,5 +1,6 @@
 """Everything that a report says about a run."""
 
+import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -38,7 +39,7 @@ from ioprof.analysis.loaders import batches, samples_in, take_turns
 from ioprof.analysis.ranks.collectives import collective_sources, may_be_hidden
 from ioprof.analysis.ranks.exchange_rate import small_sums
 from ioprof.analysis.ranks.variation import epochs
-from ioprof.analysis.reads.demand import demand
+from ioprof.analysis.reads.demand import TENTHS, Fetched, demand
 from ioprof.analysis.reads.flushes import flushed
 from ioprof.analysis.reads.lineage import LEAVES
 from ioprof.analysis.reads.sources import ReadTimes, ThreadReads, storage, thread_reads
@@ -137,7 +138,7 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
     answer = with_first_epoch(verdict(evidence), evidence, later, more.trend)
     return Summary(
         run=_run(run),
-        throughput=_throughput(run, table, received),
+        throughput=_throughput(run, table, received, made),
         steps=steps,
         overlap=hidden,
         storage=seen.replace(devices=deliveries(trace), stalls=stalls(trace)),
@@ -333,15 +334,22 @@ def _not_negative(value: int | None) -> int | None:
     return value if value is not None and value >= 0 else None
 
 
-def _throughput(run: RunRecord, table: pl.DataFrame, received: pl.DataFrame) -> Throughput:
-    own = run.device_samples_per_s
+def _throughput(
+    run: RunRecord, table: pl.DataFrame, received: pl.DataFrame, made: Fetched
+) -> Throughput:
+    own, num_steps = run.device_samples_per_s, _num_steps(table)
+    whole, left_out = _rate(run, table, received), warmup(num_steps)
+    steady = _rate(run, _without_drain(_steady(table)), received) if left_out else None
+    at_start = None
+    # after an epoch all is of later ones, which the page cache serves
+    is_later = left_out >= (run.config.steps_per_epoch or num_steps + 1)
+    is_faster = steady is not None and whole is not None and steady > whole
+    if is_faster and not is_later and made.tenths and made.comes_from_storage:
+        at_start = made.tenths.read_at_start(math.ceil(TENTHS * left_out / num_steps))
     return Throughput(
-        samples_per_s=_rate(run, table, received),
-        steady_samples_per_s=(
-            _rate(run, _without_drain(_steady(table)), received)
-            if warmup(_num_steps(table))
-            else None
-        ),
+        samples_per_s=whole,
+        steady_samples_per_s=steady if at_start is None else whole,
+        read_at_start_ratio=at_start,
         device_samples_per_s=own * (run.config.ranks or 1) if own else None,
         basis=run.device_basis if len(table) else "unknown",
     )

@@ -112,7 +112,7 @@ def show_run(run: "Run", json: bool, full: bool = False, price: float | None = N
     from ioprof.report.texts.text import WIDTH, summary_text
 
     if not full:
-        output.print(brief_text(run.summary, run.steps, price))
+        output.print(brief_text(run.summary, run.steps, price, run.trace))
         return
     more = (*run_statements(run.trace), *gpu_time_statements(run.summary, price))
     output.print(summary_text(run.summary, more))

@@ -262,9 +262,9 @@ def read_index(dataset: Dataset) -> tuple[list[str], list[int]]:
     return paths, labels
 
 
-def open_environment(folder: Path) -> "lmdb.Environment":
-    """The LMDB environment in `folder`, for reading; raises `DatasetError` if it cannot be opened
-    or is truncated.
+def open_environment(folder: Path, *, readahead: bool = True) -> "lmdb.Environment":
+    """The LMDB environment in `folder`, for reading, with or without readahead of its map; raises
+    `DatasetError` if it cannot be opened or is truncated.
     """
     import lmdb
 
@@ -275,7 +275,9 @@ def open_environment(folder: Path) -> "lmdb.Environment":
         )
     # No lock: a finished dataset is not written to, and locks fail on many cluster file systems.
     try:
-        environment = lmdb.open(str(folder), readonly=True, lock=False, create=False, max_dbs=0)
+        environment = lmdb.open(
+            str(folder), readonly=True, lock=False, create=False, max_dbs=0, readahead=readahead
+        )
     except (lmdb.Error, OSError) as error:
         raise DatasetError(
             f"{file}: not an LMDB environment that can be opened ({error}); {_AGAIN}"

@@ -83,6 +83,12 @@ is "not a read".
 
 `socket` and `pipe` are bytes that another process sent; the file of such a read is its peer."""
 
+READAHEAD: Final = "readahead"
+"""Name of a `fault` span without a sample of its own: bytes that were fetched beyond the value that
+was asked for; or one byte, which stands for a wait for bytes that another span has."""
+READAHEAD_ENDED: Final = "readahead ended"
+"""Name of a `fault` span without bytes: a process of the built-in job switched readahead off."""
+
 BASES: Final = ("measured", "derived", "emulated", "predicted", "unknown")
 """How a number came to be. Every number in a report is one of these, and says which."""
 

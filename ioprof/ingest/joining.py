@@ -256,31 +256,53 @@ def _worker_id(spans: pl.DataFrame, fetching: pl.DataFrame) -> pl.Expr:
     )
 
 
-def drop_duplicate_faults(spans: pl.DataFrame) -> pl.DataFrame:
-    """Drop page faults from the kernel that ended during a `fault` span that the same thread
-    recorded itself.
+def join_faults(spans: pl.DataFrame) -> pl.DataFrame:
+    """The spans without the page faults from the kernel that ended during a `fault` span which the
+    same thread recorded itself.
+
+    Such a span of unknown source, in which the thread was switched out and fetched nothing, waited
+    for storage if the kernel recorded a fault in it that slept: for a page that another thread was
+    fetching, whose span has the bytes. One byte stands for the wait; the rest was in memory.
     """
     thread = ["host", "pid", "tid"]
-    own = spans.filter(pl.col("kind") == "fault", pl.col("batch").is_not_null()).select(
-        *thread, "start_ns", until="end_ns"
+    own = (
+        spans.with_row_index("own")
+        .filter(pl.col("kind") == "fault", pl.col("batch").is_not_null())
+        .select("own", *thread, "start_ns", until="end_ns")
     )
     by_kernel = (pl.col("kind") == "fault") & pl.col("batch").is_null()
     if own.is_empty() or spans.filter(by_kernel).is_empty():
         return spans
     kernel_faults = (
-        spans.select("kind", "batch", *thread, "end_ns")
+        spans.select("kind", "batch", *thread, began="start_ns", end_ns="end_ns")
         .with_row_index("row")
         .filter(by_kernel)
         .sort("end_ns")
     )
     found = kernel_faults.join_asof(
-        own.sort("start_ns"),
+        # of spans that begin at the same time, one of length 0 is a part of the other
+        own.sort("start_ns", "until"),
         left_on="end_ns",
         right_on="start_ns",
         by=thread,
         strategy="backward",
         check_sortedness=False,
     ).filter(pl.col("end_ns") <= pl.col("until"))
-    return (
-        spans.with_row_index("row").filter(~pl.col("row").is_in(found["row"].implode())).drop("row")
+    slept = found.filter(pl.col("began") < pl.col("end_ns"))["own"].implode()
+    numbered = spans.with_row_index("row")
+    left = numbered.filter(~pl.col("row").is_in(found["row"].implode()))
+    waited = pl.col("row").is_in(slept) & (pl.col("source") == "unknown")
+    rest = left.filter(waited, pl.col("bytes") > 1).with_columns(
+        pl.lit("page_cache").cast(spans.schema["source"]).alias("source"),
+        start_ns="end_ns",
+        bytes=pl.col("bytes") - 1,
     )
+    left = left.with_columns(
+        pl.when(waited)
+        .then(pl.lit("storage"))
+        .otherwise("source")
+        .cast(spans.schema["source"])
+        .alias("source"),
+        pl.when(waited).then(pl.min_horizontal("bytes", 1)).otherwise("bytes").alias("bytes"),
+    )
+    return pl.concat([left, rest]).drop("row")

@@ -33,7 +33,7 @@ from ioprof.ingest.joining import (
     HelperIndex,
     Helpers,
     assign_batches,
-    drop_duplicate_faults,
+    join_faults,
 )
 from ioprof.ingest.killed_workers import killed_workers
 from ioprof.ingest.kineto import add_windows
@@ -121,7 +121,7 @@ class Spool:
         facts = self._facts(folder, run, sidecar, captures)
         aligned = [self._alignment.align(host, table) for host, table in held]
         table = assign_batches(
-            drop_duplicate_faults(pl.concat([empty_table(SPAN_COLUMNS), *aligned])), helpers
+            join_faults(pl.concat([empty_table(SPAN_COLUMNS), *aligned])), helpers
         )
         counters, stacks = (
             self._alignment.align_counters(sampled)

@@ -36,7 +36,7 @@ from ioprof.analysis.answer.use_advice import start_once
 from ioprof.analysis.charge.gpu_windows import loop_ratio
 from ioprof.analysis.cpu.code_lines import asks_process, line_text, shortened
 from ioprof.analysis.ranks.straggler_advice import straggler_advice
-from ioprof.analysis.reads.read_patterns import SMALL_READS
+from ioprof.analysis.reads.read_patterns import AMPLIFIED, SMALL_READS
 from ioprof.format.run_record import (
     Advice,
     CodeShare,
@@ -127,6 +127,8 @@ def _storage(evidence: Evidence) -> Lines:
         yield from _received(evidence, name)
         return
     for pattern in evidence.patterns:
+        if pattern.code == AMPLIFIED:
+            yield f"Read no more than is wanted: {pattern.remedy}; {pattern.seen}"
         if pattern.code == SMALL_READS and 2e9 * (pattern.seconds or 0.0) >= evidence.making_ns.get(
             "storage", 0
         ):
@@ -177,7 +179,7 @@ def _storage(evidence: Evidence) -> Lines:
             " opens a file of its own"
         )
     size, memory = dataset.bytes, evidence.run.page_cache_room_bytes
-    if size and size > 0:
+    if size and size > 0 and evidence.run.stage is None:
         fits = (
             f", and memory ({memory / 1e9:,.1f} GB) holds it after the first epoch"
             if memory and size < 0.8 * memory

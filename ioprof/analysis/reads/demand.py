@@ -26,6 +26,7 @@ from ioprof.analysis.selection import (
     with_tasks,
 )
 from ioprof.format.run_record import Demand, JobKind, Reason
+from ioprof.format.schema import READAHEAD
 from ioprof.format.trace import Trace
 
 LEAST_READS: Final = 30
@@ -45,6 +46,12 @@ _FALLEN: Final = 2.0
 """Bytes of the first half over those of the second, below which the batches that take most read for
 others, as those do that read a shard, or a group of rows."""
 
+_LEAST_STORED: Final = 0.01
+"""Of the bytes of batches, what storage must have delivered; else the page cache was tested."""
+_MOSTLY_BEFORE: Final = 0.5
+"""Bytes that storage delivered for a batch, over those for a mean one, below which most of what it
+needed had been read before."""
+
 
 @dataclass(frozen=True)
 class Tenths:
@@ -61,6 +68,19 @@ class Tenths:
         return Tenths(
             self.batches + other.batches, self.stored + other.stored, self.reads + other.reads
         )
+
+    def read_at_start(self, num_tenths: int) -> float | None:
+        """Share of the bytes from storage that the batches of the first tenths took, if a later
+        batch took less than half as much as the mean of all: most of what it needs was read
+        before. None: it was not.
+        """
+        stored, batches = self.stored, self.batches
+        if not batches.all() or not 0 < num_tenths < TENTHS or not stored.sum():
+            return None
+        later = stored[num_tenths:].sum() / batches[num_tenths:].sum()
+        if later >= _MOSTLY_BEFORE * stored.sum() / batches.sum():
+            return None
+        return float(stored[:num_tenths].sum() / stored.sum())
 
     def most(self) -> tuple[NDArray[np.float64], float] | None:
         """Bytes per batch in each tenth, and reads per batch in the one with most bytes, over those
@@ -94,9 +114,19 @@ class Fetched:
     received: int = 0
     """Of these bytes, what other processes sent: storage may have delivered them in larger reads,
     or is not on this host."""
+    values: int = 0
+    """Of these bytes, those of values of maps that the loader recorded itself: so many were asked
+    for, whatever the kernel fetched for them."""
     decode_ns: int = 0
     """Summed over workers."""
     tenths: Tenths | None = None
+
+    @property
+    def comes_from_storage(self) -> bool:
+        """Whether storage delivered enough of the bytes for its rate to matter."""
+        return self.tenths is not None and int(self.tenths.stored.sum()) >= (
+            _LEAST_STORED * self.bytes
+        )
 
     def __add__(self, other: "Fetched") -> "Fetched":
         both = (
@@ -110,6 +140,7 @@ class Fetched:
             self.reads + other.reads,
             self.bytes + other.bytes,
             self.received + other.received,
+            self.values + other.values,
             self.decode_ns + other.decode_ns,
             both,
         )
@@ -128,7 +159,7 @@ class Fetching:
     """`fetched`, piece by piece."""
 
     kinds = ("wait", "step", "fetch", "read", "fault", "decode")
-    columns = ("pid", "tid", "batch", "bytes", "source", WORKER)
+    columns = ("pid", "tid", "batch", "bytes", "source", "offset", "name", WORKER)
 
     def __init__(self, trace: Trace) -> None:
         whole = with_tasks(trace) if trace.run.job_kind is JobKind.RAY else trace
@@ -194,9 +225,9 @@ def demand(
 
     What is asked for and what is delivered differ: a page of a map that is touched may fetch a
     whole window of readahead. So the bytes are those that the kernel fetched for the processes that
-    made batches, where it counted them and the run was cold. Of a map that is read at random, the
-    first batches fetch what later ones find: what the tenth of the batches needs that takes most is
-    the demand then.
+    made batches, where it counted them and the run was cold, and where the loader did not record
+    which values it asked for. Of a map that is read at random, the first batches fetch what later
+    ones find: what the tenth of the batches needs that takes most is the demand then.
 
     `found` is `fetched(trace)`, `computed_ns` what `Computing` counts, `making` the stages of
     `workers_time.making(trace)`, `made_ns` its whole time, and `by_kernel` the bytes that the
@@ -237,7 +268,8 @@ def demand(
             num_devices=devices,
             reason=Reason.READS_OF_THREADS,
         )
-    delivered, is_least = _delivered(trace, by_kernel or {})
+    are_values = 2 * found.values > found.bytes
+    delivered, is_least = (None, False) if are_values else _delivered(trace, by_kernel or {})
     per_sample = (found.bytes if delivered is None else delivered) / samples
     wall_s, needed = _made_s(trace), per_sample * rate
     got = per_sample * samples / wall_s if wall_s else None
@@ -341,9 +373,12 @@ def consumed(
     return rows * per_step / (computed_ns / 1e9) * ranks, False
 
 
+_is_ahead: Final = (pl.col("name").cast(pl.String) == READAHEAD).fill_null(value=False)
+
+
 def _of_piece(piece: Piece, num_batches: int) -> Fetched:
     spans = of_kind(piece.spans, "fetch", "read", "fault", "decode")
-    spans = spans.select(*TIMES, "begin_ns", "batch", "bytes", "source", WORKER)
+    spans = spans.select(*TIMES, "begin_ns", "batch", "bytes", "source", "offset", "name", WORKER)
     fetches = of_kind(spans, "fetch")
     axis = Axis.of(fetches["worker"].to_numpy(), intervals(fetches))
     within = union(axis.place(fetches))
@@ -352,13 +387,18 @@ def _of_piece(piece: Piece, num_batches: int) -> Fetched:
         is_there, is_access, pl.col("begin_ns") >= piece.start_ns
     )
     decodes = of_kind(spans, "decode").filter(is_there)
-    inside = accesses.filter(pl.Series(_is_within(axis, accesses, within)))
+    fetched = accesses.filter(pl.Series(_is_within(axis, accesses, within)))
+    inside = fetched.filter(~_is_ahead)
     return Fetched(
-        reads=len(inside),
+        # the part of a value that was in memory is a span of its own, of length 0
+        reads=inside.filter(
+            pl.col("offset").is_not_null() | (pl.col("begin_ns") < pl.col("end_ns"))
+        ).height,
         bytes=int(inside["bytes"].sum()),
         received=int(inside.filter(is_received)["bytes"].sum()),
+        values=int(inside.filter(~is_received, pl.col("offset").is_null())["bytes"].sum()),
         decode_ns=int(covered(axis.place(decodes), within).sum()),
-        tenths=_in_tenths(inside, num_batches),
+        tenths=_in_tenths(fetched, num_batches),
     )
 
 

@@ -4,6 +4,7 @@ costly ways of reading.
 All of it is found in one pass over the reads, in parts of bounded size.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -23,11 +24,12 @@ from ioprof.analysis.reads.read_sums import (
 from ioprof.analysis.reads.sources import CODE, INSTALLED, METADATA, is_received
 from ioprof.analysis.reads.storage_bytes import ProcessId, StorageBytes
 from ioprof.format.run_record import FileReads, ReadGroup, ReadPattern, Reads
-from ioprof.format.schema import SOURCES
+from ioprof.format.schema import READAHEAD, READAHEAD_ENDED, SOURCES
 from ioprof.format.trace import Trace
 
 SMALL_READS: Final = "small reads"
 SEARCHING: Final = "searching"
+AMPLIFIED: Final = "amplified"
 PATTERNS: Final = (
     SMALL_READS,
     SEARCHING,
@@ -35,6 +37,8 @@ PATTERNS: Final = (
     "page at a time",
     "readahead of a map",
     "readahead of ranges",
+    AMPLIFIED,
+    "readahead ended",
 )
 
 _NUM_FILES: Final = 10
@@ -105,6 +109,7 @@ class ReadPatterns:
         self.columns = {
             **ReadSums.columns,
             **{name: pl.col(name) for name in ("kind", "pid", "tid", "file", "offset", "source")},
+            "label": pl.col("name").cast(pl.String),
             **{f"{name}_id": pl.col(name).cast(pl.Int64).fill_null(-1) for name in ("pid", "tid")},
             "flags": (
                 pl.sum_horizontal(
@@ -117,12 +122,18 @@ class ReadPatterns:
         """Faults that do not continue where the one before was."""
         self._faults = 0
         self._fault_bytes = 0
+        self._of_values = np.zeros(2, np.int64)
+        """Of maps whose loader recorded the values that it wanted: bytes from storage, and bytes of
+        values."""
+        self._of_maps: Counter[int] = Counter()
+        """Bytes from storage by file, of other maps."""
 
     def add(self, part: pl.DataFrame) -> None:
         """Look at the next part of the spans."""
         flags = part["flags"].to_numpy()
         self._sums.add(part, flags)
         is_read = (flags & (IS_READ | IS_OPEN)) == IS_READ
+        self._add_values(part.filter(pl.Series(is_read)))
         rows = np.flatnonzero(is_read & _MAY_BE_STORAGE[part["source_code"].to_numpy()])
         columns = (
             part[name].to_numpy() for name in ("start_ns", "end_ns", "size", "pid_id", "tid_id")
@@ -140,6 +151,17 @@ class ReadPatterns:
         self._jumps += int(ordered.select(is_jump.fill_null(value=False).sum()).item())
         self._faults += len(faults)
         self._fault_bytes += int(faults["size"].sum())
+
+    def _add_values(self, reads: pl.DataFrame) -> None:
+        values = reads.filter(pl.col("offset").is_null())
+        is_wanted = (pl.col("label") != READAHEAD).fill_null(value=True)
+        self._of_values += [
+            int(values.filter(which)["size"].sum())
+            for which in (pl.col("source") == "storage", is_wanted)
+        ]
+        maps = reads.filter(pl.col("kind") == "fault", pl.col("offset") >= 0, pl.col("file") >= 0)
+        for file, size in maps.group_by("file").agg(pl.col("size").sum()).iter_rows():
+            self._of_maps[file] += size
 
     def found(self, made_ns: int, fetched: Mapping[ProcessId, StorageBytes]) -> Reads:
         """What all parts show. `made_ns`: the time in which batches were made; `fetched`: see
@@ -163,6 +185,43 @@ class ReadPatterns:
             file_bytes=file_bytes,
             times_read=int(files["bytes"].sum()) / file_bytes if file_bytes else None,
         )
+
+    def _amplified(self, files: pl.DataFrame, num_epochs: int) -> Iterator[ReadPattern]:
+        """Maps for which storage delivered more than was wanted of them: the values, where a loader
+        recorded these; else at most the whole file in each epoch.
+        """
+        fetched, wanted = self._of_values.tolist()
+        what = "the samples are"
+        of_maps = files.filter(
+            pl.col("file").is_in(list(self._of_maps)), pl.col("size_bytes").is_not_null()
+        )
+        sizes = dict(of_maps.select("file", "size_bytes").iter_rows())
+        if not wanted and sizes:
+            fetched = sum(self._of_maps[file] for file in sizes)
+            wanted = num_epochs * sum(sizes.values())
+            what = f"{num_epochs:,} × the whole files are"
+        if fetched > max(_MOST_AMPLIFICATION * wanted, _LEAST_FETCHED):
+            yield ReadPattern(
+                AMPLIFIED,
+                f"{fetched / wanted:,.1f} × the bytes wanted came from storage:"
+                f" {fetched / 1e6:,.0f} MB of mapped files, and {what} {wanted / 1e6:,.0f} MB",
+                "switch readahead off for the map (--lmdb-readahead off; madvise, MADV_RANDOM), or"
+                " read by pread() (--lmdb-read pread)",
+            )
+        ended = self._trace.rows(pl.col("name").cast(pl.String) == READAHEAD_ENDED, kinds=["fault"])
+        if len(ended):
+            steps = self._trace.rows(kinds=["step"])
+            first, begin = (
+                table["start_ns"].to_numpy().min(initial=1 << 62) for table in (ended, steps)
+            )
+            since_s = int(first - begin) / 1e9
+            when = f"{since_s:,.1f} s after the first step began" if since_s > 0 else "at the start"
+            yield ReadPattern(
+                "readahead ended",
+                f"{len(ended):,} processes switched readahead of the map off while they ran, the"
+                f" first {when}: the data no longer fits in the memory that the job leaves",
+                "give the job more memory, or --lmdb-readahead off from the start",
+            )
 
     def of_epochs(self) -> pl.DataFrame:
         """Per epoch the accesses and bytes by source: `epoch`, `source`, `accesses`, `bytes`."""
@@ -248,6 +307,7 @@ class ReadPatterns:
                     "if samples are smaller than that, switch readahead off for the map (madvise,"
                     " MADV_RANDOM), or use pread()",
                 )
+        yield from self._amplified(files, num_epochs)
         if asked > 0 and sum(each.by_calls for each in fetched.values()) > max(
             _MOST_AMPLIFICATION * asked, _LEAST_FETCHED
         ):

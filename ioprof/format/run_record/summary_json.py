@@ -157,17 +157,22 @@ class Overlap(Record, frozen=True):
         return _with_code(value)
 
 
-class Throughput(Record, frozen=True):
+class Throughput(Record, frozen=True, omit_defaults=True):
     """Samples per second of the whole job, all ranks together."""
 
     samples_per_s: float | None
     """All samples over the time from the first step's start to the last step's end."""
     steady_samples_per_s: float | None
     """The same without the warm-up steps (see `Steps.warmup`) and without the last, which waits for
-    all that is queued on the device. Null: too few steps."""
+    all that is queued on the device; with them, where `read_at_start_ratio` is known. Null: too few
+    steps."""
     device_samples_per_s: float | None
     """What the devices alone would reach: the emulated device's own rate. Null: not known."""
     basis: str
+    read_at_start_ratio: float | None = None
+    """Share of the bytes from storage that the batches of the warm-up read, where the later ones
+    found in memory most of what they needed: without the warm-up, the rate would be one that
+    storage did not deliver. Null: it is not so."""
 
 
 class RankTime(Record, frozen=True):

@@ -13,11 +13,14 @@ from rich.table import Table
 from rich.text import Text
 
 from ioprof.analysis.reads.lineage import LEAVES
+from ioprof.analysis.reads.read_patterns import AMPLIFIED
 from ioprof.format.run_record import Advice, CauseShare, Summary
+from ioprof.format.trace import Trace
 from ioprof.report import views
 from ioprof.report.palette import CAUSE_COLOURS, DARK
 from ioprof.report.texts.caveats import caveats, no_steps
 from ioprof.report.texts.cpu_statements import short_of_cores
+from ioprof.report.texts.epoch_statements import epochs_text
 from ioprof.report.texts.gpu_time_statements import gpu_time_statements
 from ioprof.report.texts.headline import headline, share_of_stragglers
 from ioprof.report.texts.import_statements import import_notes
@@ -34,9 +37,9 @@ from ioprof.report.texts.statements import (
     title,
     with_basis,
 )
-from ioprof.report.texts.storage_statements import uring_notes
+from ioprof.report.texts.storage_statements import break_even_text, uring_notes
 from ioprof.report.texts.text import Report, failure_style, sentence
-from ioprof.report.texts.units import ADVICE_LENGTH, clean, duration, rate
+from ioprof.report.texts.units import ADVICE_LENGTH, clean, count, duration, percent, rate
 from ioprof.report.texts.whole_job import window_text
 
 WIDTH: Final = 80
@@ -54,8 +57,15 @@ _LABELS: Final = 20  # columns of a cause's name and share, with the space betwe
 _LONGEST_PATH: Final = 150  # two lines; of a longer one both ends are shown
 
 
-def brief_text(summary: Summary, steps: pl.DataFrame, price: float | None = None) -> RenderableType:
-    """What fits on one screen; `summary_text` has the rest. `price`: of a GPU-hour."""
+def brief_text(
+    summary: Summary,
+    steps: pl.DataFrame,
+    price: float | None = None,
+    trace: Trace | None = None,
+) -> RenderableType:
+    """What fits on one screen; `summary_text` has the rest. `price`: of a GPU-hour. `trace` has
+    what the job was asked for besides.
+    """
     blocks: list[RenderableType] = [
         Text(line, style=failure_style(summary)) for line in failure_lines(summary)[:2]
     ]
@@ -63,6 +73,8 @@ def brief_text(summary: Summary, steps: pl.DataFrame, price: float | None = None
     if summary.cpu and summary.verdict.cpu_limits:
         blocks.append(Text(short_of_cores(summary.cpu), style="bold"))
     blocks += _setting(summary)
+    for line in _asked(summary, trace):
+        blocks.append(Text(f"{line[:1].upper()}{line[1:]}."))
     if window := window_text(summary):
         blocks.append(Text(f"{window[:1].upper()}{window[1:]}."))
     blocks += [Text(line) for line in import_notes(summary)]
@@ -78,6 +90,25 @@ def brief_text(summary: Summary, steps: pl.DataFrame, price: float | None = None
         blocks += [Text(""), bars]
         left -= 1 + bars.row_count
     return Report([*blocks, *_changes_that_fit(summary.verdict.advice, left), *ends], WIDTH)
+
+
+def _asked(summary: Summary, trace: Trace | None) -> Iterator[str]:
+    """The answers that options of the run asked for."""
+    if summary.prediction:
+        yield epochs_text(summary.prediction)
+    if trace is None:
+        return
+    if text := break_even_text(trace):
+        yield f"staging breaks even: {text}"
+    evaluations = trace.run.learning.evaluations if trace.run.learning else ()
+    known = [each for each in evaluations if each.accuracy is not None]
+    if known:
+        best = max(known, key=lambda each: each.accuracy or 0.0)
+        yield (
+            f"accuracy {percent(known[-1].accuracy)} after {duration(known[-1].seconds)} (step"
+            f" {count(known[-1].step)}), the best {percent(best.accuracy)} after"
+            f" {duration(best.seconds)}"
+        )
 
 
 def answers(summaries: Sequence[Summary]) -> list[str]:
@@ -267,6 +298,10 @@ def _places(summary: Summary, steps: pl.DataFrame) -> Iterator[str]:
     if summary.storage.slowest and summary.storage.slowest[0].path:
         read = summary.storage.slowest[0]
         yield f"slowest read {duration(read.seconds)}: {clean(read.path, _LONGEST_PATH)}"
+    if reads := summary.findings.reads:
+        yield from (
+            f"reading: {pattern.seen}" for pattern in reads.patterns if pattern.code == AMPLIFIED
+        )
     names = [
         *(["unsure"] if summary.verdict.doubts else []),
         *(entry.name for entry in caveats(summary)),

@@ -151,6 +151,20 @@ def _busy_machine(summary: Summary) -> Caveat | None:
     )
 
 
+def _read_at_start(summary: Summary) -> Caveat | None:
+    ratio = summary.throughput.read_at_start_ratio
+    if ratio is None:
+        return None
+    return Caveat(
+        "read at the start",
+        f"the first {count(summary.steps.warmup)} steps read {percent(ratio)} of all bytes from"
+        " storage, so that they count in the steady rate: without them it would be one that storage"
+        " did not deliver",
+        "readahead of data that fits in memory, or data read before by others",
+        "record more epochs, or data larger than memory",
+    )
+
+
 def no_steps(summary: Summary) -> Caveat | None:
     """Why a job that came to its end has no step, and what to do."""
     if summary.steps.count or summary.run.failures:
@@ -406,6 +420,7 @@ RULES: Final[tuple[Callable[[Summary], Caveat | None], ...]] = (
     _process_killed,
     _busy_machine,
     _few_steps,
+    _read_at_start,
     _lost_spans,
     _incomplete_reads,
     _untimed_mappings,

@@ -307,6 +307,9 @@ def _throughput(summary: Summary) -> Statement:
     text = (
         f"{rate(found.steady_samples_per_s)} samples/s steady, {rate(found.samples_per_s)} with"
         " warm-up"
+        if found.read_at_start_ratio is None
+        else f"{rate(found.samples_per_s)} samples/s with warm-up, which read"
+        f" {percent(found.read_at_start_ratio)} of all bytes from storage"
     )
     if found.device_samples_per_s:
         own = found.device_samples_per_s

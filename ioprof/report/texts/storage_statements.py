@@ -40,6 +40,7 @@ _READAHEAD_REASONS: Final = {
         "the data does not fit in memory; the pages of each record are announced to the kernel"
         " instead"
     ),
+    "lost": "what was read ahead was evicted before it was used",
 }
 """The reasons of `LoadingRecord`."""
 
@@ -174,6 +175,13 @@ def staging_statements(
     return Statement("staging", _staged(stage, cost), "measured"), Statement(
         "break-even", _break_even(cost), basis
     )
+
+
+def break_even_text(trace: Trace) -> str | None:
+    """After how many epochs staging has saved what it cost; None: nothing was staged."""
+    if trace.run.stage is None or (cost := staging_cost(trace)) is None:
+        return None
+    return _break_even(cost)
 
 
 def _staged(stage: StageRecord, cost: StagingCost) -> str:
