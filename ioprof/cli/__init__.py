@@ -37,8 +37,8 @@ PANELS: Final = {
 }
 """The commands by their panel of `ioprof --help`, in its order."""
 COMMANDS: Final = {command: panel for panel, commands in PANELS.items() for command in commands}
-"""Each is a module of this package (`import` is `import_`) or of a folder in it (`FOLDERS`); several
-verbs under one name are a `typer.Typer` called `app`."""
+"""Each is a module of this package (`import` is `import_`) or of a folder in it (`FOLDERS`);
+several verbs under one name are a `typer.Typer` called `app`."""
 FOLDERS: Final = dict.fromkeys(("simulate", "size"), "simulator.")
 """Of commands that are not at the top of this package."""
 _STDERR: Final = 2
