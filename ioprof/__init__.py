@@ -17,6 +17,9 @@ one clock.
     ioprof.prove("runs/first", advice=1).measured                    what an advised change brings,
                                                                      measured
     print(ioprof.study("rannc-mlp").to_json())                       a published study made again
+    ioprof.simulate("tsubame3", "resnet50", ranks=128)               a job on a system that is not
+                                                                     at hand
+    ioprof.size("resnet50", device="h100", ranks=1024)               what a job needs of a system
     ioprof.convert(source, "data", layout="lmdb")                    a dataset of images
     ioprof.probe("/lustre/me/data")                                  what a path delivers
 
@@ -38,6 +41,8 @@ if TYPE_CHECKING:
     from ioprof.api import prove as prove
     from ioprof.api import record as record
     from ioprof.api import run as run
+    from ioprof.api import simulate as simulate
+    from ioprof.api import size as size
     from ioprof.api import snapshot as snapshot
     from ioprof.api import study as study
     from ioprof.api import whatif as whatif
@@ -57,6 +62,8 @@ __all__ = [
     "prove",
     "record",
     "run",
+    "simulate",
+    "size",
     "snapshot",
     "span",
     "study",
@@ -79,6 +86,8 @@ _LAZY: Final = {
             "prove",
             "record",
             "run",
+            "simulate",
+            "size",
             "snapshot",
             "study",
             "whatif",

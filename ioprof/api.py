@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ioprof.converters.options import ConversionOptions
 from ioprof.instrument.gpu import DEFAULT_WINDOW
 from ioprof.jobs.options import ProbeOptions, RunOptions, StudyOptions
-from ioprof.options import takes_options
+from ioprof.options import given_options, takes_options
 from ioprof.reporter import SILENT, Reporter
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from ioprof.jobs.probes.probing import PathProbe
     from ioprof.model.prediction import Prediction
     from ioprof.model.proof import Proof
+    from ioprof.model.simulator.simulation import Simulation
+    from ioprof.model.simulator.sizing import Size
     from ioprof.report.explore import Run
     from ioprof.report.texts.comparison import Comparison
 
@@ -40,6 +42,8 @@ __all__ = [
     "profile",
     "record",
     "run",
+    "simulate",
+    "size",
     "snapshot",
     "study",
     "whatif",
@@ -381,6 +385,65 @@ def whatif(
         )
 
     return predicted(recordings, asked)
+
+
+def simulate(
+    system: Path | str,
+    job: Path | str = "resnet50",
+    *,
+    ranks: int = 1,
+    **asked: Any,
+) -> "Simulation":
+    """Predict what a job does on a system that need not be at hand; as `ioprof simulate`.
+
+        found = ioprof.simulate("tsubame3", "resnet50", ranks=128, layout="lmdb", epochs=90)
+        found.total_s.value, found.total_s.low, found.total_s.high, found.later.bound_by
+
+    Args:
+        system: a name of `ioprof simulate list`, a file NAME.toml, or a run folder, for its host.
+        job: a model or workload of `ioprof simulate SYSTEM --job list`, or a run folder.
+        ranks: accelerators of all nodes together.
+        asked: the other options of the command, see
+            `ioprof.model.simulator.asked.SimulationAsked`.
+
+    Raises:
+        CommandError: something that is not known, or that the system does not have.
+        RunError: a folder is no run, is damaged, or says too little.
+
+    """
+    from ioprof.model.simulator.asked import SimulationAsked, simulation
+
+    return simulation(system, job, given_options(SimulationAsked, {"ranks": ranks, **asked}))
+
+
+def size(
+    model: str = "resnet50",
+    *,
+    ranks: int = 1,
+    like: "Run | Path | str | None" = None,
+    **asked: Any,
+) -> "Size":
+    """Say what a job needs so that no accelerator ever waits; as `ioprof size`.
+
+        found = ioprof.size("resnet50", device="h100", ranks=1024, dataset="2x")
+        [(need.layout, need.bytes_per_s.value, need.cores.value) for need in found.needs]
+
+    Args:
+        model: a model of `ioprof run`, on images.
+        ranks: accelerators of all nodes together.
+        like: a run, for the job that it recorded.
+        asked: the other options of the command, see `ioprof.model.simulator.asked.SizeAsked`.
+
+    Raises:
+        CommandError: something that is not known.
+        RunError: a folder is no run, is damaged, or says too little.
+
+    """
+    from ioprof.model.simulator.asked import SizeAsked
+    from ioprof.model.simulator.sizing import asked_size
+
+    trace = None if like is None else _analysed(like).trace
+    return asked_size(model, given_options(SizeAsked, {"ranks": ranks, **asked}), trace)
 
 
 def prove(

@@ -21,6 +21,7 @@ from ioprof.errors import CommandError, RunError
 
 DEMO = [ROOT / "tests" / "data" / "demo" / name for name in ("files", "lmdb")]
 FUNCTIONS = ["compare", "convert", "load", "probe", "profile", "record", "run", "whatif"]
+FUNCTIONS += ["simulate", "size"]
 
 
 class Messages:

@@ -140,7 +140,7 @@ for command in COMMANDS:
     if os.fork() == 0:
         with contextlib.redirect_stdout(io.StringIO()):
             main([command, "--help"])
-        modules = {name.removeprefix("ioprof.cli.").rstrip("_") for name in sys.modules if name.startswith("ioprof.cli.")}
+        modules = {name.rpartition(".")[2].rstrip("_") for name in sys.modules if name.startswith("ioprof.cli.")}
         print(command, *[name for name in COMMANDS if name in modules], flush=True)
         os._exit(0)
     os.wait()

@@ -29,6 +29,8 @@ PANELS: Final = {
         "compare",
         "whatif",
         "prove",
+        "simulate",
+        "size",
         "watch",
         "snapshot",
         "export",
@@ -37,8 +39,10 @@ PANELS: Final = {
 }
 """The commands by their panel of `ioprof --help`, in its order."""
 COMMANDS: Final = {command: panel for panel, commands in PANELS.items() for command in commands}
-"""Each is a module of this package (`import` is `import_`); several verbs under one name are a
-`typer.Typer` called `app`."""
+"""Each is a module of this package (`import` is `import_`) or of a folder in it (`FOLDERS`);
+several verbs under one name are a `typer.Typer` called `app`."""
+FOLDERS: Final = dict.fromkeys(("simulate", "size"), "simulator.")
+"""Of commands that are not at the top of this package."""
 _STDERR: Final = 2
 
 
@@ -132,7 +136,9 @@ def _app(commands: Iterable[str] = COMMANDS) -> typer.Typer:
     app.callback()(_options)
     with _unchanged_environment():
         modules = {
-            name: importlib.import_module(f"ioprof.cli.{name}{'_' * iskeyword(name)}")
+            name: importlib.import_module(
+                f"ioprof.cli.{FOLDERS.get(name, '')}{name}{'_' * iskeyword(name)}"
+            )
             for name in commands
         }
     for name, module in modules.items():

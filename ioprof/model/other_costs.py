@@ -225,11 +225,14 @@ def _device_costs(run: RunRecord, recorded: Pipeline, change: Change) -> DeviceC
         device.pageable_bytes_per_s if how == _PAGEABLE else device.h2d_bytes_per_s
         for device, how in ((before, was), (after, mode))
     ]
-    exchange = 1.0
-    if recorded.ranks[1:] and change.device is not None:
-        exchange = before.links.bytes_per_s / after.links.bytes_per_s
+    compute = exchange = 1.0
+    if change.device is not None:
+        # the run's own rate: the table may have had another one then
+        compute = (run.device_samples_per_s or before.samples_per_s) / after.samples_per_s
+        if recorded.ranks[1:]:
+            exchange = before.links.bytes_per_s / after.links.bytes_per_s
     return DeviceCosts(
-        compute=before.samples_per_s / after.samples_per_s,
+        compute=compute,
         exchange=exchange,
         copy=rates[0] / rates[1],
         mode=mode,

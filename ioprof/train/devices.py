@@ -16,6 +16,7 @@ import tomllib
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, Final
 
 from ioprof.errors import CommandError
@@ -25,6 +26,16 @@ RATIO_DEVICE: Final = "p100"
 RATIO_RESNET50_SAMPLES_PER_S: Final = 219.0
 """TensorFlow benchmarks, 2017, one P100 of a DGX-1, synthetic data, batch 64: the study of that
 device's other rates."""
+_KEYS: Final = (
+    "h2d_bytes_per_s",
+    "pageable_ratio",
+    "exchange_bytes_per_s",
+    "exchange_latency_s",
+    "network_bytes_per_s",
+    "network_latency_s",
+)
+_OWN: Final = ".toml"
+"""Ends the name of a device of the user's own: its file."""
 PUBLISHED: Final = "published"
 DERIVED: Final = "derived"
 
@@ -73,11 +84,12 @@ class EmulatedDevice:
 
 @lru_cache(maxsize=1)
 def _tables() -> dict[str, dict[str, Any]]:
-    return tomllib.loads(files("ioprof.train").joinpath("devices.toml").read_text())
+    found = tomllib.loads(files("ioprof.train").joinpath("devices.toml").read_text())
+    return {name: found.get(table.get("like", ""), {}) | table for name, table in found.items()}
 
 
 def device_names() -> tuple[str, ...]:
-    """The emulated devices."""
+    """The emulated devices that come with ioprof."""
     return tuple(_tables())
 
 
@@ -86,9 +98,53 @@ def check_device_name(device: str) -> None:
     emulated.
     """
     kind, _, name = device.partition(":")
-    if not (kind in ("cpu", "cuda") and not name) and (kind != "emulated" or name not in _tables()):
+    if kind == "emulated" and name.endswith(_OWN):
+        _own_table(name)
+    elif not (kind in ("cpu", "cuda") and not name) and (
+        kind != "emulated" or name not in _tables()
+    ):
         known = ", ".join(f"emulated:{known}" for known in device_names())
-        raise CommandError(f"--device {device}: unknown; choose one of cpu, cuda, {known}")
+        raise CommandError(
+            f"--device {device}: unknown; choose one of cpu, cuda, {known}, or emulated:FILE.toml"
+            " with a device of your own"
+        )
+
+
+def _table(name: str) -> dict[str, Any]:
+    return _own_table(name)[1] if name.endswith(_OWN) else _tables()[name]
+
+
+@lru_cache
+def _own_table(path: str) -> tuple[str, dict[str, Any]]:
+    """Name and values of the device of a file; CommandError for one that lacks any."""
+    try:
+        found = tomllib.loads(Path(path).read_text())
+    except (OSError, ValueError) as error:
+        raise CommandError(f"--device emulated:{path}: {error}") from error
+    tables = [(name, table) for name, table in found.items() if isinstance(table, dict)]
+    if len(tables) != 1:
+        raise CommandError(
+            f"--device emulated:{path}: it has {len(tables)} tables; give one, the device's, such"
+            " as [mine]"
+        )
+    name, table = tables[0]
+    table = _tables().get(table.get("like", ""), {}) | table
+    missing = [key for key in _KEYS if not isinstance(table.get(key), int | float)]
+    rates = table.get("rates", {})
+    missing += [
+        f"rates.{model}.{key}"
+        for model, each in (rates.items() if isinstance(rates, dict) else ())
+        for key, kind in (("samples_per_s", int | float), ("source", str), ("year", int))
+        if not isinstance(each, dict) or not isinstance(each.get(key), kind)
+    ]
+    if not isinstance(rates, dict) or "resnet50" not in rates:
+        missing.append("rates.resnet50, from which rates of other models are derived")
+    if missing:
+        raise CommandError(
+            f"--device emulated:{path}: [{name}] lacks {', '.join(missing)}; with like = "
+            f'"{next(iter(_tables()))}" it has the copies and links of that device'
+        )
+    return name, table
 
 
 def emulated_device(device: str, model: ModelFacts) -> EmulatedDevice | None:
@@ -99,7 +155,7 @@ def emulated_device(device: str, model: ModelFacts) -> EmulatedDevice | None:
     kind, _, name = device.partition(":")
     if kind != "emulated":
         return None
-    table = _tables()[name]
+    table = _table(name)
     links = (
         table[key]
         for key in (
@@ -110,14 +166,15 @@ def emulated_device(device: str, model: ModelFacts) -> EmulatedDevice | None:
         )
     )
     copies = table["h2d_bytes_per_s"]
+    shown = _own_table(name)[0] if name.endswith(_OWN) else name
     return EmulatedDevice(
-        name, rate(name, model), copies, copies * table["pageable_ratio"], Links(*links)
+        shown, rate(name, model), copies, copies * table["pageable_ratio"], Links(*links)
     )
 
 
 def rate(device: str, model: ModelFacts) -> Rate:
     """How fast that emulated device trains the model."""
-    rates, ratios = _tables()[device]["rates"], _tables()[RATIO_DEVICE]["rates"]
+    rates, ratios = _table(device)["rates"], _tables()[RATIO_DEVICE]["rates"]
     if model.name in rates:
         found = rates[model.name]
         return Rate(found["samples_per_s"], PUBLISHED, found["source"], found["year"])

@@ -1,0 +1,1 @@
+"""Commands that ask the simulator: `simulate` and `size`."""
