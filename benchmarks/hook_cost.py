@@ -51,6 +51,17 @@ OPERATIONS = {
         TORCH + LINEAR + "model = Empty(); model.weight = torch.nn.Parameter(torch.ones(1,"
         " device='meta'))\nprint(measured(lambda: model(x), 2000))"
     ),
+    "training step of a linear model": TORCH
+    + """
+torch.set_num_threads(1)
+model, x, y = torch.nn.Linear(8, 4), torch.ones(16, 8), torch.ones(16, 4)
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+def step():
+    optimizer.zero_grad()
+    torch.nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+print(measured(step, 200))
+""",
     "call of a transform that is a module": (
         TORCH + LINEAR + "model = Empty()\nprint(measured(lambda: model(x), 2000))"
     ),

@@ -15,6 +15,7 @@ from ioprof.analysis.intervals import overlaps, union
 from ioprof.analysis.selection import intervals
 from ioprof.format.schema import COMPILATION
 from ioprof.format.trace import Trace
+from ioprof.instrument.hooks.pytorch.compute import device_type
 
 pytestmark = pytest.mark.job
 
@@ -207,3 +208,16 @@ def test_what_the_compiler_takes_is_no_computation(tmp_path: Path) -> None:
         int(found.steps["compute_ns"].sum()) / 1e9
         < said["compiling_s"] + said["others_s"] - 0.9 * took_s
     )
+
+
+def test_the_device_of_a_tensor_is_what_torch_says() -> None:
+    """Also of tensors that only say to be on a device, and of what is no tensor."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    tensor = torch.ones(1)
+    tensors = [tensor, torch.nn.Parameter(tensor), torch.ones(1, device="meta")]
+    with FakeTensorMode():
+        tensors += [torch.ones(1, device="cpu"), torch.ones(1, device="cuda")]
+    assert [device_type(each) for each in tensors] == [each.device.type for each in tensors]
+    assert [device_type(each) for each in (None, 1, [tensor])] == [None, None, None]

@@ -231,7 +231,17 @@ def is_on_cpu(value: Any) -> bool:
     """Whether a tensor, or the first of a sequence, is on the CPU; False for what is no tensor."""
     if isinstance(value, list | tuple):
         value = value[0] if value else None
-    return getattr(getattr(value, "device", None), "type", None) == "cpu"
+    return device_type(value) == "cpu"
+
+
+def device_type(tensor: Any) -> str | None:
+    """Type of a tensor's device, such as "cuda"; None: it is no tensor."""
+    # `device` makes two objects at each call. A tensor whose device is not that of its memory,
+    # as torch's fake tensors, is not `is_cpu`, but may say that its device is.
+    if getattr(tensor, "is_cpu", False) is True:
+        return "cpu"
+    kind = getattr(getattr(tensor, "device", None), "type", None)
+    return None if kind is None else str(kind)
 
 
 def _is_small(pending: tuple[int, int, int], now_ns: int) -> bool:

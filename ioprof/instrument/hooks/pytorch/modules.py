@@ -15,7 +15,7 @@ from typing import Any
 from ioprof.clock import monotonic_ns
 from ioprof.instrument.hooks.observers import calling
 from ioprof.instrument.hooks.pytorch.compiler import of_torch
-from ioprof.instrument.hooks.pytorch.compute import Loop
+from ioprof.instrument.hooks.pytorch.compute import Loop, device_type
 from ioprof.instrument.hooks.pytorch.evaluations import wants_gradients
 from ioprof.instrument.hooks.state import HookState
 from ioprof.instrument.hooks.versions import require
@@ -81,11 +81,11 @@ def _device_type(called: Any, arguments: tuple[Any, ...]) -> str | None:
     """Where a module computes its forward pass; None: it computes none."""
     parameter = _first_parameter(called)
     if parameter is not None:
-        return str(parameter.device.type)
+        return device_type(parameter)
     kind: Any = of_torch.Tensor
     for argument in arguments:
         if isinstance(argument, kind) and argument.requires_grad:
-            return str(argument.device.type)
+            return device_type(argument)
     return None
 
 

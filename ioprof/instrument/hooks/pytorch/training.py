@@ -37,7 +37,8 @@ def observe(module: ModuleType, state: HookState) -> None:
         in_progress.append((id(optimizer), start_ns))
         if len(in_progress) == 1:
             loop.closures.clear()
-            return _with_closure(args, kwargs, state, loop)
+            if kwargs or len(args) > 1:  # the first is the optimizer
+                return _with_closure(args, kwargs, state, loop)
         return None
 
     def after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
@@ -65,7 +66,7 @@ def _with_closure(
         if kwargs["closure"] is None:
             return None
         return args, {**kwargs, "closure": _observed_closure(kwargs["closure"], state, loop)}
-    if len(args) < 2 or not callable(args[1]):  # the first is the optimizer
+    if len(args) < 2 or not callable(args[1]):
         return None
     return (args[0], _observed_closure(args[1], state, loop), *args[2:]), kwargs
 
