@@ -215,6 +215,18 @@ def test_accesses_without_a_time_change_no_percentile(took: list[int], untimed: 
         )
 
 
+@pytest.mark.parametrize(
+    ("path", "is_data"),
+    [("/data/a.jpg", True), ("/env/lib/python3.11/site-packages/torch/__init__.py", False)],
+)
+def test_a_slow_import_is_no_slow_read_of_data(path: str, is_data: bool) -> None:
+    trace = timeline("step 33333\nread 50B .===.", config={"device": "cpu"})
+    row = dict.fromkeys(FILE_COLUMNS) | {"file": 7, "path": path}
+    files = pl.DataFrame([row], schema=table_schema(FILE_COLUMNS))
+    trace = replace(trace, spans=trace.spans.with_columns(file=pl.lit(7, pl.Int64)), files=files)
+    assert is_data == bool(summarise(trace).storage.slowest)
+
+
 def test_the_slowest_reads_are_named_with_batch_and_step() -> None:
     """Where the read itself has no number, the batch is the one that its worker was fetching."""
     trace = timeline(

@@ -320,10 +320,17 @@ def _not_followed(trace: Trace) -> list[str]:
     type.
     """
     is_named = pl.col("name").cast(pl.String).is_in(list(NOT_FOLLOWED))
+    # which `ctypes.util.find_library` starts, as many libraries do, and which reads no data
+    is_linker = pl.col("path").str.ends_with("/ldconfig")
     opened = trace.rows(pl.col("name").is_not_null(), is_named, kinds=["open"]).join(
         trace.files, on="file"
     )
-    found = opened.group_by("path", pl.col("name").cast(pl.String)).len().sort("path")
+    found = (
+        opened.filter(~is_linker)
+        .group_by("path", pl.col("name").cast(pl.String))
+        .len()
+        .sort("path")
+    )
     return [
         f"{path} was started, a {name}: {_TO_TYPE[name].format(program=path)}"
         for path, name, _ in found.head(_MOST_NAMES).iter_rows()

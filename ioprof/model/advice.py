@@ -243,6 +243,10 @@ def ranked(
             each = with_reason(advice.replace(no_gain=NoGain.DISAGREES))
         done.append(each.replace(costs=each.costs or _costs(each, recorded)))
         keys.append(each.predicted_speedup or 0.0)
+    # what has no number comes after what has one, but for what the verdict begins with
+    is_known = [each.predicted_speedup is not None for each in done]
+    order_of = sorted(range(len(done)), key=lambda place: place > 0 and not is_known[place])
+    done, keys = [done[place] for place in order_of], [keys[place] for place in order_of]
     places = [place for place, each in enumerate(done) if each.predicted_speedup is not None]
     by_gain, efforts = sorted(places, key=lambda place: -keys[place]), list(map(_effort, done))
     same = _SAME_GAIN

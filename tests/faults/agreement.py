@@ -52,6 +52,9 @@ def _of_words(run: Run, said: str) -> Iterator[str]:
 
 
 def _without_gain(summary: Summary) -> Iterator[str]:
+    later = [each.predicted_speedup is not None for each in summary.verdict.advice[1:]]
+    if later != sorted(later, reverse=True):
+        yield "an advice without a number stands before one that has one"
     for advice in summary.verdict.advice:
         gain = advice.predicted_speedup
         if gain is not None and gain < LEAST_AT_ALL and not advice.is_least:

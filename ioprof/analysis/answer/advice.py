@@ -307,7 +307,7 @@ def _decode(evidence: Evidence) -> Lines:
     detail = evidence.largest_detail("decode", LEAST_NAMED_RATIO)
     other = decode_less(detail)
     sample = "sample" if other else "image"
-    who = "worker" if run.config.workers else "core"
+    who = "worker" if run.config.workers else "rank"
     cost = (
         f"decoding one {sample} takes {ms(sample_s)} of a {who}"
         if sample_s

@@ -33,6 +33,8 @@ INSTALLED: Final = re.compile(
 be data."""
 METADATA: Final = re.compile(r"/[^/]+\.(dist|egg)-info/")
 """What installed packages are, as `importlib.metadata` reads it."""
+_PROGRAMS: Final = f"{CODE.pattern}|{METADATA.pattern}"
+"""Files of which a slow read is an import, and tells nothing of the data."""
 _MOST_HELD: Final = 4_000_000
 """Times of accesses that are kept, 8 bytes each, so that they are read once."""
 _SLOW_COLUMNS: Final = ("path", "bytes", "source", "rank", "step", "batch", "offset", "start_ns")
@@ -64,29 +66,31 @@ class ReadTimes:
         """Reads by `_class_of`."""
         self._held: list[NDArray[np.int64]] = []
         self._num_held = 0
+        is_program = pl.col("path").cast(pl.String).str.contains(_PROGRAMS)
+        self._programs = trace.files.filter(is_program)["file"].implode()
         self._slowest = empty_table(SPAN_COLUMNS).select(*_OF_SLOWEST, took_ns=_took_ns)
 
     def add(self, part: pl.DataFrame) -> None:
         """Look at the next part of the spans."""
         is_counted = part["is_counted"].to_numpy()
+        data = part.filter("is_counted", ~pl.col("file").is_in(self._programs).fill_null(False))
         took = (part["end_ns"].to_numpy() - part["start_ns"].to_numpy())[is_counted]
         took = took[took > 0]
         self._counts += np.bincount(_class_of(took), minlength=len(self._counts))
         if self._num_held <= _MOST_HELD:
             self._held.append(took)
             self._num_held += len(took)
-        if not len(took):
+        of_data = data.select(took_ns=_took_ns).filter(pl.col("took_ns") > 0)["took_ns"].to_numpy()
+        if not len(of_data):
             return
         least_ns = (
-            np.partition(took, -_NUM_SLOWEST)[-_NUM_SLOWEST]
-            if len(took) > _NUM_SLOWEST
-            else took.min()
+            np.partition(of_data, -_NUM_SLOWEST)[-_NUM_SLOWEST]
+            if len(of_data) > _NUM_SLOWEST
+            else of_data.min()
         )
         if len(self._slowest) == _NUM_SLOWEST:
             least_ns = max(least_ns, self._slowest["took_ns"][-1])
-        slow = part.filter("is_counted", _took_ns >= max(least_ns, 1)).select(
-            *_OF_SLOWEST, took_ns=_took_ns
-        )
+        slow = data.filter(_took_ns >= max(least_ns, 1)).select(*_OF_SLOWEST, took_ns=_took_ns)
         if len(slow):
             self._slowest = _in_order(
                 pl.concat([self._slowest, slow], how="vertical_relaxed")
