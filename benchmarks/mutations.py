@@ -127,8 +127,8 @@ MUTATIONS: Final = (
     Mutation(
         "the time of a step is the sum over ranks",
         "ioprof/model/pace.py",
-        "float(np.mean([_of_rank(rank, each)",
-        "float(np.sum([_of_rank(rank, each)",
+        "Pace(float(np.mean(steps_s))",
+        "Pace(float(np.sum(steps_s))",
     ),
     # ------------------------------------------------------------------ recording a job
     Mutation(

@@ -89,8 +89,7 @@ class LmdbRecords(Records):
         try:
             shard = self._shard(index)
             value = self._shard_values(shard).value(index)
-            if self._watch is not None:
-                self._watch_readahead(shard, len(value))
+            self._watch_readahead(shard, len(value))
             image, shape, label = tensorprotos.decode(value)
         except (DatasetError, lmdb.Error) as error:
             raise DatasetError(f"{self.name(index)}: {error}") from None
@@ -139,8 +138,8 @@ class LmdbRecords(Records):
 
     def _watch_readahead(self, shard: int, value_bytes: int) -> None:
         values = self._values[shard]
-        assert self._watch is not None
-        assert isinstance(values, MappedValues)
+        if self._watch is None or not isinstance(values, MappedValues):
+            return  # such as of a copy that is being made, which is read by pread
         if self._watch.is_lost(value_bytes, values.fetched_bytes):
             self._end_readahead(shard)
 

@@ -73,6 +73,7 @@ def delayed(scattered: float, seen_as: float) -> tuple[Pipeline, str]:
         loop_cpu=use,
         worker_cpu=use,
         program=replace(rank.program, after_s=rank.program.after_s * use.dilation),
+        begun_ns=rank.begin_ns + (np.array(times.begun_s) * 1e9).astype(np.int64),
         taken_ns=rank.begin_ns + (np.array(times.ended_s) * 1e9).astype(np.int64),
         end_ns=rank.begin_ns + int(times.end_s * 1e9),
     )

@@ -130,7 +130,7 @@ def test_answers_that_were_asked_for_are_on_the_first_screen() -> None:
     stage = {"mode": "before", "seconds": 1.0, "shared_read": {"mean_s": 1.0}}
     asked, plain = timeline(THREE_EPOCHS, stage=stage, learning=learning), timeline(THREE_EPOCHS)
     said = [
-        " ".join(printed(brief_text(run.summary, run.steps, run.trace)).split())
+        " ".join(printed(brief_text(run.summary, run.steps, trace=run.trace)).split())
         for run in map(Run.of, (asked, plain))
     ]
     for words in (

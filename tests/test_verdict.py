@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 from pipeline_simulator import Pipeline
 from rich.console import Console
-from timeline import timeline
+from timeline import block, pid, timeline, with_blocks
 
 from ioprof.analysis.cpu.code_lines import shortened
 from ioprof.analysis.summary import summarise
@@ -369,7 +369,13 @@ def test_what_another_thread_of_a_worker_waits_for_is_not_less_than_its_own_stag
         collate w0    .##........##........##.......
         read w0 t0    ...######....######....######.
     """
-    found = summarise(timeline(drawing, **FACTS))
+    trace = timeline(drawing, **FACTS)
+    [sender] = trace.spans.filter(pl.col("kind") == "read", pl.col("tid") != pid(0, 0))[
+        "tid"
+    ].unique()
+    queue = ("channel", 9)
+    waits = [block(at, at + 9, pid(0), sender, of=queue) for at in (0, 10, 20)]
+    found = summarise(with_blocks(trace, *waits))
 
     shares = {entry.cause: entry.share for entry in found.steps.causes}
     assert (0.7, 0.2) == pytest.approx((shares["storage"], shares["collate"]))

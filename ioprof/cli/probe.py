@@ -11,10 +11,11 @@ from typer import Option
 import ioprof
 from ioprof.cli.console import next_command, output, reporter, say
 from ioprof.cli.options import takes_options
+from ioprof.files import check_new_file
 from ioprof.jobs.options import ProbeOptions
 from ioprof.jobs.probes.network_probe import probe_network
 from ioprof.recording.interrupts import interrupted_by_any
-from ioprof.report.page.page_file import check_page_file, write_page_file
+from ioprof.report.page.page_file import write_page_file
 from ioprof.report.texts.probe_text import (
     TABLE_WIDTH,
     head_lines,
@@ -48,9 +49,7 @@ def probe(
     json: Annotated[
         bool, Option("--json", help="Print the result as JSON, and nothing else.")
     ] = False,
-    force: Annotated[
-        bool, Option("--force", help="Replace a file that is not a page of ioprof.")
-    ] = False,
+    force: Annotated[bool, Option("--force", help="Replace the HTML file if it exists.")] = False,
 ) -> int:
     """Measure what PATH delivers, cold: opening, sequential reads and random record reads, with one
     client and with many.
@@ -62,7 +61,7 @@ def probe(
     if network:
         return _probe_network(ranks, device, path, json)
     if html:
-        check_page_file(html, force)
+        check_new_file(html, force, "report.html", "--html")  # what was measured is not made again
     # a scheduler's or a closing terminal's signal, too, removes the scratch files
     with interrupted_by_any():
         found = ioprof.probe(**given, reporter=reporter)

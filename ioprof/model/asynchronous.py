@@ -20,7 +20,7 @@ from ioprof.analysis.selection import COMPUTE, by_rank, intervals, kind_in, on_s
 from ioprof.format.trace import Trace
 from ioprof.model.changed import shortened
 from ioprof.model.cores.contention import MOST_COMPARED
-from ioprof.model.pace import measured, replayed
+from ioprof.model.pace import Pace, measured, replayed
 from ioprof.model.pipeline import Op, Pipeline, Program, Rank
 
 _DEPTHS: Final = (0, 1, 2, None)
@@ -45,10 +45,14 @@ def with_depth(trace: Trace, recorded: Pipeline) -> Pipeline:
         for depth in _DEPTHS
     ]
     short = [shortened(each, MOST_COMPARED) for each in tried]
-    step_s = measured(short[0]).step_s
-    errors = [abs(replayed(each).step_s / step_s - 1) for each in short]
+    errors = [_error(measured(short[0]), replayed(each)) for each in short]
     least = min(errors[:-1])
     return tried[errors.index(least if least <= _GOOD_ERROR else min(errors))]
+
+
+def _error(true: Pace, found: Pace) -> float:
+    """Of a step, or of the whole loop: of few steps, a wrong depth may fit the last ones alone."""
+    return max(abs(found.step_s / true.step_s - 1), abs(found.total_s / true.total_s - 1))
 
 
 def _with_device(rank: Rank, spans: pl.DataFrame, arrived: pl.DataFrame) -> Rank:

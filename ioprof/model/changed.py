@@ -696,9 +696,9 @@ def _of_rows(rank: Rank, rows: NDArray[np.int64], weight: Seconds) -> Rank:
             is_complete=each.is_complete and bool(is_whole),
             makers=tuple(each.makers[task] for task in kept if task < len(each.makers)),
         )
-    until_ns = np.concatenate((rank.taken_ns, [rank.end_ns]))
-    took_ns = np.diff(rank.taken_ns, prepend=rank.begin_ns)[rows]
-    taken_ns = rank.begin_ns + np.cumsum(took_ns)
+    until_ns = np.append(rank.begun_ns, rank.end_ns)
+    took_ns = np.diff(until_ns)[rows]
+    begun_ns = rank.begin_ns + np.cumsum(took_ns) - took_ns
     arrays: dict[str, Any] = {
         name: (tuple(values[row] for row in rows) if isinstance(values, tuple) else values[rows])
         for name, values in vars(program).items()
@@ -708,8 +708,9 @@ def _of_rows(rank: Rank, rows: NDArray[np.int64], weight: Seconds) -> Rank:
         rank,
         iterations=tuple(iterations),
         program=Program(**arrays),
-        taken_ns=taken_ns,
-        end_ns=int(taken_ns[-1] + until_ns[rows[-1] + 1] - until_ns[rows[-1]]),
+        begun_ns=begun_ns,
+        taken_ns=begun_ns + (rank.taken_ns - rank.begun_ns)[rows],
+        end_ns=int(begun_ns[-1] + took_ns[-1]),
     )
 
 

@@ -134,8 +134,11 @@ class Plan:
 
 @dataclass
 class RankTimes:
-    """When the actions of a rank ended, in seconds since the start, and when it had done all."""
+    """When the actions of a rank began and ended, in seconds since the start, and when it had done
+    all.
+    """
 
+    begun_s: list[float]
     ended_s: list[float]
     end_s: float
 
@@ -341,7 +344,7 @@ class _Loop:
     """The training loop of a rank."""
 
     def __init__(self, simulation: Simulation, plan: RankPlan, cores: _Shared) -> None:
-        self.times = RankTimes([], 0.0)
+        self.times = RankTimes([], [], 0.0)
         self.cores = cores
         self._simulation = simulation
         self._plan = plan
@@ -359,6 +362,7 @@ class _Loop:
             simulation.start(self._device(), self.cores)
         for place, op in enumerate(plan.ops):
             number = plan.loader_of[place]
+            self.times.begun_s.append(simulation.now_s)
             if op == Op.TAKE:
                 yield from self._take(number)
                 if plan.waits_to_copy:

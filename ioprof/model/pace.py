@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from ioprof.analysis.charge.steps import warmup
 from ioprof.model.changed import filled
-from ioprof.model.engine import RankTimes, Simulation
+from ioprof.model.engine import Simulation
 from ioprof.model.pipeline import Pipeline, Program
 from ioprof.model.plan import plan
 from ioprof.model.refusals import Refusal, ReplayError
@@ -26,39 +26,29 @@ class Pace:
 
 def measured(recorded: Pipeline) -> Pace:
     """What was recorded."""
-    times = [
-        RankTimes(
-            ((rank.taken_ns - rank.begin_ns) / 1e9).tolist(), (rank.end_ns - rank.begin_ns) / 1e9
-        )
-        for rank in recorded.ranks
-    ]
     begin_ns = min(rank.begin_ns for rank in recorded.ranks)
-    later_s = [(rank.begin_ns - begin_ns) / 1e9 for rank in recorded.ranks]
-    return _pace(recorded, times, later_s)
+    begun_s = [(np.append(rank.begun_ns, rank.end_ns) - begin_ns) / 1e9 for rank in recorded.ranks]
+    return _pace(recorded, begun_s)
 
 
 def replayed(recorded: Pipeline, seed: int = 0) -> Pace:
     """What the simulation says of a pipeline."""
     times = Simulation(plan(filled(recorded, seed))).run()
-    return _pace(recorded, times, [0.0] * len(times))
+    return _pace(recorded, [np.array([*each.begun_s, each.end_s]) for each in times])
 
 
-def _pace(recorded: Pipeline, times: list[RankTimes], later_s: list[float]) -> Pace:
-    """`later_s`: of each rank, how much later than the first one it began."""
+def _pace(recorded: Pipeline, begun_s: list[NDArray[np.float64]]) -> Pace:
+    """`begun_s`: when the actions of each rank began, and when the last one had ended."""
     steps_s, totals_s = list[float](), list[float]()
-    for rank, each, later in zip(recorded.ranks, times, later_s, strict=True):
-        weight = rank.program.weight
-        # from an action to the next one: what an action stands for, the next one does too, but for
-        # what is between epochs
-        took_s = np.diff(np.array([*each.ended_s, each.end_s]))
-        took_s *= np.minimum(weight, np.append(weight[1:], 1.0))
-        totals_s.append(later + each.ended_s[0] + float(took_s.sum()))
+    for rank, each in zip(recorded.ranks, begun_s, strict=True):
+        took_s = np.diff(each) * rank.program.weight
+        totals_s.append(float(each[0] + took_s.sum()))
         steps_s.append(_step_s(rank.program, took_s))
     return Pace(float(np.mean(steps_s)), max(totals_s))
 
 
 def _step_s(program: Program, took_s: NDArray[np.float64]) -> float:
-    """`took_s`: of each action, from its end to that of the next one, as often as it stands for."""
+    """`took_s`: of each action, with what follows it, as often as it stands for."""
     steps = np.cumsum(program.weight * program.is_step)
     count = round(float(steps[-1])) if len(steps) else 0
     if not count:  # of the beginning of a job: as many batches to validate on may come first

@@ -223,8 +223,10 @@ class Rank:
     worker_cpu: CpuUse
     begin_ns: int
     """When its first action began."""
+    begun_ns: NDArray[np.int64]
+    """Of each action: when it began, in the recorded run. The measure of the baseline."""
     taken_ns: NDArray[np.int64]
-    """Of each action: when it ended, in the recorded run. The measure of the baseline."""
+    """The same: when it ended."""
     end_ns: int
     """When the last action's `after_s` had ended."""
     starts_early: bool = False

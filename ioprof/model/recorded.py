@@ -284,6 +284,7 @@ def _rank(
     )
     program = with_choices(replace(program, is_step=_is_step(seen, waits, lost)), waits, spans)
     begin_ns, taken_ns = int(waits["start_ns"][0]), waits["end_ns"].to_numpy().astype(np.int64)
+    begun_ns = waits["start_ns"].to_numpy().astype(np.int64)
     starts_early = seen.ops[0] is Op.TAKE and seen.visits[0].num_workers > 0
     if starts_early:
         early_ns = min(begin_ns, seen.visits[0].begin_ns)
@@ -291,6 +292,7 @@ def _rank(
             _with_start(program, (begin_ns - early_ns) / 1e9),
             np.concatenate(([begin_ns], taken_ns)),
         )
+        begun_ns = np.concatenate(([early_ns], begun_ns))
         begin_ns = early_ns
     waiting = [
         intervals(waits),
@@ -337,6 +339,7 @@ def _rank(
         ),
         worker_cpu=workers,
         begin_ns=begin_ns,
+        begun_ns=begun_ns,
         taken_ns=taken_ns,
         end_ns=end_ns,
         starts_early=starts_early,
@@ -416,6 +419,7 @@ def _without_loader(
         loop_cpu=cpu_use([Worked(counts.get(loop), busy, since_ns)], _pool(trace, [loop])),
         worker_cpu=CpuUse(),
         begin_ns=int(begins["start_ns"][0]),
+        begun_ns=begins["start_ns"].to_numpy().astype(np.int64),
         taken_ns=begins["end_ns"].to_numpy().astype(np.int64),
         end_ns=end_ns,
     )

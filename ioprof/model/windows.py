@@ -87,13 +87,14 @@ def _of_rank(
     hidden = _hidden(
         after[:, OWN.index("compute")], covered(rows, subtract(computed, waits)) / 1e9, is_seen
     )
-    until = np.concatenate((rank.taken_ns, [rank.end_ns]))
+    until = np.concatenate((rank.begun_ns, rank.taken_ns, [rank.end_ns]))
     moved = until - covered(pack(np.full(len(until), rank.begin_ns), until), blocked)
     arrive = np.minimum(program.arrive_s, after.sum(1))
     return replace(
         rank,
         program=replace(program, after_s=after, arrive_s=arrive, hidden_s=hidden),
-        taken_ns=moved[:-1],
+        begun_ns=moved[: len(program)],
+        taken_ns=moved[len(program) : -1],
         end_ns=int(moved[-1]),
     )
 

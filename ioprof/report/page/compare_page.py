@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
+from ioprof.analysis.changed_setting import Change, changed_setting
 from ioprof.analysis.run import Run
 from ioprof.files import write_atomically
 from ioprof.format.run_record import CauseDifference, RunDifference, Summary
@@ -19,7 +20,7 @@ from ioprof.report.page.markup import Html, element, join, table
 from ioprof.report.page.sections import CAUSE_MEANINGS, badge, section, swatch
 from ioprof.report.page.shell import page_styles, whole_page
 from ioprof.report.page.svg import Bar, bars, even_ticks
-from ioprof.report.texts.difference_text import difference_text
+from ioprof.report.texts.difference_text import changes_text, difference_text
 from ioprof.report.texts.headline import headline
 from ioprof.report.texts.statements import cause_rows, failures, is_emulated
 from ioprof.report.texts.units import MISSING, amount, clean, count, duration, percent, rate
@@ -55,8 +56,10 @@ def comparison_page(compared: ComparedRuns) -> str:
             "changes",
             "What changed",
             *(
-                _changes(entry, name)
-                for entry, name in zip(compared.differences, names[1:], strict=True)
+                _changes(entry, name, changed_setting(compared.runs[0], run))
+                for entry, name, run in zip(
+                    compared.differences, names[1:], compared.runs[1:], strict=True
+                )
             ),
         ),
         section("steps", "How long steps take", _distributions(compared, names)),
@@ -231,7 +234,11 @@ def _shares(compared: ComparedRuns, names: list[str]) -> Html:
     return table(("cause, % of the steps", *names), rows, frozenset(range(1, len(names) + 1)))
 
 
-def _changes(entry: RunDifference, name: str) -> Html:
+def _sentence_case(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"
+
+
+def _changes(entry: RunDifference, name: str, changed: tuple[Change, ...]) -> Html:
     """By cause how much longer or shorter a step is, as a mark with its interval on an axis that
     all causes share.
     """
@@ -269,6 +276,7 @@ def _changes(entry: RunDifference, name: str) -> Html:
     return join(
         element("h3", name),
         element("p", f"{difference_text(entry)}.", class_="note"),
+        element("p", f"{_sentence_case(changes_text(changed))}.", class_="note"),
         element(
             "div", table(headings, rows, frozenset({1, 2, 3})), class_="changes-by-cause last-below"
         ),
