@@ -21,7 +21,7 @@ from ioprof.format.trace import Trace
 from ioprof.recording.host_facts import gpus
 from ioprof.train.models import default_model, make_model
 
-TABLES = {"counters.parquet", "files.parquet", "spans.parquet", "stacks.parquet", "steps.parquet"}
+TABLES = {f"{name}.parquet" for name in ("blocks", "counters", "files", "spans", "stacks", "steps")}
 RUN_FILES = {*TABLES, "job.log", "report.html", "run.json", "summary.json"}
 
 

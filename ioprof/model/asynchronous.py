@@ -8,6 +8,7 @@ rank, but not what they would be on a slower device: computation that a wait for
 not in it.
 """
 
+import math
 from dataclasses import replace
 from typing import Final
 
@@ -26,6 +27,8 @@ from ioprof.model.pipeline import Op, Pipeline, Program, Rank
 _DEPTHS: Final = (0, 1, 2, None)
 _GOOD_ERROR: Final = 0.03
 """Of the replayed step, up to which a loop that waits for a device is taken for what it is."""
+_MOST_OFF: Final = 0.1
+"""Of the whole loop."""
 _LEAST_KNOWN: Final = 4
 """Steps whose computation on the device must have been recorded: as many as a replay needs.
 Profiles of other programs often have six."""
@@ -51,8 +54,11 @@ def with_depth(trace: Trace, recorded: Pipeline) -> Pipeline:
 
 
 def _error(true: Pace, found: Pace) -> float:
-    """Of a step, or of the whole loop: of few steps, a wrong depth may fit the last ones alone."""
-    return max(abs(found.step_s / true.step_s - 1), abs(found.total_s / true.total_s - 1))
+    """Of a step. Infinite if the whole loop is far off: of few steps, a wrong depth may fit the
+    last ones alone.
+    """
+    is_off = abs(found.total_s / true.total_s - 1) > _MOST_OFF
+    return math.inf if is_off else abs(found.step_s / true.step_s - 1)
 
 
 def _with_device(rank: Rank, spans: pl.DataFrame, arrived: pl.DataFrame) -> Rank:

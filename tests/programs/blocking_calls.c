@@ -55,17 +55,15 @@ static void pause_ms(int ms)
     assert(nanosleep(&time, NULL) == 0);
 }
 
-/* Until the thread that began this program is blocked, and 10 ms longer. Reads by calls that the
- * library does not see. */
+/* Until the thread that began this program is blocked, and 10 ms longer. */
 static void pause_while_it_waits(void)
 {
     char path[64], text[256];
     snprintf(path, sizeof path, "/proc/%d/stat", main_pid);
     for (;;) {
-        long file = syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
-        assert(file >= 0);
-        long length = syscall(SYS_read, file, text, sizeof text - 1);
-        assert(length > 0 && syscall(SYS_close, file) == 0);
+        FILE *file = fopen(path, "re");
+        size_t length = file == NULL ? 0 : fread(text, 1, sizeof text - 1, file);
+        assert(length > 0 && fclose(file) == 0);
         text[length] = 0;
         if (strrchr(text, ')')[2] == 'S')
             break;
@@ -83,7 +81,7 @@ static void say(const char *name, const char *object, int by)
 static void *help(void *what)
 {
     waker = tid();
-    pause_while_it_waits();
+    pause_ms(10);
     ((void (*)(void))what)();
     return NULL;
 }
@@ -107,7 +105,7 @@ static void *hold_mutex(void *unused)
     (void)unused;
     assert(pthread_mutex_lock(&mutex) == 0);
     waker = tid();
-    pause_while_it_waits();
+    pause_ms(10);
     assert(pthread_mutex_unlock(&mutex) == 0);
     return NULL;
 }
@@ -117,7 +115,7 @@ static void *hold_readers(void *unused)
     (void)unused;
     assert(pthread_rwlock_wrlock(&readers) == 0);
     waker = tid();
-    pause_while_it_waits();
+    pause_ms(10);
     assert(pthread_rwlock_unlock(&readers) == 0);
     return NULL;
 }
@@ -222,6 +220,7 @@ static void wait_semaphore(void)
 
 static void wake_futex(void)
 {
+    pause_while_it_waits();
     __atomic_store_n(&word, 1, __ATOMIC_SEQ_CST);
     assert(syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0) == 1);
 }
@@ -423,9 +422,9 @@ static void wait_shared(void)
         fclose(fopen("/proc/self/comm", "r"));
         own->waker = tid();
         sem_post(&own->ready);
-        pause_while_it_waits();
+        pause_ms(10);
         sem_post(&own->semaphore);
-        pause_while_it_waits();
+        pause_ms(10);
         _exit(0);
     }
     sem_wait(&shared->ready);
@@ -449,12 +448,12 @@ static void lock_file(const char *name, int way)
         struct flock lock = {.l_type = F_WRLCK};
         assert(way == 2 ? fcntl(file, F_SETLK, &lock) == 0 : flock(file, LOCK_EX) == 0);
         assert(write(pipe_ends[1], "x", 1) == 1);
-        pause_while_it_waits();
+        pause_ms(10);
         lock.l_type = F_UNLCK;
         assert(way == 0   ? flock(file, LOCK_UN) == 0
                : way == 1 ? close(file) == 0
                           : fcntl(file, F_SETLK, &lock) == 0);
-        pause_while_it_waits();
+        pause_ms(10);
         _exit(0);
     }
     char byte;
