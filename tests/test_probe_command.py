@@ -14,6 +14,7 @@ from repository import ROOT
 
 from ioprof.cli import main
 from ioprof.format.dataset import MANIFEST_NAME
+from ioprof.report.page.page_file import is_page
 from ioprof.report.page.probe_page import page
 from ioprof.storage.probe.scratch import PREFIX
 
@@ -150,6 +151,7 @@ def test_the_page_is_one_file(capsys, folder, tmp_path):
     text = html.read_text()
     assert "default-src &#x27;none&#x27;" in text
     assert 1 == text.count("<h1>")
+    assert not is_page(html)  # of runs: no report replaces it either
     assert all(f'id="figure-{name}-0"' in text for name in ("rates", "times"))
     capsys.readouterr()
     assert 2 == main(["probe", str(folder / "large"), *QUICK, "--html", str(html)])

@@ -23,7 +23,16 @@ from ioprof.report.page.svg import Bar, bars, even_ticks
 from ioprof.report.texts.difference_text import changes_text, difference_text
 from ioprof.report.texts.headline import headline
 from ioprof.report.texts.statements import cause_rows, failures, is_emulated
-from ioprof.report.texts.units import MISSING, amount, clean, count, duration, percent, rate
+from ioprof.report.texts.units import (
+    MISSING,
+    amount,
+    clean,
+    count,
+    duration,
+    percent,
+    rate,
+    sentence,
+)
 from ioprof.report.views import wall_ns
 
 _BINS: Final = 60
@@ -234,10 +243,6 @@ def _shares(compared: ComparedRuns, names: list[str]) -> Html:
     return table(("cause, % of the steps", *names), rows, frozenset(range(1, len(names) + 1)))
 
 
-def _sentence_case(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}"
-
-
 def _changes(entry: RunDifference, name: str, changed: tuple[Change, ...]) -> Html:
     """By cause how much longer or shorter a step is, as a mark with its interval on an axis that
     all causes share.
@@ -276,7 +281,7 @@ def _changes(entry: RunDifference, name: str, changed: tuple[Change, ...]) -> Ht
     return join(
         element("h3", name),
         element("p", f"{difference_text(entry)}.", class_="note"),
-        element("p", f"{_sentence_case(changes_text(changed))}.", class_="note"),
+        element("p", f"{sentence(changes_text(changed))}.", class_="note"),
         element(
             "div", table(headings, rows, frozenset({1, 2, 3})), class_="changes-by-cause last-below"
         ),

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 import plotly.offline
 
 from ioprof.report.page.markup import Html, element
-from ioprof.report.page.shell import data_block, resource, script_text, whole_page
+from ioprof.report.page.shell import MEASURED, data_block, resource, script_text, whole_page
 from ioprof.report.palette import DARK
 
 
@@ -35,7 +35,8 @@ def document(title: str, parts: Iterable[Html], charts: Collection[Chart]) -> st
         for chart in charts
         for place, figure in enumerate(chart.figures.values())
     ]
-    return whole_page(title, (*parts, *data, data_block("shades", json.dumps(DARK))), libraries)
+    parts = (*parts, *data, data_block("shades", json.dumps(DARK)))
+    return whole_page(title, parts, libraries, generator=MEASURED)
 
 
 def figure(chart: Chart) -> Html:

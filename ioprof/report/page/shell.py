@@ -12,7 +12,9 @@ from ioprof.report.page.markup import Html, element
 from ioprof.report.palette import cause_styles, code_styles, source_styles
 
 GENERATOR: Final = "ioprof"
-"""What a page says that it was made by; by this a page that may be replaced is recognised."""
+"""What a page of runs says that it was made by: it can be made again, so it may be replaced."""
+MEASURED: Final = "ioprof, of measurements"
+"""The same of a page that has what was measured for it, and is not replaced."""
 _JSON_ESCAPES: Final = {
     ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"
 }
@@ -24,22 +26,24 @@ def whole_page(
     scripts: Sequence[str],
     styles: str = "",
     after: Iterable[Html] = (),
+    generator: str = GENERATOR,
 ) -> str:
     """The text of a page with these parts, then the scripts, which alone may run, then what stands
     `after` them.
     """
     body = element("body", *parts, *(element("script", Html(script)) for script in scripts), *after)
-    return f"<!doctype html>\n{element('html', _head(title, scripts, styles), body, lang='en')}\n"
+    head = _head(title, scripts, styles, generator)
+    return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
 
 
-def _head(title: str, scripts: Iterable[str], styles: str) -> Html:
+def _head(title: str, scripts: Iterable[str], styles: str, generator: str) -> Html:
     return element(
         "head",
         element("meta", charset="utf-8"),
         element("meta", http_equiv="Content-Security-Policy", content=_policy(scripts)),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="color-scheme", content="light dark"),
-        element("meta", name="generator", content=GENERATOR),
+        element("meta", name="generator", content=generator),
         element("link", rel="icon", href="data:,"),
         element("title", f"{title} – ioprof"),
         element("style", Html(resource("page.css") + styles + cause_styles())),

@@ -38,8 +38,8 @@ from ioprof.report.texts.statements import (
     with_basis,
 )
 from ioprof.report.texts.storage_statements import break_even_text, uring_notes
-from ioprof.report.texts.text import Report, failure_style, sentence
-from ioprof.report.texts.units import ADVICE_LENGTH, clean, count, duration, percent, rate
+from ioprof.report.texts.text import Report, failure_style
+from ioprof.report.texts.units import ADVICE_LENGTH, clean, count, duration, percent, rate, sentence
 from ioprof.report.texts.whole_job import window_text
 
 WIDTH: Final = 80
@@ -74,9 +74,9 @@ def brief_text(
         blocks.append(Text(short_of_cores(summary.cpu), style="bold"))
     blocks += _setting(summary)
     for line in _asked(summary, trace):
-        blocks.append(Text(f"{line[:1].upper()}{line[1:]}."))
+        blocks.append(Text(f"{sentence(line)}."))
     if window := window_text(summary):
-        blocks.append(Text(f"{window[:1].upper()}{window[1:]}."))
+        blocks.append(Text(f"{sentence(window)}."))
     blocks += [Text(line) for line in import_notes(summary)]
     blocks += [Text(line) for line in uring_notes(summary)]
     if not summary.steps.count:

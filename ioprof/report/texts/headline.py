@@ -9,6 +9,7 @@ from typing import Final
 from ioprof.analysis.reads.lineage import LEAVES
 from ioprof.format.run_record import Summary
 from ioprof.report.texts.statements import cause_rows, is_emulated, is_on_cpu
+from ioprof.report.texts.units import sentence
 
 _MOST_PARTS: Final = 2
 """Causes of waiting for batches that are named."""
@@ -42,7 +43,7 @@ def headline(summary: Summary) -> str:
     if verdict.phase in phases:
         took = f"{verdict.phase.capitalize()} took {phases[verdict.phase] or 0.0:.1%} of the job"
         text = f"{took}; its steps: {text}"
-    return f"{text[:1].upper()}{text[1:]}."
+    return f"{sentence(text)}."
 
 
 def _of_steps(summary: Summary) -> str:

@@ -32,7 +32,16 @@ from ioprof.report.texts.statements import (
     unseen,
     with_basis,
 )
-from ioprof.report.texts.units import ADVICE_LENGTH, MISSING, clean, duration, percent, rate, shares
+from ioprof.report.texts.units import (
+    ADVICE_LENGTH,
+    MISSING,
+    clean,
+    duration,
+    percent,
+    rate,
+    sentence,
+    shares,
+)
 
 WIDTH: Final = 100
 """Columns that a report may use."""
@@ -208,11 +217,6 @@ def _caveats(found: Sequence[Caveat]) -> list[RenderableType]:
             for entry in found
         ),
     )
-
-
-def sentence(text: str) -> str:
-    """With a capital at its beginning."""
-    return text[:1].upper() + text[1:]
 
 
 def _hanging(text: str, bullet: str = "- ") -> RenderableType:

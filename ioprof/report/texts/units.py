@@ -137,3 +137,8 @@ def _cut(text: str, length: int) -> str:
 def _three_digits(value: float) -> str:
     size = abs(value)
     return f"{value:,.0f}" if size >= 99.95 else f"{value:.1f}" if size >= 9.995 else f"{value:.2f}"
+
+
+def sentence(text: str) -> str:
+    """With a capital at its beginning."""
+    return text[:1].upper() + text[1:]
