@@ -10,6 +10,13 @@ per worker:
     got(k)    = max(asked(k), ready(k) + transit(k)) + take(k), where asked(k) = got(k - 1) + own(k
               - 1)
 
+In a pool whoever is free first begins the next task, and the loop gives it so many at a time; of
+less than all of them it waits for all before it takes the first:
+
+    sent(k)   = the first time that one of the tasks given with it is asked for
+    begun(k)  = max(sent(k), the time at which the first worker is free)
+    got(k)    = max(asked(k), ready of k, or of all that were given with it)
+
 Every thread has a core of its own, and reads do not disturb each other.
 """
 
@@ -34,6 +41,9 @@ _KIND = {
 }
 
 
+ALL = 10**9
+
+
 @dataclass(frozen=True)
 class Job:
     """What takes how long, in nanoseconds. Rows are batches."""
@@ -54,6 +64,10 @@ class Job:
     end: int = 0
     batches_per_epoch: int = 10**9
     persistent: bool = False
+    pool: int = 0
+    """Tasks that are given to a pool at a time, or `ALL`. 0: it is a loader."""
+    threads: bool = False
+    """Whether the pool's workers are threads of the loop's process."""
 
 
 @dataclass
@@ -112,6 +126,8 @@ class _Epoch:
 
     def run(self, now: int) -> int:
         job, main = self._job, pid(0)
+        if job.pool:
+            return self._run_pool(now)
         begins = bool(job.workers) and not (job.persistent and self._number)
         ready_at = now + job.startup
         if job.workers:
@@ -146,21 +162,47 @@ class _Epoch:
         self._span("wait", now, now + job.end, main, name="end")
         return now + job.end
 
+    def _run_pool(self, now: int) -> int:
+        job, main = self._job, pid(0)
+        free, ready = [0] * job.workers, list[int]()
+        for place in range(self._count):
+            asked = now
+            if place == len(ready):
+                for task in range(place, min(self._count, place + job.pool)):
+                    worker = free.index(min(free))
+                    began = max(now, free[worker])
+                    free[worker] = self._fetch(task, began, main, pid(0, worker))
+                    ready.append(free[worker])
+                if job.pool < ALL:
+                    now = max(ready[place:])
+            now = max(now, ready[place])
+            self._span("wait", asked, now, main, name="pool", batch=self._first + place)
+            self._result.got.append(now)
+            now = self._own(place, now)
+        return now
+
     def _process(self, worker: int) -> int:
         return pid(0, worker if self._job.persistent else worker + self._number * self._job.workers)
 
-    def _fetch(self, place: int, begun: int, process: int) -> int:
-        now = begun
+    def _fetch(self, place: int, begun: int, process: int, worker: int = 0) -> int:
+        now, thread = begun, worker or process
+        process = process if self._job.threads else thread
         for stage, took in self._job.stages[self._first + place].items():
             if stage in _KIND and took:
                 source = (
                     {"source": stage, "bytes": 1000, "file": 1} if _KIND[stage] == "read" else {}
                 )
                 self._span(
-                    _KIND[stage], now, now + took, process, batch=self._first + place, **source
+                    _KIND[stage],
+                    now,
+                    now + took,
+                    process,
+                    batch=self._first + place,
+                    **source,
+                    tid=thread,
                 )
             now += took
-        self._span("fetch", begun, now, process, batch=self._first + place)
+        self._span("fetch", begun, now, process, batch=self._first + place, tid=thread)
         return now
 
     def _own(self, place: int, now: int) -> int:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from repository import ROOT
-from simulated_loader import STAGES, Job, seconds, simulate
+from simulated_loader import ALL, STAGES, Job, seconds, simulate
 from timeline import timeline
 
 import ioprof
@@ -111,6 +111,31 @@ def test_other_workers_and_prefetch_are_what_the_simulator_says(
     truth = simulate(replace(job, workers=workers, prefetch=prefetch))
     found = replay_of(changed(recorded, Change(workers=workers, prefetch=prefetch)))
     np.testing.assert_allclose(found, seconds(truth.got), atol=1e-7)
+
+
+@st.composite
+def pool_jobs(draw: Any) -> Job:
+    """Jobs whose batches a pool of threads or of processes makes."""
+    workers = draw(st.integers(1, 4))
+    given = draw(st.sampled_from([ALL, workers]))
+    fixed = {"lag": 0, "transit": 0, "take": 0, "start": 0, "end": 0, "startup": 0}
+    job = draw(loader_jobs(**fixed))
+    # reads that begin together look as if they shared a rate
+    stages = tuple(row | {"storage": 0} for row in job.stages)
+    return replace(job, stages=stages, workers=workers, pool=given, threads=draw(st.booleans()))
+
+
+@settings(max_examples=15)
+@given(pool_jobs(), st.integers(1, 6))
+def test_a_pool_reproduces_itself_and_other_workers_are_what_the_simulator_says(
+    job: Job, workers: int
+) -> None:
+    """Whoever is free takes the next task, threads of the loop's process as other processes."""
+    recorded = pipeline(simulate(job).trace)
+    np.testing.assert_allclose(replay_of(recorded), seconds(simulate(job).got), atol=1e-7)
+    other = replace(job, workers=workers, pool=ALL if job.pool == ALL else workers)
+    found = replay_of(changed(recorded, Change(workers=workers)))
+    np.testing.assert_allclose(found, seconds(simulate(other).got), atol=1e-7)
 
 
 @settings(max_examples=15)
@@ -462,12 +487,13 @@ def test_waits_for_batches_that_nobody_made_are_time_of_the_loop() -> None:
 
 
 @pytest.mark.parametrize("maker", ["t0", "w0", "main"])
-def test_waits_for_threads_are_time_of_the_loop(maker: str) -> None:
-    """A worker process, and the thread that waits, are replayed as such."""
+def test_whoever_makes_batches_is_replayed_as_such(maker: str) -> None:
+    """A thread of the rank, a worker process, and the thread that waits."""
     found = pipeline(
         timeline(f"step 0001112223334445\nwait 00.11.22.33.44..\nfetch {maker} 00.11.22.33.44..")
     )
-    assert found.knows_makers is found.has_loader is (maker != "t0")
+    assert found.knows_makers
+    assert found.has_loader
     assert replayed(found).step_s == pytest.approx(measured(found).step_s, rel=0.3)
 
 

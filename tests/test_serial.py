@@ -17,6 +17,7 @@ from ioprof.model.changed import changed, with_factors
 from ioprof.model.changes import Change
 from ioprof.model.pace import measured, replayed
 from ioprof.model.recorded import pipeline
+from ioprof.model.serial import serial
 
 MS = 1_000_000
 BLOCKS = table_schema(BLOCK_COLUMNS)
@@ -111,6 +112,58 @@ def test_what_one_thread_answers_for_all_workers_is_found(idle: bool) -> None:
     found = pipeline(replace(locked, blocks=pl.concat([waits, of_server] if idle else [waits])))
     serial_s = found.ranks[0].iterations[0].tasks.serial_s
     assert serial_s.mean() == pytest.approx(0.0 if idle else 0.010, abs=0.0015)
+
+
+@pytest.mark.parametrize(
+    ("num_makers", "loop_ns", "maker_ns"),
+    [(2, 1 * MS, 2 * MS), (3, 2 * MS, 2 * MS), (3, 1 * MS, 1 * MS), (2, MS // 5, 10 * MS)],
+)
+def test_what_makers_hold_the_interpreter_for_is_found(
+    num_makers: int, loop_ns: int, maker_ns: int
+) -> None:
+    """By who waits for whom: threads that work for 4 ms without its lock, and for so long with
+    it."""
+    random = np.random.default_rng(7)
+    tids = [pid(0), *range(9001, 9001 + num_makers)]
+    held_ns = dict.fromkeys(tids, 0)
+    queue = [(int(random.exponential(4 * MS)), tid) for tid in tids]
+    free_ns, holder, blocks = 0, -1, list[dict[str, Any]]()
+    while min(queue)[0] < 4000 * MS:
+        at_ns, tid = min(queue)
+        queue.remove((at_ns, tid))
+        if free_ns > at_ns and holder != tid:
+            blocks.append(
+                {"start_ns": at_ns, "end_ns": free_ns, "tid": tid, "waker_tid": holder}
+            )  # fmt: skip
+        holds_ns = int(random.exponential(loop_ns if tid == pid(0) else maker_ns))
+        free_ns, holder = max(at_ns, free_ns) + holds_ns, tid
+        held_ns[tid] += holds_ns
+        queue.append((free_ns + int(random.exponential(4 * MS)), tid))
+    facts = {"pid": pid(0), "host": "node", "rank": 0, "object": "condition", "id": 7}
+    fetches = pl.DataFrame(
+        [
+            {
+                "batch": number * num_makers + place,
+                "worker": tid,
+                "pid": pid(0),
+                "tid": tid,
+                "start_ns": number * 40 * MS,
+                "end_ns": (number + 1) * 40 * MS,
+            }
+            for number in range(100)
+            for place, tid in enumerate(tids[1:])
+        ],
+        schema_overrides={"pid": pl.Int32, "tid": pl.Int32},
+    )
+    rows = [{**facts, **each, "woken_ns": each["end_ns"], "timed_out": False} for each in blocks]
+    trace = replace(
+        Trace(RunRecord.of({}), pl.DataFrame(schema=table_schema(SPAN_COLUMNS))),
+        blocks=pl.DataFrame(rows, schema=table_schema(BLOCK_COLUMNS)),
+    )
+    spans = trace.spans.with_columns(worker=pl.lit(0, pl.Int64))
+    found = serial(trace, spans, fetches, pid(0))
+    truth_s = sum(held_ns[tid] for tid in tids[1:]) / 1e9 / len(fetches)
+    assert found.batch_s == pytest.approx(truth_s, rel=0.2)
 
 
 def test_workers_that_do_not_meet_are_divided() -> None:

@@ -47,7 +47,7 @@ def discarded(trace: Trace, received: pl.DataFrame) -> pl.DataFrame:
     """
     steps = trace.rows(pl.col("rank").is_not_null(), pl.col("step").is_not_null(), kinds=["step"])
     ends = steps.group_by("rank", "step").agg(ended_ns=pl.col("end_ns").max())
-    training = received.filter(~pl.col("validates")).sort("end_ns")
+    training = received.filter(~pl.col("validates"), ~pl.col("of_pool")).sort("end_ns")
     training = training.with_columns(
         next_ns=pl.col("start_ns").shift(-1).over("rank", order_by="end_ns")
     )

@@ -20,9 +20,14 @@ loader: loaders take numbers in blocks. Batches of one loader that come in the o
 were made differ by less."""
 
 
+POOLS: Final = ("future", "pool", "joblib", "queue")
+"""Names of waits for what is made by whoever of several threads or processes is free. It need be no
+whole batch."""
+
+
 def batches(trace: Trace) -> pl.DataFrame:
     """One row per batch that a rank received: `rank`, `batch`, `start_ns` and `end_ns` of the wait
-    for it, `validates`, and, where known, `samples`, `making_ns` and `loader`.
+    for it, `validates`, `of_pool`, and, where known, `samples`, `making_ns` and `loader`.
     """
     spans = trace.rows(
         pl.col("rank").is_not_null(),
@@ -48,7 +53,15 @@ def batches(trace: Trace) -> pl.DataFrame:
     found = found.join(samplers.agg(loader=pl.col("name").min()), on=["rank", "batch"], how="left")
     validates = (pl.col("name") == "validate").fill_null(value=False)
     return found.select(
-        "rank", "batch", "start_ns", "end_ns", "samples", "making_ns", "loader", validates=validates
+        "rank",
+        "batch",
+        "start_ns",
+        "end_ns",
+        "samples",
+        "making_ns",
+        "loader",
+        validates=validates,
+        of_pool=pl.col("name").is_in(POOLS).fill_null(value=False),
     )
 
 

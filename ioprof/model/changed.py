@@ -189,6 +189,12 @@ def _scaled_rank(rank: Rank, own: Seconds, factors: Mapping[str, float]) -> Rank
     after[:, compute] = np.maximum(
         after[:, compute], np.minimum(hidden, program.after_s[:, compute])
     )
+    # its makers keep the interpreter for less time
+    freed = np.array(
+        [1 - factors.get(each.serial_stage, 1.0) for each in rank.iterations] or [0.0]
+    )[np.array(program.iterations, np.int64)]
+    kept = 1 - freed * program.lock_s / np.maximum(program.after_s.sum(1), 1e-12)
+    after *= np.maximum(0.0, kept)[:, None]
     ratio = after.sum(1) / np.maximum(program.after_s.sum(1), 1e-12)
     alone = np.full(len(program), -1, np.int64)
     waits = factors.get("straggler", 1.0) > 0
@@ -319,6 +325,7 @@ def _with_workers(each: Iteration, workers: int | None, prefetch: int | None) ->
         starts_workers=each.starts_workers and workers > 0,
         first_s=np.resize(each.first_s, workers) if len(each.first_s) else each.first_s,
         makers=each.makers if workers == each.workers else (),
+        together=workers if each.together else 0,
     )  # fmt: skip
 
 
@@ -461,6 +468,7 @@ def _rank_with_batch(rank: Rank, ratio: float) -> Rank:
         hidden_s=np.minimum(program.hidden_s[rows], np.array(after)[:, OWN.index("compute")]),
         is_step=program.is_step[rows],
         weight=program.weight[rows],
+        lock_s=np.minimum(program.lock_s[rows], np.array(after).sum(1)),
     )
     return replace(rank, iterations=iterations, program=changed_program)
 

@@ -59,6 +59,10 @@ class LoaderPlan:
     group: int
     makers: Sequence[int] = ()
     """Of each task, its worker; of those beyond, and where it is empty, in turn."""
+    is_pool: bool = False
+    """Whether whoever is free takes the next task."""
+    together: int = 0
+    """See `pipeline.Iteration.together`."""
 
 
 @dataclass(frozen=True)
@@ -220,13 +224,14 @@ class _Shared:
 
 
 class _Box:
-    """Messages for one process."""
+    """Messages for the processes that read it, each for one of them."""
 
-    __slots__ = ("messages", "reader")
+    __slots__ = ("messages", "readers")
 
     def __init__(self) -> None:
         self.messages: deque[Any] = deque()
-        self.reader: _Process | None = None
+        self.readers: deque[_Process] = deque()
+        """Those that wait for one."""
 
 
 _Steps = Generator[tuple[int, Any, float], None, None]
@@ -292,9 +297,8 @@ class Simulation:
     def send(self, box: _Box, message: Any) -> None:
         """Put a message into a box, now."""
         box.messages.append(message)
-        if box.reader is not None:
-            process, box.reader = box.reader, None
-            self._resume(process)
+        if box.readers:
+            self._resume(box.readers.popleft())
 
     def send_at(self, at_s: float, box: _Box, message: Any) -> None:
         """The same later."""
@@ -321,7 +325,7 @@ class Simulation:
             self._number += 1
             self._serial.add(self.now_s, amount, weight, self._number, process)
         elif resource == _MESSAGE:
-            amount.reader = process
+            amount.readers.append(process)
         elif resource == BESIDE:
             self.start(_computing(amount, weight), process.cores)
             self._resume(process)
@@ -372,7 +376,7 @@ class _Loop:
                 if op == Op.START:
                     self._start_workers(number, begin_s)
                 yield from plan.spent[place]
-                if op == Op.START:
+                if op == Op.START and not plan.loaders[number].together:
                     self._send(number, plan.loaders[number].workers * plan.loaders[number].prefetch)
             self.times.ended_s.append(simulation.now_s)
             yield from plan.before[place]
@@ -411,8 +415,10 @@ class _Loop:
     def _start_workers(self, number: int, begin_s: float) -> None:
         loader = self._plan.loaders[number]
         if loader.startup_s or (loader.workers and loader.group not in self._boxes):
-            boxes = self._boxes[loader.group] = [_Box() for _ in range(loader.workers)]
-            for worker, box in enumerate(boxes):
+            boxes = [_Box() for _ in range(1 if loader.is_pool else loader.workers)]
+            self._boxes[loader.group] = boxes
+            for worker in range(loader.workers):
+                box = boxes[worker % len(boxes)]
                 ready_s = begin_s + loader.startup_s[worker] if loader.startup_s else begin_s
                 self._simulation.start(self._worker(box, ready_s), self.cores)
 
@@ -426,7 +432,7 @@ class _Loop:
             self._num_sent[number], min(self._num_sent[number] + count, loader.num_tasks)
         ):
             worker = loader.makers[task] if task < len(loader.makers) else task % loader.workers
-            self._simulation.send(boxes[worker], (number, task))
+            self._simulation.send(boxes[worker % len(boxes)], (number, task))
             self._num_sent[number] = task + 1
 
     def _take(self, number: int) -> _Steps:
@@ -438,24 +444,29 @@ class _Loop:
             return
         if loader.group not in self._boxes:  # its START was not recorded
             self._start_workers(number, self._simulation.now_s)
-        if not self._num_sent[number]:
+        awaited = 0
+        if loader.together and not task % loader.together:
+            awaited = min(loader.together, loader.num_tasks - task)
+            self._send(number, awaited)
+        elif not loader.together and not self._num_sent[number]:
             self._send(number, loader.workers * loader.prefetch)
         results, arrived = self._results[number], self._arrived[number]
-        while task not in arrived:
+        while task not in arrived or len(arrived) < awaited:
             if not results.messages:
                 yield _MESSAGE, results, 0.0
             arrived.update(results.messages)
             results.messages.clear()
         arrived.remove(task)
         yield from loader.take[task]
-        self._send(number, 1)
+        if not loader.together:
+            self._send(number, 1)
 
     def _worker(self, box: _Box, ready_s: float) -> _Steps:
         simulation, loaders = self._simulation, self._plan.loaders
         if ready_s > simulation.now_s:
             yield DELAY, ready_s - simulation.now_s, 1.0
         while True:
-            if not box.messages:
+            while not box.messages:
                 yield _MESSAGE, box, 0.0
             number, task = box.messages.popleft()
             loader = loaders[number]

@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from ioprof.analysis.loaders import POOLS
 from ioprof.model.pipeline import Op
 
 
@@ -35,6 +36,8 @@ class Visit:
     group: int
     starts_workers: bool
     is_validation: bool
+    is_pool: bool
+    """Whether a pool makes them: whoever is free takes the next task."""
 
 
 @dataclass(frozen=True)
@@ -64,18 +67,19 @@ class _Open:
     fetches: list[int] = field(default_factory=list)
     is_complete: bool = False
     is_validation: bool = False
+    is_pool: bool = False
 
 
 def visits(waits: pl.DataFrame, fetches: pl.DataFrame) -> Visits:
-    """The iterations of one rank. `waits` in order of time, `fetches` in order of `batch`, with
-    `worker` and `pid`.
+    """The iterations of one rank. `waits` in order of time, with `worker`, the thread that waits;
+    `fetches` in order of `batch`, with `worker`.
     """
     row_of = {batch: row for row, batch in enumerate(fetches["batch"].to_list())}
-    maker, pids = fetches["worker"].to_list(), fetches["pid"].to_list()
+    maker = fetches["worker"].to_list()
     ops, of_visit, found, num_known = list[Op](), list[int](), list[_Open](), 0
     ongoing, groups = list[_Open](), dict[int, int]()
-    rows = waits.select("start_ns", "end_ns", "batch", pl.col("name").cast(pl.String), "pid").rows()
-    for wait, (begin_ns, end_ns, batch, name, pid) in enumerate(rows):
+    rows = waits.select("start_ns", "end_ns", "batch", pl.col("name").cast(pl.String), "worker")
+    for wait, (begin_ns, end_ns, batch, name, loop) in enumerate(rows.iter_rows()):
         if name == "start":
             ongoing.append(_begin(found, begin_ns, False))
             ongoing[-1].started_ns = end_ns
@@ -95,7 +99,8 @@ def visits(waits: pl.DataFrame, fetches: pl.DataFrame) -> Visits:
             of_visit.append(current.number)
             continue
         num_known += row is not None
-        worker, by_loop = None if row is None else maker[row], row is not None and pids[row] == pid
+        worker = None if row is None else maker[row]
+        by_loop = worker == loop
         # A loop that makes its own batches is the worker of each of its iterations.
         alike = (
             [each for each in ongoing if each.is_validation == (name == "validate")]
@@ -106,6 +111,7 @@ def visits(waits: pl.DataFrame, fetches: pl.DataFrame) -> Visits:
         current.waits.append(wait)
         current.fetches.append(-1 if row is None else row)
         current.is_validation |= name == "validate"
+        current.is_pool |= name in POOLS
         ops.append(Op.TAKE)
         of_visit.append(current.number)
     beyond = _not_taken(found, maker)
@@ -195,4 +201,5 @@ def _visit(each: _Open, beyond: list[int]) -> Visit:
         group=each.group if each.group >= 0 else each.number,
         starts_workers=each.starts_workers and not each.by_loop,
         is_validation=each.is_validation,
+        is_pool=each.is_pool,
     )

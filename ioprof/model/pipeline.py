@@ -122,6 +122,12 @@ class Iteration:
     makers: tuple[int, ...] = ()
     """Which worker makes each task, if they are not given to them in turn, as where one has nothing
     more to read."""
+    is_pool: bool = False
+    """Whether a pool makes the batches: whoever is free takes the next task. Else they are given to
+    the workers in turn, or as in `makers`."""
+    together: int = 0
+    """Tasks that the loop gives to a pool when it wants the first of them, and waits for all. 0: it
+    gives them ahead, as `prefetch` says."""
     serial_stage: str = "loader"
     """The stage that `Tasks.serial_s` is of."""
     has_loader: bool = True
@@ -162,6 +168,9 @@ class Program:
     """Whether it takes a batch to train on that a step was made with."""
     weight: Seconds
     """How many actions of the job each one stands for: 1, but in a sample (`changed.shortened`)."""
+    lock_s: Seconds
+    """Part of `after_s` in which it waited for threads that make its batches to leave the
+    interpreter (`model.serial`)."""
 
     def __len__(self) -> int:
         return len(self.ops)
@@ -294,8 +303,8 @@ class Pipeline:
     of one, with the batches that each of them made, so that nothing is known of other numbers of
     them."""
     knows_makers: bool = True
-    """False: others than workers make batches, such as threads of the rank, and what the loop waits
-    for is replayed as time of its own."""
+    """False: it was not seen who makes the batches, and what the loop waits for is replayed as time
+    of its own."""
     copy_s: float = 0.0
     """Median time of copying a batch to the device; 0: no copy was recorded."""
     copy: str = "overlapped"

@@ -239,6 +239,8 @@ def _loader(
         startup_s=each.startup_s.tolist() if each.starts_workers else (),
         group=each.group,
         makers=each.makers,
+        is_pool=each.is_pool,
+        together=each.together,
     )
 
 

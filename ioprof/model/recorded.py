@@ -79,6 +79,10 @@ _LEAST_FIRST: Final = 8
 """First tasks of workers from which on it is known what such a task takes beyond a usual one."""
 _ALWAYS_LONGER: Final = 0.9
 """Part of them that must take longer than half of the other tasks."""
+_ALL_TOGETHER: Final = 0.9
+"""Part of a pool's tasks that begin when the loop waits for the first of those given with them."""
+_NEVER_HELD: Final = 0.05
+"""Part of the time that the workers of a pool may be idle although they have tasks."""
 _LEAST_TAKES: Final = 8
 """Takes of batches that were ready from which on they say what receiving a batch takes."""
 
@@ -221,16 +225,6 @@ def _are_made(spans: pl.DataFrame) -> bool:
     return not spans.filter(pl.col("kind").is_in(["fetch", "wait"])).is_empty()
 
 
-def _are_by_threads(spans: pl.DataFrame, waits: pl.DataFrame) -> bool:
-    """Whether threads of the rank make its batches, and not workers or the thread that waits."""
-    of_rank = pl.col("pid").is_in(waits["pid"].unique().implode()) & ~pl.col("tid").is_in(
-        waits["tid"].unique().implode()
-    )
-    return not spans.filter(
-        pl.col("kind") == "fetch", of_rank, pl.col("batch").is_not_null()
-    ).is_empty()
-
-
 def _rank(
     trace: Trace,
     rank: int,
@@ -243,14 +237,17 @@ def _rank(
     lost: pl.DataFrame,
     wakers: Wakers | None,
 ) -> Rank | None:
-    waits = spans.filter(pl.col("kind") == "wait", in_main_thread(spans)).sort("start_ns", "end_ns")
-    if waits.is_empty() or _are_by_threads(spans, waits):
-        return None
     spans = with_worker(spans)
-    fetches = _fetches(spans)
+    waits = spans.filter(pl.col("kind") == "wait", in_main_thread(spans)).sort("start_ns", "end_ns")
+    if waits.is_empty():
+        return None
+    fetches, steps = _fetches(spans), spans.filter(pl.col("kind") == "step")
     seen = visits(waits, fetches)
     num_takes = sum(op is Op.TAKE for op in seen.ops)
     if num_takes < _LEAST_BATCHES or seen.num_known < _LEAST_KNOWN_RATIO * num_takes:
+        return None
+    # of a pool each batch must have been seen when the loop took it
+    if any(each.is_pool for each in seen.visits) and num_takes < _LEAST_KNOWN_RATIO * len(steps):
         return None
     # such as a wait for a compilation in another thread: time of the loop
     if seen.num_known < num_takes:
@@ -259,7 +256,7 @@ def _rank(
             pl.col("batch").is_in(fetches["batch"].implode()).fill_null(value=False) | is_around
         )
         seen = visits(waits, fetches)
-    one_at_a_time = serial(trace, spans, fetches)
+    one_at_a_time = serial(trace, spans, fetches, int(waits["tid"][0] or 0))
     fetches = _with_stages(spans, fetches, reads, one_at_a_time)
     prefetch = trace.run.config.prefetch or _DEFAULT_PREFETCH
     sent, held_s, chose_s = _sent(spans), _held_s(spans, waits, wakers), chosen_s(waits, spans)
@@ -278,10 +275,10 @@ def _rank(
             for visit in seen.visits
         )
     )
-    taken = spans.filter(pl.col("kind") == "step")
     program, end_ns = _program(
-        seen.ops, seen.of_visit, waits, until_ns, causes, arrived, _optimizer(spans), chooses_s
-    )
+        seen.ops, seen.of_visit, waits, until_ns, causes, arrived, _optimizer(spans), chooses_s,
+        one_at_a_time.loop_waits,
+    )  # fmt: skip
     program = with_choices(replace(program, is_step=_is_step(seen, waits, lost)), waits, spans)
     begin_ns, taken_ns = int(waits["start_ns"][0]), waits["end_ns"].to_numpy().astype(np.int64)
     begun_ns = waits["start_ns"].to_numpy().astype(np.int64)
@@ -313,8 +310,9 @@ def _rank(
         0,
     )
     made = fetches.with_columns(began_ns=_begun_ns(seen.visits, iterations, fetches)).filter(
-        pl.col("pid") != consumer
+        ~pl.col("worker").is_in(waits["worker"].unique().implode())
     )
+    of_loop = {**counts, **counted(trace, of_main=True)} if consumer in made["pid"] else counts
     pids = fetches["pid"].to_list()
     once_s = {
         pids[row]: more_s
@@ -323,11 +321,14 @@ def _rank(
     }
     pool = _pool(trace, made["pid"].unique().to_list())
     # a worker that computes in one thread does so in its main one; another one sends its batches
-    of_makers = {**counts, **counted(trace, of_main=True)} if pool == 1 else counts
+    of_makers = {**counts, **counted(trace, of_main=True)} if pool == 1 else dict(counts)
+    if of_loop is not counts and consumer in counts and consumer in of_loop:
+        # what the threads of its process make, they do beside the loop
+        of_makers[consumer] = counts[consumer].without(of_loop[consumer])
     workers = cpu_use(_workers(trace, spans, made, of_makers, once_s, one_at_a_time.waits), pool)
     return Rank(
         rank=rank,
-        host=str(taken["host"][0]),
+        host=str(steps["host"][0]),
         iterations=(
             tuple(_without_cpu_of_reads(each, workers) for each in iterations)
             if workers.is_measured
@@ -335,7 +336,7 @@ def _rank(
         ),
         program=program,
         loop_cpu=cpu_use(
-            [Worked(counts.get(consumer), busy_loop, since_ns)], _pool(trace, [consumer])
+            [Worked(of_loop.get(consumer), busy_loop, since_ns)], _pool(trace, [consumer])
         ),
         worker_cpu=workers,
         begin_ns=begin_ns,
@@ -385,6 +386,7 @@ def _without_loader(
         arrived,
         _optimizer(spans),
         np.zeros(len(begins)),
+        np.empty((0, 2), np.int64),
     )
     waiting = [
         *(causes[cause] for cause in WITHOUT_CORES),
@@ -442,6 +444,7 @@ def _with_start(program: Program, spent_s: float) -> Program:
         hidden_s=np.concatenate(([0.0], program.hidden_s)),
         is_step=np.concatenate(([False], program.is_step)),
         weight=np.concatenate(([1.0], program.weight)),
+        lock_s=np.concatenate(([0.0], program.lock_s)),
     )
 
 
@@ -484,17 +487,24 @@ def _workers(
     """
     began = {each.pid: each.first_ns for each in trace.run.processes if each.first_ns is not None}
     found = []
-    for (pid,), part in fetches.partition_by("pid", as_dict=True).items():
-        reading = union(intervals(spans.filter(WORK["storage"], pl.col("pid") == pid)))
-        making = union(pack(part["began_ns"].to_numpy(), part["end_ns"].to_numpy()))
-        first_ns = int(part["start_ns"].to_numpy().min())
-        since_ns = min(first_ns, began.get(int(str(pid)), first_ns))
-        reading = subtract(making, subtract(making, reading))
-        waiting = union(intervals(serial_waits.filter(pl.col("pid") == pid)))
-        worked = subtract(subtract(making, reading), waiting)
+    for (pid,), of_process in fetches.partition_by("pid", as_dict=True).items():
+        worked, reading = list[Intervals](), list[Intervals]()
+        for (worker,), part in of_process.partition_by("worker", as_dict=True).items():
+            own = pl.col("worker") == worker
+            making = union(pack(part["began_ns"].to_numpy(), part["end_ns"].to_numpy()))
+            reads = intersect(making, union(intervals(spans.filter(WORK["storage"], own))))
+            waits = union(intervals(serial_waits.filter(own)))
+            reading.append(reads)
+            worked.append(subtract(subtract(making, reads), waits))
+        first_ns = int(of_process["start_ns"].to_numpy().min())
+        number = int(str(pid))
         found.append(
             Worked(
-                counts.get(int(str(pid))), worked, since_ns, reading, once_s.get(int(str(pid)), 0.0)
+                counts.get(number),
+                np.concatenate(worked),
+                min(first_ns, began.get(number, first_ns)),
+                np.concatenate(reading),
+                once_s.get(number, 0.0),
             )
         )
     return found
@@ -531,13 +541,13 @@ def _receiving(
 
 def _fetches(spans: pl.DataFrame) -> pl.DataFrame:
     """One row per batch that was made, in the order of their numbers: `batch`, `worker`, `pid`,
-    `start_ns`, `end_ns`.
+    `tid`, `start_ns`, `end_ns`.
 
     Where two workers claim one batch, the one that was ready first delivered it.
     """
     made = spans.filter(pl.col("kind") == "fetch", pl.col("batch").is_not_null())
     each = made.group_by("batch", "worker", "pid").agg(
-        pl.col("start_ns").min(), pl.col("end_ns").max()
+        pl.col("tid").first(), pl.col("start_ns").min(), pl.col("end_ns").max()
     )
     return each.sort("end_ns", "worker").unique("batch", keep="first").sort("batch")
 
@@ -611,6 +621,13 @@ def _iteration(
     fallback[ahead:] = got[: max(0, len(rows) - ahead)]
     known = np.where(np.isnan(known), fallback, known)
     workers = rows["worker"].to_numpy()
+    together, ready = 0, ends.copy()
+    if visit.is_pool:
+        together, ahead = _ahead(starts, ends, workers, asked, got)
+        prefetch = max(1, -(-ahead // visit.num_workers))
+    for row in range(0, len(rows) if together else 0, together or 1):
+        ready[row] = ends[row : row + together].max()
+        known[row : row + together] = asked[row]
     before = np.full(len(rows), np.nan)
     first = []
     for worker in np.unique(workers):
@@ -632,21 +649,52 @@ def _iteration(
             asked,
             got,
             _padded(chose_s if is_own else held_s, visit, len(rows)),
-            ends,
+            ready,
             is_own,
         ),
         num_taken=len(visit.wait_rows),
-        is_complete=visit.is_complete,
+        is_complete=visit.is_complete or visit.is_pool,
         group=visit.group,
         starts_workers=visit.starts_workers,
         startup_s=np.maximum(0.0, startup),
         is_validation=visit.is_validation,
+        is_pool=visit.is_pool,
+        together=together,
         makers=(
             ()
-            if makers == tuple(place % max(1, len(first)) for place in range(len(makers)))
+            if visit.is_pool
+            or makers == tuple(place % max(1, len(first)) for place in range(len(makers)))
             else makers
         ),
     )
+
+
+def _ahead(
+    starts: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    workers: NDArray[np.int64],
+    asked: Seconds,
+    got: Seconds,
+) -> tuple[int, int]:
+    """Of a pool: how many tasks the loop gives to it at a time, and how many may be ahead of it.
+
+    A task that began long after its worker had ended one had to wait until the loop gave it. Where
+    that never happens, all were given in the beginning.
+    """
+    number = np.arange(len(starts))
+    taken = np.searchsorted(np.sort(got[~np.isnan(got)]), starts, side="right")
+    asking = np.searchsorted(np.sort(asked[~np.isnan(asked)]), starts, side="right")
+    depth = int(np.max(number - taken)) + 1
+    # it waits for the first of them while they are made
+    if np.mean(asking - 1 == number - number % depth) >= _ALL_TOGETHER:
+        return depth, depth
+    idle_ns = 0
+    for worker in np.unique(workers):
+        of_worker = np.flatnonzero(workers == worker)
+        of_worker = of_worker[np.argsort(starts[of_worker])]
+        idle_ns += int(np.maximum(0, starts[of_worker[1:]] - ends[of_worker[:-1]]).sum())
+    whole_ns = len(np.unique(workers)) * (int(ends.max()) - int(starts.min()))
+    return 0, len(starts) if idle_ns <= _NEVER_HELD * whole_ns else depth
 
 
 def _with_serial(each: Iteration, one_at_a_time: Serial) -> Iteration:
@@ -778,10 +826,10 @@ def _optimizer(spans: pl.DataFrame) -> Intervals:
 def _program(
     ops: tuple[Op, ...], of_visit: tuple[int, ...], waits: pl.DataFrame, until_ns: int,
     causes: Mapping[str, Intervals], arrived: pl.DataFrame, optimizer: Intervals,
-    chooses_s: Seconds,
+    chooses_s: Seconds, lock_waits: Intervals,
 ) -> tuple[Program, int]:  # fmt: skip
     """What the loop did, and when the last of it had ended. `chooses_s`: what it spent on samples
-    after each of its waits.
+    after each of its waits, `lock_waits` when it waited for its makers to leave the interpreter.
     """
     begins, ends = waits["start_ns"].to_numpy(), waits["end_ns"].to_numpy()
     last = max(until_ns, int(ends[-1]))
@@ -816,6 +864,7 @@ def _program(
             none,
             np.ones(len(ops), np.bool_),
             np.ones(len(ops)),
+            covered(windows, union(lock_waits)) / 1e9,
         ),
         last,
     )

@@ -13,8 +13,9 @@ from typing import Final
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-from ioprof.analysis.intervals import intersect, pack, total, union
+from ioprof.analysis.intervals import Intervals, intersect, pack, total, union
 from ioprof.analysis.reads.lineage import Axis
 from ioprof.analysis.selection import WORK, intervals
 from ioprof.format.trace import Trace
@@ -28,10 +29,12 @@ _USUAL: Final = 0.9
 """Quantile of the waits of batches that stands for how often a batch takes the lock."""
 _MOSTLY: Final = 0.5
 """Part of the batches that must have waited for that."""
+_TRIED: Final = 2000
+"""Shares of the time for which the interpreter lock may be held."""
 _WAITS: Final = {
     "worker": pl.Int64(),
     "batch": pl.Int64(),
-    "pid": pl.Int32(),
+    "tid": pl.Int32(),
     "start_ns": pl.Int64(),
     "end_ns": pl.Int64(),
     "woken_ns": pl.Int64(),
@@ -46,23 +49,28 @@ class Serial:
     """What one at a time does."""
 
     waits: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=_WAITS))
-    """When makers waited for it: `worker`, `pid`, `start_ns`, `end_ns`."""
+    """When makers waited for it: `worker`, `tid`, `start_ns`, `end_ns`."""
     batch_s: float = 0.0
     """What it takes for a batch."""
     stage: str = "loader"
     """In which stage of making a batch."""
+    loop_waits: Intervals = field(default_factory=lambda: np.empty((0, 2), np.int64))
+    """When the loop waited for it because a maker had it: the interpreter lock of its process."""
 
 
-def serial(trace: Trace, spans: pl.DataFrame, fetches: pl.DataFrame) -> Serial:
+def serial(trace: Trace, spans: pl.DataFrame, fetches: pl.DataFrame, loop_tid: int) -> Serial:
     """Of one rank, whose batches these workers made: `fetches` has `batch`, `worker`, `pid`,
-    `start_ns`, `end_ns`.
+    `tid`, `start_ns`, `end_ns`. `loop_tid`: the thread that takes them.
     """
-    makers = fetches.group_by("pid").agg(pl.col("worker").first())
-    if len(makers) < 2 or trace.blocks.is_empty():
+    makers = fetches.group_by("tid").agg(pl.col("worker").first())
+    if trace.blocks.is_empty():
         return Serial()
     waits = _waits(trace, makers, fetches)
     took_s = float(fetches["end_ns"].to_numpy().max() - fetches["start_ns"].to_numpy().min()) / 1e9
-    by_maker = pl.col("waker_tid").is_in(makers["pid"].implode())
+    interpreter = _interpreter(trace, spans, fetches, waits, loop_tid, took_s)
+    if len(makers) < 2:
+        return interpreter
+    by_maker = pl.col("waker_tid").is_in(makers["tid"].implode())
     locks = waits.filter(by_maker, pl.col("object").is_in(_LOCKS))
     answers = waits.filter(~by_maker, pl.col("object") == "channel")
     found = [
@@ -76,38 +84,124 @@ def serial(trace: Trace, spans: pl.DataFrame, fetches: pl.DataFrame) -> Serial:
         ),
     ]
     use, part = max(found, key=lambda each: each[0], default=(0.0, waits.clear()))
+    if use < max(_LEAST_USE, interpreter.batch_s * len(fetches) / took_s):
+        return interpreter
+    own_s = int((fetches["end_ns"] - fetches["start_ns"]).sum()) / 1e9
+    batch_s = min(use * took_s, own_s - _length_s(part)) / len(fetches)
+    return Serial(part, max(0.0, batch_s), _stage(spans, fetches, part))
+
+
+def _interpreter(
+    trace: Trace,
+    spans: pl.DataFrame,
+    fetches: pl.DataFrame,
+    waits: pl.DataFrame,
+    loop_tid: int,
+    took_s: float,
+) -> Serial:
+    """Of makers that are threads of the loop's process: its interpreter lock, the only condition
+    of the C library for which both they and the loop wait.
+
+    That it is held is seen while somebody waits: who ends the wait had it. For how long without
+    that follows from a model in which a thread that does not hold it comes for it at a steady rate
+    (the machine repair problem): what thread i holds at once, `once`, is the mean of what is seen,
+    its holds with a first wait are (rates of the others) x (held - seen), and held is
+    (1 - waited - held) x rate x `once`. Of two threads that leaves one unknown too many: then it is
+    what was seen.
+    """
+    own = pl.col("object").cast(pl.String) == "condition"
+    of_loop = trace.blocks.filter(pl.col("tid") == loop_tid, own, pl.col("id").is_not_null())
+    found = waits.filter(own, pl.col("id").is_in(of_loop["id"].unique().implode()))
+    if len(found) < _FEWEST:
+        return Serial()
+    lock = found.group_by("id").len().sort("len", "id")["id"][-1]
+    found, of_loop = found.filter(pl.col("id") == lock), of_loop.filter(pl.col("id") == lock)
+    tids = fetches["tid"].unique()
+    first, last = int(fetches["start_ns"].to_numpy().min()), int(fetches["end_ns"].to_numpy().max())
+    of_loop = of_loop.filter(
+        pl.col("waker_tid").is_in(tids.implode()),
+        pl.col("start_ns") >= first,
+        pl.col("end_ns") <= last,
+    )
+    by_makers = found.filter(pl.col("waker_tid").is_in(tids.implode()))
+    by_loop = found.filter(pl.col("waker_tid") == loop_tid)
+    waited = (_length_s(of_loop) / took_s, _length_s(found) / len(tids) / took_s)
+    rows = [each.select("start_ns", "end_ns") for each in (of_loop, by_makers, by_loop)]
+    is_loop = np.repeat([False, False, True], [len(each) for each in rows])
+    use = len(tids) * _held_by_maker(pl.concat(rows), is_loop, len(tids), waited, took_s)
     if use < _LEAST_USE:
         return Serial()
     own_s = int((fetches["end_ns"] - fetches["start_ns"]).sum()) / 1e9
-    waited_s = int((part["end_ns"] - part["start_ns"]).sum()) / 1e9
-    batch_s = min(use * took_s, own_s - waited_s) / len(fetches)
-    return Serial(part, max(0.0, batch_s), _stage(spans, fetches, part))
+    batch_s = min(use * took_s, own_s - _length_s(by_makers)) / len(fetches)
+    return Serial(
+        by_makers, max(0.0, batch_s), _stage(spans, fetches, by_makers), intervals(of_loop)
+    )
+
+
+def _held_by_maker(
+    waits: pl.DataFrame,
+    is_loop: NDArray[np.bool_],
+    makers: int,
+    waited: tuple[float, float],
+    took_s: float,
+) -> float:
+    """The share of the time in which each of the makers holds the interpreter lock. `is_loop`: of
+    each wait, whether the loop ended it, and not a maker; `waited`: shares, of the loop and of each
+    maker.
+    """
+    order = np.argsort(waits["end_ns"].to_numpy())
+    starts, ends = (waits[name].to_numpy()[order] / 1e9 for name in ("start_ns", "end_ns"))
+    first = np.minimum.accumulate(starts[::-1])[::-1]
+    before = np.concatenate(([-np.inf], ends[:-1]))
+    part, is_first = np.maximum(0.0, ends - np.maximum(first, before)), first > before
+
+    def of(some: NDArray[np.bool_], number: int) -> tuple[float, float, float]:
+        share = float(part[some].sum()) / number / took_s
+        fresh = float((some & is_first).sum()) / number / took_s
+        return share, fresh, float(part[some].mean()) if some.any() else 0.0
+
+    (seen, fresh, once), mine = of(~is_loop[order], makers), of(is_loop[order], 1)
+    most = min((1 - mine[0]) / makers, 1 - waited[1])
+    if makers == 1 or not once or seen >= most:
+        return min(seen, most)
+    held = seen + (most - seen) * np.linspace(0, 1, _TRIED + 2)[1:-1]
+    rate = held / ((1 - waited[1] - held) * once)
+    by_loop = np.minimum(mine[0] + mine[1] / (makers * rate), 1 - waited[0] - 1e-6)
+    of_loop = by_loop / ((1 - waited[0] - by_loop) * mine[2]) if mine[2] else np.zeros(_TRIED)
+    missing = fresh - (of_loop + (makers - 1) * rate) * (held - seen)
+    return float(held[int(np.argmax(missing <= 0))] if (missing <= 0).any() else held[-1])
+
+
+def _length_s(blocks: pl.DataFrame) -> float:
+    return int((blocks["end_ns"] - blocks["start_ns"]).sum()) / 1e9
 
 
 def _waits(trace: Trace, makers: pl.DataFrame, fetches: pl.DataFrame) -> pl.DataFrame:
     """The blocks of the makers' own threads within their batches that somebody ended."""
     blocks = trace.blocks.filter(
-        pl.col("pid").is_in(makers["pid"].implode()),
-        pl.col("tid") == pl.col("pid"),
+        pl.col("tid").is_in(makers["tid"].implode()),
         pl.col("waker_tid").is_not_null(),
         pl.col("id").is_not_null(),
     ).with_columns(pl.col("object").cast(pl.String))
     within = (
         blocks.sort("start_ns")
         .join_asof(
-            fetches.select("pid", "batch", begun_ns="start_ns", until_ns="end_ns").sort("begun_ns"),
+            fetches.select("tid", "batch", begun_ns="start_ns", until_ns="end_ns").sort("begun_ns"),
             left_on="start_ns",
             right_on="begun_ns",
-            by="pid",
+            by="tid",
             check_sortedness=False,
         )
         .filter(pl.col("end_ns") <= pl.col("until_ns"))
     )
-    return within.join(makers, on="pid").select(list(_WAITS)).cast(pl.Schema(_WAITS))
+    return within.join(makers, on="tid").select(list(_WAITS)).cast(pl.Schema(_WAITS))
 
 
 def _held(waits: pl.DataFrame, took_s: float, num_makers: int, num_batches: int) -> float:
-    """The share of the time in which a lock is held, by the waits for it."""
+    """The share of the time in which a lock is held, by the waits for it: no less than that in
+    which somebody waited.
+    """
+    waited = total(union(intervals(waits))) / 1e9 / took_s
     waits = waits.sort("woken_ns")
     released, began = (waits[name].to_numpy() for name in ("woken_ns", "start_ns"))
     # between two releases, while somebody waited, one maker had it
@@ -118,14 +212,14 @@ def _held(waits: pl.DataFrame, took_s: float, num_makers: int, num_batches: int)
     by_chance = np.sqrt(len(waits) * once_s / took_s * num_makers / (num_makers - 1))
     per_batch = waits.group_by("batch").len()["len"].to_numpy()
     often = np.quantile(per_batch, _USUAL) if len(per_batch) >= _MOSTLY * num_batches else 0.0
-    return min(1.0, max(float(by_chance), float(often) * once_s * num_batches / took_s))
+    return min(1.0, max(waited, float(by_chance), float(often) * once_s * num_batches / took_s))
 
 
 def _serving(trace: Trace, tid: int, answers: pl.DataFrame, took_s: float) -> float:
     """The share of the time in which a thread does not wait for something to do, if it answers
     several makers.
     """
-    if len(answers) < _FEWEST or answers["pid"].n_unique() < 2:
+    if len(answers) < _FEWEST or answers["tid"].n_unique() < 2:
         return 0.0
     first, last = int(answers["start_ns"].to_numpy().min()), int(answers["end_ns"].to_numpy().max())
     idle = trace.blocks.filter(pl.col("tid") == tid, pl.col("object") == "channel")

@@ -14,7 +14,7 @@ from ioprof.instrument.hooks.state import HookState, ThreadState
 from ioprof.instrument.span import emit
 
 SHORTEST_WAIT_NS: Final = 100_000
-"""A shorter wait of the loop is not recorded."""
+"""A shorter wait of the loop for something of an unknown maker is not recorded."""
 
 
 def maker_of(thread: ThreadState) -> Maker:
@@ -49,9 +49,11 @@ def take(
     start_ns: int,
     end_ns: int,
     name: str,
+    *,
+    shows: bool = True,
 ) -> None:
     """The loop has taken a product, or something of an unknown maker, for which it has waited since
-    `start_ns`.
+    `start_ns`. `shows`: whether that is recorded however short it was.
     """
     number = -1
     if product is not None:
@@ -59,7 +61,7 @@ def take(
             product.number = state.take_number()
         product.maker.feeds_loop = True
         number = thread.taken = product.number
-    take_numbered(state, thread, number, start_ns, end_ns, name)
+    take_numbered(state, thread, number, start_ns, end_ns, name, shows=shows)
 
 
 def take_numbered(
@@ -70,15 +72,18 @@ def take_numbered(
     end_ns: int,
     name: str,
     step: int = -1,
+    *,
+    shows: bool = True,
 ) -> None:
     """The loop has taken what has this number (-1: it is not known), for which it has waited since
-    `start_ns`.
+    `start_ns`. Of a batch that has a number it is recorded even if it was there: the replay needs
+    to know when each was taken.
 
     `step`: it did so in that step, which has ended since; -1: just now.
     """
     if thread.waiting:
         return
-    if end_ns - start_ns >= SHORTEST_WAIT_NS:
+    if (number >= 0 and shows) or end_ns - start_ns >= SHORTEST_WAIT_NS:
         emit(
             "wait",
             start_ns,

@@ -27,8 +27,10 @@ _MOST_ACTIONS: Final = 300
 MOST_COMPARED: Final = 2_000
 """Actions of each rank by which ways to replay a run are compared."""
 _GOOD_ERROR: Final = 0.05
+_MOST_ERROR: Final = 0.1
 """Of the replay with shared cores, up to which they are kept: it cancels in a ratio of replays.
-That nobody waits for a core does not."""
+That nobody waits for a core does not: where a loop waited for more than a tenth of its time, half
+of that is as good as `_GOOD_ERROR`, up to `_MOST_ERROR`, at which a replay is refused."""
 _LEAST_DELAY: Final = 1.01
 """Dilation from which on there is a delay to explain."""
 
@@ -132,7 +134,9 @@ def _better(shared: Pipeline, spread: Pipeline) -> Pipeline:
         and (other := error(shortened(spread, MOST_COMPARED))) < least
     ):
         shared, short, least = spread, shortened(spread, MOST_COMPARED), other
-    if least <= _GOOD_ERROR or least <= error(replace(short, shares_cores=False)):
+    dilation = max(rank.loop_cpu.dilation for rank in shared.ranks)
+    good = max(_GOOD_ERROR, min(_MOST_ERROR, (dilation - 1) / 2))
+    if least <= good or least <= error(replace(short, shares_cores=False)):
         return shared
     return replace(shared, shares_cores=False)
 

@@ -41,6 +41,16 @@ class Counted:
     delay_s: NDArray[np.float64]
     """NaN: not sampled."""
 
+    def without(self, part: "Counted") -> "Counted":
+        """What is left of it without one of its threads."""
+        cpu = np.interp(self.times_ns, part.times_ns, part.cpu_s)
+        delay = np.interp(self.times_ns, part.times_ns, part.delay_s)
+        return Counted(
+            self.times_ns,
+            np.maximum(0.0, self.cpu_s - cpu),
+            np.maximum(0.0, self.delay_s - delay),
+        )
+
 
 def counted(trace: Trace, *, of_main: bool = False) -> dict[int, Counted]:
     """By process, of all its threads or of the main one. Values between samples are those of the

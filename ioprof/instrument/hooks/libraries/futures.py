@@ -94,9 +94,25 @@ def _take(state: HookState, future: Any, result: Any, start_ns: int) -> None:
     task, end_ns = task_of(future), monotonic_ns()
     if task is None:
         if may_be_batch(result):
-            take(state, state.per_thread.current, product_of(future), start_ns, end_ns, "future")
+            # what an event loop awaits it takes when it has ended, and waited in its selector
+            product, shows = product_of(future), not _runs_loop()
+            take(
+                state,
+                state.per_thread.current,
+                product,
+                start_ns,
+                end_ns,
+                "future",
+                shows=shows,
+            )
     elif is_fed(state):
         task[0].end_wait(state, lambda: number_of(task, state), result, start_ns, end_ns, "future")
+
+
+def _runs_loop() -> bool:
+    """Whether an event loop of asyncio runs in this thread."""
+    events = sys.modules.get("asyncio.events")
+    return events is not None and events._get_running_loop() is not None  # noqa: SLF001
 
 
 def _result_of(future: Any) -> Any:
