@@ -8,6 +8,7 @@ client's own work: decryption, copies, parsing, Python.
 import re
 from typing import Final
 
+import numpy as np
 import polars as pl
 
 from ioprof.format.run_record import ObjectStore, SlowRead, StoreBound
@@ -34,8 +35,8 @@ _SMALL_BYTES: Final = 1e6
 one connection to S3 (some 80 MB/s) and 15 ms."""
 
 Requests = pl.DataFrame
-"""Columns of `_COLUMNS`, `path origin status is_new is_whole is_upload is_retry took_s
-first_byte_s`."""
+"""Columns of `_COLUMNS`, `path method origin status is_new is_whole is_upload took_s first_byte_s
+is_retry`."""
 
 
 def requests(trace: Trace) -> Requests:
@@ -46,12 +47,13 @@ def requests(trace: Trace) -> Requests:
         found = trace.found(
             lambda spans: spans.filter(pl.col("kind") == "request").select(_COLUMNS)
         )
-    name, status = pl.col("name").cast(pl.String), pl.col("status")
+    name = pl.col("name").cast(pl.String)
     paths = trace.files.select("file", pl.col("path").cast(pl.String)).unique("file")
     found = found.with_columns(name, pl.col("file").cast(pl.Int64)).join(
         paths.with_columns(pl.col("file").cast(pl.Int64)), on="file", how="left"
     )
     found = found.with_columns(
+        method=name.str.extract(r"^(\w+)"),
         origin=pl.col("path").str.extract(f"({_ORIGIN.pattern})"),
         status=name.str.extract(r"^\w+ (\d+)").cast(pl.Int64),
         is_new=name.str.ends_with(NEW_CONNECTION),
@@ -60,11 +62,28 @@ def requests(trace: Trace) -> Requests:
         took_s=(pl.col("end_ns") - pl.col("start_ns")) / 1e9,
         first_byte_s=pl.col("offset") / 1e9,
     ).sort("start_ns", "pid", "tid")
-    again = ~pl.col("is_whole") | status.is_in([408, 429]) | (status >= 500)
-    of_one = ["host", "pid", "file", name.str.extract(r"^(\w+)")]
-    return found.with_columns(
-        is_retry=again.fill_null(value=True).shift(1).over(of_one).fill_null(value=False)
-    )
+    parts = found.partition_by("host", "pid", "tid", maintain_order=True)
+    none = found.head(0).with_columns(is_retry=pl.lit(value=False))
+    return pl.concat([none, *map(_tried, parts)]).sort("start_ns", "pid", "tid")
+
+
+def _tried(part: Requests) -> Requests:
+    """The requests of one thread, with those marked that repeat one which failed: the same object,
+    in the next request that it makes, or one of as many next as it has in progress at a time.
+
+    The same object in a later epoch is no retry. One that an event loop repeats after a pause, in
+    which it makes others, is not recognised.
+    """
+    starts, ends = part["start_ns"].to_numpy(), np.sort(part["end_ns"].to_numpy())
+    place = np.arange(len(part))
+    at_a_time = int((place + 1 - np.searchsorted(ends, starts, side="right")).max())
+    status = pl.col("status")
+    has_failed = ~pl.col("is_whole") | status.is_in([408, 429]) | (status >= 500)
+    last = pl.col("failed").shift(1) & (pl.col("place") - pl.col("place").shift(1) <= at_a_time)
+    numbered = part.with_columns(
+        place=pl.Series(place), failed=has_failed.fill_null(value=True)
+    ).with_columns(is_retry=last.over("file", "method").fill_null(value=False))
+    return numbered.select(*part.columns, "is_retry")
 
 
 def object_stores(trace: Trace, found: Requests | None = None) -> tuple[ObjectStore, ...]:

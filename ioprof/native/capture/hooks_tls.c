@@ -27,17 +27,17 @@ static _Atomic uint32_t num_callers;
 
 typedef int descriptor_getter(const void *connection);
 
-/* In the scope of the caller's library. The program itself has the global one, in which this library comes first. */
-static void *find_function(void *caller, const char *name, const void *own)
+/* In the scope of the caller's library, which then stays loaded. The program itself has the global one, behind this library. */
+static void *find_function(void *caller, const char *name)
 {
     const char *path = library_at(caller);
-    void *library = dlopen(path == NULL || path[0] == '\0' ? NULL : path, RTLD_LAZY | RTLD_NOLOAD);
+    void *library = path == NULL || path[0] == '\0' ? NULL : dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
     void *found = library == NULL ? NULL : dlsym(library, name);
-    return found == NULL || found == own ? dlsym(RTLD_NEXT, name) : found;
+    return found == NULL ? dlsym(RTLD_NEXT, name) : found;
 }
 
-/* The real function for a caller. `kept`: what was found, kept in the table if there is room for it. */
-static void *real_for(void *caller, const char *name, const void *own, void **get_descriptor)
+/* The real function for a caller; what was found is kept in the table if there is room for it. */
+static void *real_for(void *caller, const char *name, void **get_descriptor)
 {
     uint32_t known = atomic_load_explicit(&num_callers, memory_order_acquire);
     for (uint32_t place = 0; place < known && place < NUM_CALLERS; place++) {
@@ -49,8 +49,8 @@ static void *real_for(void *caller, const char *name, const void *own, void **ge
     }
     int saved_errno = errno;
     guard_enter();
-    void *found = find_function(caller, name, own);
-    *get_descriptor = find_function(caller, "SSL_get_fd", NULL);
+    void *found = find_function(caller, name);
+    *get_descriptor = find_function(caller, "SSL_get_fd");
     guard_leave();
     errno = saved_errno;
     uint32_t place = found == NULL ? NUM_CALLERS : atomic_fetch_add(&num_callers, 1);
@@ -64,7 +64,7 @@ static void *real_for(void *caller, const char *name, const void *own, void **ge
 
 #define REAL_TLS(name) \
     void *get_descriptor = NULL; \
-    real_##name##_type *real = (real_##name##_type *)real_for(__builtin_return_address(0), #name, (void *)hook_##name, &get_descriptor)
+    real_##name##_type *real = (real_##name##_type *)real_for(__builtin_return_address(0), #name, &get_descriptor)
 
 static void end_write(void *connection, void *get_descriptor, const void *buffer, int64_t written, int64_t start)
 {
