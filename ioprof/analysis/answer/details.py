@@ -320,7 +320,7 @@ class Details:
             return named
         folders: dict[str, int] = {}
         for path, took_ns in named.items():
-            name = f"{path.rpartition('/')[0]}/"  # also of URLs
+            name = path[: path.rfind("/") + 1] or path  # a folder, also of a URL
             folders[name] = min(folders.get(name, 0) + took_ns, charged_ns)
         return folders
 
