@@ -61,6 +61,7 @@ ADDED: Final = {
     "bytes_socket",
     "bytes_pipe",
     "received",
+    "stores",
     "unexplained",
     "libraries",
     "loading_rank",

@@ -19,7 +19,7 @@ DATASET_SCHEMA: Final = "ioprof.format.dataset/1"
 KINDS: Final = (
     "step", "wait", "fetch", "open", "read", "fault", "decode", "transform", "collate", "deliver",
     "h2d", "d2h", "kernel", "compute", "comm", "checkpoint", "stage", "validate", "user",
-    "gc", "sampler", "phase", "sync",
+    "gc", "sampler", "phase", "sync", "request",
 )  # fmt: skip
 """What a span can be. The number of a kind in a capture record is its place here plus one; 0 is a
 string record.
@@ -29,7 +29,12 @@ string record.
 `sampler` the time in which a loader's sampler chose the samples of a batch (its name is that of the
 loader), and `phase` a part of the whole job, such as its imports. `sync` is a call of the GPU's
 runtime in which a thread of the host waited for the device (its name is that of the call); it is
-shown and never charged. New kinds are appended, since their places are in capture files.
+shown and never charged. `request` is a request of HTTP from the call that sent it to the one that
+received the end of its response: `file` is the URL without its query, `bytes` those of the body,
+`offset` the nanoseconds to the first byte of the response. Its name is the method and the status,
+with `ENDED_EARLY` and `NEW_CONNECTION` where they apply, as in `GET 206, new connection`, or the
+method and `FAILED`. It is shown and never charged: what it waited for is reads of source `socket`,
+of the same file. New kinds are appended, since their places are in capture files.
 """
 
 BLOCK, WAKE = "block", "wake"
@@ -67,6 +72,7 @@ DENSE_KINDS: Final = (
     "kernel",
     "compute",
     "sync",
+    "request",
 )
 """Kinds of which a run may have any number: they are read in pieces. Of the others there are a few
 per step or batch, and all are held in memory."""
@@ -130,6 +136,11 @@ COLLECTED_AT: Final = "gc.collect() at "
 """How names of `gc` spans begin that the program asked for; a file's name and a line follow."""
 WINDOW_SPAN: Final = "ioprof: gpu window"
 """Name of the spans of kind `user` during which recording a GPU blocked the job."""
+NEW_CONNECTION: Final = ", new connection"
+ENDED_EARLY: Final = ", ended early"
+FAILED: Final = " failed"
+"""How names of `request` spans end: it was the first one of its connection; the connection was
+closed before the end of the response; it was closed before the response began."""
 FLUSH: Final = "flush by "
 """How names of `user` spans begin in which a thread waited until what was written is on storage;
 the call and the file follow, as in `flush by fsync of /logs/metrics.db`."""
@@ -158,8 +169,8 @@ SPAN_COLUMNS: Final = {
     "batch": "int64",
     "bytes": "int64",
     "file": "int64",
-    # of a read, where in the file; of a `fetch`, how many samples the batch has; of `SENT`, see
-    # there
+    # of a read, where in the file; of a `fetch`, how many samples the batch has; of a `request`,
+    # nanoseconds to the first byte of its response; of `SENT`, see there
     "offset": ("int64"),
     "source": "source",
     "name": "category",

@@ -127,8 +127,8 @@ RECORD: Final[Structure] = (
         "offset",
         "int64",
         (
-            "byte offset in the file; of a fetch, how many samples the batch has; of a block or"
-            " wake, the object"
+            "byte offset in the file; of a fetch, how many samples the batch has; of a request,"
+            " nanoseconds to the first byte of its response; of a block or wake, the object"
         ),
     ),
     (

@@ -17,6 +17,8 @@ _Array = npt.NDArray[Any]
 Helpers = dict[tuple[str, int], tuple[int, frozenset[int]]]
 """By host and process of a consumer of batches, the one thread that fetches in it, and the threads
 that read for that one."""
+_MADE_FOR_BATCH: Final = ("open", "read", "fault", "request")
+"""Kinds that get the batch of the fetch in which they began."""
 _from_peer: Final = pl.col("source").is_in(["socket", "pipe"]).fill_null(value=False)
 MOST_ELSEWHERE: Final = 0.05
 """Part of the time in which a thread reads that may lie between fetches, if it is one that reads
@@ -154,9 +156,7 @@ class FetchIndex:
         """Spans of one process, whose reads that have no batch get that of their fetch."""
         process = spans.select(pl.col("host").cast(pl.String), "pid").row(0)
         workers = self._workers.get(process, {})
-        orphan = (
-            pl.col("kind").is_in(["open", "read", "fault"]) & pl.col("batch").is_null()
-        ).alias("orphan")
+        orphan = (pl.col("kind").is_in(_MADE_FOR_BATCH) & pl.col("batch").is_null()).alias("orphan")
         rows: _Array = np.flatnonzero(spans.select(orphan)["orphan"].to_numpy() & bool(workers))
         if not len(rows):
             return spans
@@ -194,7 +194,7 @@ def assign_batches(spans: pl.DataFrame, helpers: Helpers | None = None) -> pl.Da
     fetching = spans.filter(
         pl.col("kind") == "fetch", pl.col("batch").is_not_null(), pl.col("tid").is_not_null()
     )
-    orphan = pl.col("kind").is_in(["open", "read", "fault"]) & pl.col("batch").is_null()
+    orphan = pl.col("kind").is_in(_MADE_FOR_BATCH) & pl.col("batch").is_null()
     if fetching.is_empty() or spans.filter(orphan).is_empty():
         return spans
     worker = ["host", "pid", "worker"]

@@ -66,6 +66,7 @@ KIND_NAMES: Final = {
     "gc": "garbage collection",
     "phase": "phase of the job",
     "sync": "waiting for the device",
+    "request": "request of HTTP",
 }
 """What a legend calls a kind where its own word is too short."""
 
@@ -73,6 +74,7 @@ OTHER_CAUSES: Final = {
     "fetch": "loader",
     "wait": "loader",
     "sync": "host",
+    "request": "storage",
     "step": "host",
 }
 """Kinds that are no cause and have the colour of one: what a worker does between its stages, and

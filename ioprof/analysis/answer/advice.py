@@ -32,6 +32,7 @@ from ioprof.analysis.answer.queue_advice import (
     waiting_workers,
     whole_tensors,
 )
+from ioprof.analysis.answer.store_advice import store_advice
 from ioprof.analysis.answer.use_advice import start_once
 from ioprof.analysis.charge.gpu_windows import loop_ratio
 from ioprof.analysis.cpu.code_lines import asks_process, line_text, shortened
@@ -222,6 +223,9 @@ def _demanded(evidence: Evidence) -> Lines:
 
 def _received(evidence: Evidence, name: str) -> Lines:
     """Of data that others send."""
+    if of_store := list(store_advice(evidence, "storage")):
+        yield from of_store
+        return
     waits = f"{_waits(evidence)} that others send"
     yield f"Receive {name} in several streams at once, or copy it to local storage first: {waits}"
     yield from _if_latency(more_workers(evidence, waits), "what sends it", "not known")
@@ -460,8 +464,14 @@ def _loader(evidence: Evidence) -> Lines:
     if waiting_workers(evidence, spent):
         yield from more
         more = []
-    if line:
+    of_store = list(store_advice(evidence, "loader"))
+    if line and not line.library:  # it is the job's own code that takes the time
         yield _at_loader_line(evidence, line)
+        yield from of_store
+    else:
+        yield from of_store
+        if line:
+            yield _at_loader_line(evidence, line)
     if not evidence.run.reads_captured:
         yield Advice(
             f"Record the reads as well: {spent}, and reads were not captured",

@@ -1,7 +1,6 @@
 """Named parts of causes: which files, peers, ranks, spans and stages their time went to."""
 
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import PurePosixPath
 from typing import Final
 
 import numpy as np
@@ -321,7 +320,7 @@ class Details:
             return named
         folders: dict[str, int] = {}
         for path, took_ns in named.items():
-            name = f"{PurePosixPath(path).parent}/"
+            name = path[: path.rfind("/") + 1] or path  # a folder, also of a URL
             folders[name] = min(folders.get(name, 0) + took_ns, charged_ns)
         return folders
 

@@ -53,7 +53,7 @@ _DECODE_LESS: Final = {
 }
 """What makes decoding cheaper, by the first letters of the decoder's name; a name that is not here
 is of an image."""
-PEERS: Final = ("tcp://", "unix:", "unix socket of ", "pipe:", "pipe from ")
+PEERS: Final = ("tcp://", "http://", "https://", "unix:", "unix socket of ", "pipe:", "pipe from ")
 """How the names of sockets and pipes begin, which have no data to copy."""
 _LEAST_IDLE_CORES: Final = 0.5
 """Cores that were idle on average, from which on more threads are advised."""

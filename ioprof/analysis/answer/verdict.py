@@ -12,6 +12,7 @@ from ioprof.analysis.answer.evidence import IDLE_RATIO, MOSTLY_ONE, Evidence
 from ioprof.analysis.answer.job_verdict import with_loading_rank
 from ioprof.analysis.answer.own_advice import OWN_MEANING, PEERS
 from ioprof.analysis.answer.queue_advice import deeper_queue
+from ioprof.analysis.answer.store_advice import store_text
 from ioprof.analysis.answer.use_advice import comes_first, use_advice
 from ioprof.analysis.cpu.code_lines import line_text
 from ioprof.analysis.cpu.cpu_time import LEAST_DELAY_RATIO
@@ -266,6 +267,7 @@ def _text(evidence: Evidence, bound: str, shares: dict[str, float]) -> str:
             f"{idle}, and {waited:.1%} went to waiting for"
             f" batches{evidence.largest_part(bound)}{_of_loader(evidence)}{_of_stragglers(evidence, LEAVES)}{_larger(shares, bound)};"  # noqa: E501
             f" {_makers(evidence)} spent {_stages(evidence)}.{_startup(evidence, bound)}"
+            f"{store_text(evidence, bound)}"
         )
     meaning, waits = _MEANING[bound], evidence.waiting_line if bound == "host" else None
     if bound == "validation" and evidence.evaluates_by_mode:
@@ -302,7 +304,7 @@ def _text(evidence: Evidence, bound: str, shares: dict[str, float]) -> str:
         f"{idle}, and {shares[bound]:.1%} went to"
         f" {meaning}{evidence.largest_part(bound)}"
         f"{where}{_of_stragglers(evidence, (bound,))}{_next(shares, bound)}."
-        f"{_startup(evidence, bound)}"
+        f"{_startup(evidence, bound)}{store_text(evidence, bound)}"
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from ioprof.analysis.reads.requests import object_stores, requests, slow_reads, slowest_of
 from ioprof.analysis.selection import look
 from ioprof.format.run_record import ReceivedFiles, SlowRead, Storage
 from ioprof.format.schema import SPAN_COLUMNS
@@ -168,7 +169,9 @@ def storage(
     others = every.filter(~(pl.col("in_batch") | sends)) if len(of_batch) else every.clear()
     unsure = (unsure or thread_reads(trace)) if len(of_batch) else ThreadReads()
     counted = of_batch if len(of_batch) else every
-    number = int(counted["spans"].sum())
+    number, made = int(counted["spans"].sum()), requests(trace)
+    stores = object_stores(trace, made)
+    slow = slow_reads(trace, _with_step(trace, slowest_of(made, _NUM_SLOWEST))) if stores else ()
     if not number:
         return Storage(
             0,
@@ -179,10 +182,11 @@ def storage(
             None,
             None,
             None,
-            (),
+            slow,
             bytes_socket=from_socket,
             bytes_pipe=from_pipe,
             received=_received_files(trace),
+            stores=stores,
         )
     by_source = _bytes_by_source(counted)
     if times is None:
@@ -200,7 +204,7 @@ def storage(
         read_p50_s=p50,
         read_p95_s=p95,
         read_p99_s=p99,
-        slowest=times.slowest(),
+        slowest=_slowest_first((*times.slowest(), *slow)),
         other_accesses=int(others["spans"].sum()) - unsure.accesses,
         other_bytes=int(others["bytes"].sum()) - unsure.bytes,
         thread_accesses=unsure.accesses,
@@ -209,7 +213,12 @@ def storage(
         bytes_pipe=from_pipe,
         received=_received_files(trace),
         untimed=number - times.num_timed,
+        stores=stores,
     )
+
+
+def _slowest_first(reads: Sequence[SlowRead]) -> tuple[SlowRead, ...]:
+    return tuple(sorted(reads, key=lambda read: -read.seconds)[:_NUM_SLOWEST])
 
 
 @dataclass(frozen=True)

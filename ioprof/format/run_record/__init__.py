@@ -69,6 +69,7 @@ from ioprof.format.run_record.reasons import (
     NoGain,
     Reason,
     StepsBy,
+    StoreBound,
 )
 from ioprof.format.run_record.record import Problem, Record, merge
 from ioprof.format.run_record.replay_json import CauseGain, ReplayRecord
@@ -88,7 +89,14 @@ from ioprof.format.run_record.run_json import (
     StoredFile,
     UsedStorage,
 )
-from ioprof.format.run_record.storage_json import Delivery, ReceivedFiles, SlowRead, Stalls, Storage
+from ioprof.format.run_record.storage_json import (
+    Delivery,
+    ObjectStore,
+    ReceivedFiles,
+    SlowRead,
+    Stalls,
+    Storage,
+)
 from ioprof.format.run_record.summary_json import (
     Capture,
     CauseDetail,
@@ -164,6 +172,7 @@ __all__ = [
     "MemoryLimitRecord",
     "NetworkRecord",
     "NoGain",
+    "ObjectStore",
     "Overlap",
     "PageCacheRecord",
     "PartNumber",
@@ -197,6 +206,7 @@ __all__ = [
     "Steps",
     "StepsBy",
     "Storage",
+    "StoreBound",
     "StoredFile",
     "Summary",
     "Throughput",

@@ -229,6 +229,21 @@ class StepsBy(StrEnum):
     """The period in which the work of the device recurs, which may be a layer or a micro-batch."""
 
 
+class StoreBound(StrEnum):
+    """What takes most of the time of the requests to a server."""
+
+    STALLS = "stalls"
+    """A few requests that took ten times as long as the median."""
+    CLIENT = "client"
+    """The client itself: what it received was there already."""
+    RATE = "rate"
+    """Waiting for the rest of a response."""
+    LATENCY = "latency"
+    """Waiting for the first byte, though objects are large or the server is slow."""
+    SMALL = "small objects"
+    """Waiting for the first byte of small objects."""
+
+
 class JobKind(StrEnum):
     """What was recorded. Decides whose options an advice names."""
 

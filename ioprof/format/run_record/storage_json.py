@@ -1,5 +1,6 @@
 """The part of summary.json on reads: what was read, from where, and which devices delivered it."""
 
+from ioprof.format.run_record.reasons import StoreBound
 from ioprof.format.run_record.record import Record
 
 
@@ -70,6 +71,42 @@ class ReceivedFiles(Record, frozen=True):
     """That it received while the files were open."""
 
 
+class ObjectStore(Record, frozen=True):
+    """Requests of HTTP to one server: an object store, a hub, a web server.
+
+    Those that OpenSSL as a library of its own encrypted are seen, and those that nothing encrypted;
+    of HTTP/1.1.
+    """
+
+    origin: str
+    """Scheme, host and port, as in `https://bucket.s3.amazonaws.com`."""
+    requests: int
+    bytes: int
+    """Of the bodies that were received, without headers."""
+    bytes_sent: int
+    connections: int
+    """That were opened. As many as requests: a handshake for each of them."""
+    retries: int
+    """Requests that repeat one which failed."""
+    errors: int
+    """Requests that were answered by a status of 400 or more, or not to the end."""
+    took_s: float
+    """Time of the downloads, from sending the request to the end of its response, summed over
+    them."""
+    busy_s: float
+    """Time in which threads had at least one of them in progress, summed over the threads."""
+    waited_s: float
+    """The part of that in which they waited for the server. Low: the client is the bound, by what
+    it does with what it has received."""
+    first_byte_p50_s: float | None
+    """Time to the first byte of a response. High: the server, or the way to it, is slow."""
+    first_byte_p95_s: float | None
+    bytes_per_s: float | None
+    """Mean rate of one connection while a request is in progress."""
+    bound: StoreBound | None
+    """What takes most of the time of its requests."""
+
+
 class Storage(Record, frozen=True):
     """What was read to make batches, and where the bytes came from; all that was read, in a run
     without batches.
@@ -104,6 +141,9 @@ class Storage(Record, frozen=True):
     `bytes`."""
     received: tuple[ReceivedFiles, ...] = ()
     """By peer and process, most bytes first."""
+    stores: tuple[ObjectStore, ...] = ()
+    """Servers that were asked by HTTP, most time first. What was received from them is in
+    `bytes_socket`, and the slowest requests are in `slowest`."""
     untimed: int = 0
     """Of `accesses`, those without a time of their own, which are not in the percentiles: what the
     page cache had of a call that waited for storage, page faults of which only the end is known,

@@ -80,6 +80,13 @@ HOOK(int, sendmmsg, (int descriptor, void *messages, unsigned count, int flags))
 HOOK(int, eventfd_write, (int descriptor, uint64_t value))
 HOOK(int, eventfd_read, (int descriptor, uint64_t *value))
 
+/* Encrypting and decrypting by OpenSSL */
+HOOK(int, SSL_write, (void *connection, const void *buffer, int size))
+HOOK(int, SSL_write_ex, (void *connection, const void *buffer, size_t size, size_t *written))
+HOOK(int, SSL_read, (void *connection, void *buffer, int size))
+HOOK(int, SSL_read_ex, (void *connection, void *buffer, size_t size, size_t *got))
+HOOK(void, SSL_free, (void *connection))
+
 /* Locks, conditions and semaphores, the ends of threads, sleeps. Structures are void, as above. */
 HOOK(int, pthread_mutex_lock, (void *lock))
 HOOK(int, pthread_mutex_timedlock, (void *lock, const void *until))

@@ -11,26 +11,29 @@
 #include <sys/select.h>
 #include <sys/socket.h>
 
+#define INTO_BUFFER &(struct iovec){buffer, size}, 1
+
 /* What is received with MSG_PEEK is received again. */
-#define RECEIVE(name, parameters, arguments, flags) \
+#define RECEIVE(name, parameters, arguments, flags, ...) \
     ssize_t hook_##name parameters \
     { \
         if (((flags) & (MSG_PEEK | MSG_ERRQUEUE)) || !is_recording() || regular_file(descriptor) != NULL) \
             return REAL(name) arguments; \
         struct receiving receiving = begin_receiving(descriptor); \
         ssize_t got = REAL(name) arguments; \
-        end_receiving(&receiving, got, __builtin_return_address(0)); \
+        end_receiving(&receiving, got, __VA_ARGS__, __builtin_return_address(0)); \
         return got; \
     }
 
-RECEIVE(recv, (int descriptor, void *buffer, size_t size, int flags), (descriptor, buffer, size, flags), flags)
+RECEIVE(recv, (int descriptor, void *buffer, size_t size, int flags), (descriptor, buffer, size, flags), flags, INTO_BUFFER)
 RECEIVE(__recv_chk, (int descriptor, void *buffer, size_t size, size_t room, int flags), (descriptor, buffer, size, room, flags),
-        flags)
+        flags, INTO_BUFFER)
 RECEIVE(recvfrom, (int descriptor, void *buffer, size_t size, int flags, void *address, void *length),
-        (descriptor, buffer, size, flags, address, length), flags)
+        (descriptor, buffer, size, flags, address, length), flags, INTO_BUFFER)
 RECEIVE(__recvfrom_chk, (int descriptor, void *buffer, size_t size, size_t room, int flags, void *address, void *length),
-        (descriptor, buffer, size, room, flags, address, length), flags)
-RECEIVE(recvmsg, (int descriptor, void *message, int flags), (descriptor, message, flags), flags)
+        (descriptor, buffer, size, room, flags, address, length), flags, INTO_BUFFER)
+RECEIVE(recvmsg, (int descriptor, void *message, int flags), (descriptor, message, flags), flags,
+        got < 0 ? NULL : ((const struct msghdr *)message)->msg_iov, got < 0 ? 0 : (int)((const struct msghdr *)message)->msg_iovlen)
 
 int hook_recvmmsg(int descriptor, void *messages, unsigned count, int flags, void *timeout)
 {
@@ -42,7 +45,7 @@ int hook_recvmmsg(int descriptor, void *messages, unsigned count, int flags, voi
     int64_t got = result < 0 ? -1 : 0;
     for (int place = 0; place < result; place++)
         got += headers[place].msg_len;
-    end_receiving(&receiving, got, __builtin_return_address(0));
+    end_receiving(&receiving, got, NULL, 0, __builtin_return_address(0));
     return result;
 }
 
@@ -53,7 +56,7 @@ int hook_eventfd_read(int descriptor, uint64_t *value)
     struct receiving receiving = begin_receiving(descriptor);
     int result = REAL(eventfd_read)(descriptor, value);
     count_read(result == 0 ? (int64_t)sizeof *value : 0);
-    end_receiving(&receiving, result == 0 ? (int64_t)sizeof *value : -1, NULL);
+    end_receiving(&receiving, result == 0 ? (int64_t)sizeof *value : -1, NULL, 0, NULL);
     return result;
 }
 

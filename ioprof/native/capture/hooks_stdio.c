@@ -62,7 +62,7 @@ static void end_filling(struct filling *filling, const FILE *stream, int64_t tak
     else if (filled > 0)
         count_read(filled);
     if (filled > 0)
-        end_receiving(&filling->receiving, filled, NULL);
+        end_receiving(&filling->receiving, filled, NULL, 0, NULL);
 }
 
 /* ---------------------------------------------------------------------------------------- opening and closing */

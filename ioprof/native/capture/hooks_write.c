@@ -1,10 +1,14 @@
 /* Hooks of calls that send to a pipe, socket or eventfd: somebody may wait for that. Writes to files
  * are passed on. */
 #include "channels.h"
+#include "exchanges.h"
 #include "real.h"
 #include "switches.h"
 
 #include <errno.h>
+#include <sys/socket.h>
+
+#define FROM_BUFFER &(struct iovec){(void *)(uintptr_t)buffer, size}, 1
 
 struct sending {
     struct open_file *file; /* NULL: no pipe, socket or eventfd */
@@ -37,28 +41,54 @@ static void end_sending(int descriptor, const struct sending *sending, bool has_
     errno = saved_errno;
 }
 
-#define SEND(type, name, parameters, arguments, has_sent) \
+/* What is sent first on a connection to another host's address decides whether it is followed. */
+static __attribute__((noinline)) void follow(int descriptor, struct open_file *file, struct transfer sent, int64_t start)
+{
+    int saved_errno = errno;
+    guard_enter();
+    if (unsent_key != 0 && flags_of(file) & FILE_NO_HTTP)
+        exchange_below(descriptor);
+    else if (!(flags_of(file) & FILE_HTTP))
+        set_flags(file, begins_exchange(descriptor, sent) ? FILE_HTTP : FILE_NO_HTTP);
+    if (flags_of(file) & FILE_HTTP && !exchange_sent(socket_key(descriptor), false, -1, sent, start)) {
+        clear_flags(file, FILE_HTTP);
+        set_flags(file, FILE_NO_HTTP);
+    }
+    guard_leave();
+    errno = saved_errno;
+}
+
+static inline bool may_be_followed(const struct open_file *file)
+{
+    uint32_t flags = flags_of(file) & (FILE_SOCKET | FILE_NO_HTTP | FILE_BELOW_HTTP);
+    return flags == FILE_SOCKET || (unsent_key != 0 && flags == (FILE_SOCKET | FILE_NO_HTTP));
+}
+
+#define SEND(type, name, parameters, arguments, has_sent, ...) \
     type hook_##name parameters \
     { \
         struct sending sending = begin_sending(descriptor); \
         type sent = REAL(name) arguments; \
         if (sending.file != NULL) \
             end_sending(descriptor, &sending, has_sent); \
+        if (sending.file != NULL && sent > 0 && may_be_followed(sending.file)) \
+            follow(descriptor, sending.file, (struct transfer){__VA_ARGS__, sent}, sending.start); \
         return sent; \
     }
 
 SEND(ssize_t, write, (int descriptor, const void *buffer, size_t size), (descriptor, buffer, size),
-     sent > 0)
+     sent > 0, FROM_BUFFER)
 SEND(ssize_t, writev, (int descriptor, const struct iovec *parts, int count),
-     (descriptor, parts, count), sent > 0)
+     (descriptor, parts, count), sent > 0, parts, count)
 SEND(ssize_t, send, (int descriptor, const void *buffer, size_t size, int flags),
-     (descriptor, buffer, size, flags), sent > 0)
+     (descriptor, buffer, size, flags), sent > 0, FROM_BUFFER)
 SEND(ssize_t, sendto,
      (int descriptor, const void *buffer, size_t size, int flags, const void *address,
       unsigned length),
-     (descriptor, buffer, size, flags, address, length), sent > 0)
+     (descriptor, buffer, size, flags, address, length), sent > 0, FROM_BUFFER)
 SEND(ssize_t, sendmsg, (int descriptor, const void *message, int flags),
-     (descriptor, message, flags), sent > 0)
+     (descriptor, message, flags), sent > 0, ((const struct msghdr *)message)->msg_iov,
+     (int)((const struct msghdr *)message)->msg_iovlen)
 SEND(int, sendmmsg, (int descriptor, void *messages, unsigned count, int flags),
-     (descriptor, messages, count, flags), sent > 0)
-SEND(int, eventfd_write, (int descriptor, uint64_t value), (descriptor, value), sent == 0)
+     (descriptor, messages, count, flags), sent > 0, NULL, 0)
+SEND(int, eventfd_write, (int descriptor, uint64_t value), (descriptor, value), sent == 0, NULL, 0)

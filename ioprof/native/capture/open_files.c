@@ -98,7 +98,7 @@ void copy_file(int from, int to)
         return;
     wait_for_position(original);
     set_flags(original, FILE_SHARED);
-    reset_file(copy, flags_of(original) & ~(uint32_t)(FILE_TRACKED | FILE_BUSY), GET(original, path));
+    reset_file(copy, flags_of(original) & ~(uint32_t)(FILE_TRACKED | FILE_BUSY | FILE_HTTP | FILE_NO_HTTP | FILE_BELOW_HTTP), GET(original, path));
     SET(copy, system, GET(original, system));
     SET(copy, key, GET(original, key));
     SET(copy, size, GET(original, size));

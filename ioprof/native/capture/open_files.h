@@ -23,6 +23,9 @@ enum {
     FILE_CREATED = 512, /* opened with O_CREAT to be written, see received_files.h */
     FILE_EVENT = 1024,  /* an eventfd */
     FILE_LOCKED = 2048, /* locked by flock, lockf or fcntl: closing it may end somebody's wait */
+    FILE_HTTP = 4096,        /* a socket on which this process sent a request, see exchanges.h */
+    FILE_NO_HTTP = 8192,     /* one on which it sent something else */
+    FILE_BELOW_HTTP = 16384, /* one whose encrypted bytes are of requests */
 };
 
 /* The position and what follows are changed without a lock: where two threads read one descriptor at a time, each offset is right,

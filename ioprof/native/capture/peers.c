@@ -42,8 +42,8 @@ static inline bool begins_with(const char *name, const char *beginning)
     return *beginning == '\0';
 }
 
-/* The path of the library that an address lies in; NULL: not known. _dl_find_object (glibc 2.35) takes no lock. */
-static const char *library_at(const void *address)
+/* _dl_find_object (glibc 2.35) takes no lock. */
+const char *library_at(const void *address)
 {
 #ifdef DLFO_STRUCT_HAS_EH_DBASE
     extern int _dl_find_object(void *, struct dl_find_object *) __attribute__((weak));

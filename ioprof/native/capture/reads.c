@@ -157,7 +157,7 @@ static __attribute__((noinline)) ssize_t read_other(const struct request *reques
     struct receiving receiving = begin_receiving(request->descriptor);
     ssize_t got = make_request(request);
     count_read(got);
-    end_receiving(&receiving, got, caller);
+    end_receiving(&receiving, got, request->parts, request->count, caller);
     return got;
 }
 

@@ -133,11 +133,40 @@ static void add_receipt(struct receiver *receiver, const struct open_file *file,
 
 /* ---------------------------------------------------------------------------------------- from the hooks */
 
-static void end_received(const struct receiving *receiving, int64_t got, int64_t end, const void *caller)
+/* A connection that was upgraded to another protocol, or that could not be understood. */
+static void stop_following(struct open_file *file)
 {
+    clear_flags(file, FILE_HTTP);
+    set_flags(file, FILE_NO_HTTP);
+}
+
+/* When the thread waited for a receipt: in poll and its like before it, or in the call itself, which may also only have copied. */
+static struct receipt_wait wait_of(const struct receiving *receiving, const struct poll_wait *poll, int64_t end, bool was_out)
+{
+    bool has_polled = poll->result > 0 && receiving->start >= poll->end && poll->end - poll->start >= LEAST_BLOCK_NS;
+    bool has_waited = was_out && end - receiving->start >= LEAST_BLOCK_NS;
+    bool is_apart = has_polled && receiving->start - poll->end >= ADJACENT_NS;
+    return (struct receipt_wait){has_polled ? poll->start : receiving->start, is_apart && !has_waited ? poll->end : end,
+                                 has_polled || has_waited};
+}
+
+static void end_received(const struct receiving *receiving, struct transfer received, int64_t end, bool was_out, const void *caller)
+{
+    int64_t got = received.bytes;
     struct receiver *receiver = receiver_of(receiving->descriptor);
     struct poll_wait poll = last_poll;
     last_poll = (struct poll_wait){0, 0, 0, false};
+    uint32_t flags = flags_of(receiving->file);
+    struct receipt_wait wait = wait_of(receiving, &poll, end, was_out);
+    if (flags & FILE_HTTP) {
+        if (!exchange_received(socket_key(receiving->descriptor), received, wait))
+            stop_following(receiving->file);
+        return;
+    }
+    if (flags & FILE_NO_HTTP)
+        note_encrypted(receiving->descriptor, wait);
+    if (flags & FILE_BELOW_HTTP)
+        return;
     if (!take_receiver(receiver))
         return;
     if (receiver->serial == 0 || receiver->serial != GET(receiving->file, next))
@@ -195,16 +224,17 @@ void end_poll(int64_t start, int result, struct ready ready)
     errno = saved_errno;
 }
 
-void end_receiving(const struct receiving *receiving, int64_t got, const void *caller)
+void end_receiving(const struct receiving *receiving, int64_t got, const struct iovec *parts, int count, const void *caller)
 {
     int saved_errno = errno;
+    bool was_out = !receiving->is_watched || was_switched_out();
     if (got < 0 || receiving->file == NULL) /* EAGAIN: the wait is still to come */
         return;
     int64_t end = clock_now();
     guard_enter();
     end_waiting(receiving, got, end);
     if (is_peer(receiving->file))
-        end_received(receiving, got, end, caller);
+        end_received(receiving, (struct transfer){parts, count, got}, end, was_out, caller);
     compare_when_due(end);
     guard_leave();
     errno = saved_errno;
@@ -212,6 +242,11 @@ void end_receiving(const struct receiving *receiving, int64_t got, const void *c
 
 void end_peer(int descriptor, struct open_file *file)
 {
+    if (flags_of(file) & FILE_HTTP) {
+        guard_enter();
+        exchange_closed(socket_key(descriptor));
+        guard_leave();
+    }
     struct receiver *receiver = receiver_of(descriptor);
     int64_t now = clock_now();
     if (!take_receiver(receiver))

@@ -6,12 +6,15 @@
 #define IOPROF_RECEIVING_H
 
 #include "channels.h"
+#include "exchanges.h"
+#include "switches.h"
 
 /* A read of a socket or pipe while it goes on. */
 struct receiving {
     struct open_file *file; /* NULL: neither socket, pipe nor eventfd */
     int descriptor;
     int64_t start;
+    bool is_watched; /* whether the thread is switched out meanwhile */
 };
 
 /* The thread's last call of poll and its like that had descriptors to wait for. */
@@ -25,8 +28,9 @@ struct poll_wait {
 
 extern __thread struct poll_wait last_poll;
 
-/* `got`: the result of the call. `caller`: an address in the function that made it, NULL: not known. errno is left alone. */
-void end_receiving(const struct receiving *receiving, int64_t got, const void *caller);
+/* `got`: the result of the call, into `parts`; NULL: not known. `caller`: an address in the function that made it, NULL: not known.
+ * errno is left alone. */
+void end_receiving(const struct receiving *receiving, int64_t got, const struct iovec *parts, int count, const void *caller);
 
 /* A descriptor that ended a call of poll and its like, or for which that waited. */
 struct ready {
@@ -53,8 +57,12 @@ static inline struct receiving begin_receiving(int descriptor)
 {
     struct open_file *file = known_file(descriptor);
     if (file == NULL || !is_channel(file))
-        return (struct receiving){NULL, descriptor, 0};
-    return (struct receiving){file, descriptor, clock_now()};
+        return (struct receiving){NULL, descriptor, 0, false};
+    bool is_watched = (flags_of(file) & (FILE_HTTP | FILE_BELOW_HTTP)) && can_watch_switches();
+    int64_t start = clock_now();
+    if (is_watched)
+        begin_switch_watch();
+    return (struct receiving){file, descriptor, start, is_watched};
 }
 
 #endif

@@ -1,6 +1,6 @@
 // What the colours of the timeline mean: causes of steps first, then kinds of spans that have a colour of their own.
 
-const SHARING = new Set(["wait", "fetch", "sync"]); // kinds that have the colour of a cause and another name
+const SHARING = new Set(["wait", "fetch", "sync", "request"]); // kinds that have the colour of a cause and another name
 
 function legendEntries() {
   const entries = new Map();

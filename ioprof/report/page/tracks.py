@@ -95,7 +95,7 @@ def _add_rank(found: Tracks, rank: int | None, keys: list[_Key], numbers: dict[i
     makers: dict[tuple[int | None, bool], list[_Key]] = {}
     for key in keys:
         pid, is_thread, kind, _ = key
-        if kind in (*LEAVES, "fetch") or (pid in numbers and kind in _OTHER_KINDS):
+        if kind in (*LEAVES, "fetch", "request") or (pid in numbers and kind in _OTHER_KINDS):
             makers.setdefault((pid, is_thread), []).append(key)
         elif kind in _LANES:
             lanes[_LANES[kind]].append(key)

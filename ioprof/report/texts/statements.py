@@ -8,7 +8,14 @@ from typing import Final
 
 from ioprof.analysis.cpu.code_lines import shortened
 from ioprof.analysis.reads.storage_bytes import are_untimed, imports_text, untimed_text
-from ioprof.format.run_record import CauseShare, DatasetRecord, Demand, Reason, Summary
+from ioprof.format.run_record import (
+    CauseShare,
+    DatasetRecord,
+    Demand,
+    ObjectStore,
+    Reason,
+    Summary,
+)
 from ioprof.report.texts.cpu_statements import cpu_text
 from ioprof.report.texts.epoch_statements import epochs_text
 from ioprof.report.texts.finding_statements import finding_lines
@@ -32,6 +39,7 @@ _LEAST_TIMES_READ: Final = (
     1.5  # that bytes of files were read on average, from which on that is told
 )
 _MOST_STAGES: Final = 8
+_MOST_STORES: Final = 4
 _OVERLAP_NAMES: Final = {
     "h2d": "copies to the device",
     "d2h": "copies to the host",
@@ -467,6 +475,26 @@ def _overlap(summary: Summary) -> Statement:
     )
 
 
+def _store(store: ObjectStore) -> Statement:
+    """How a server answered requests of HTTP."""
+    sent = f", {amount(store.bytes_sent)} sent" if store.bytes_sent else ""
+    found = [
+        f"{count(store.requests)} requests over {count(store.connections)} connections to"
+        f" {clean(store.origin, 100)}, {amount(store.bytes)}{sent}"
+    ]
+    if store.first_byte_p50_s is not None:
+        found.append(
+            f"first byte p50 {duration(store.first_byte_p50_s)}, p95"
+            f" {duration(store.first_byte_p95_s)}"
+        )
+    if store.bytes_per_s:
+        found.append(f"{amount(store.bytes_per_s)}/s per connection")
+    if store.busy_s:
+        found.append(f"waited for it {percent(store.waited_s / store.busy_s)} of their time")
+    found.append(f"{count(store.retries)} retries, {count(store.errors)} errors")
+    return Statement("object store", "; ".join(found), "measured")
+
+
 def storage_statements(summary: Summary) -> Iterator[Statement]:
     """What the job read, from where, and how long a read took."""
     storage = summary.storage
@@ -476,6 +504,7 @@ def storage_statements(summary: Summary) -> Iterator[Statement]:
             " sent by other programs"
         )
         yield Statement("received", text, "measured")
+    yield from map(_store, storage.stores[:_MOST_STORES])
     if not storage.accesses:
         yield Statement("storage", "no read was recorded")
         yield Statement("one read", "no read was recorded")
