@@ -107,6 +107,7 @@ ADDED: Final = {
     "import_damage",
     "uring_bytes_untimed",
     "uring_processes",
+    "folder",
 }
 """Keys that earlier versions did not write."""
 CHARGED: Final = {

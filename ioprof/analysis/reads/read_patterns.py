@@ -129,6 +129,8 @@ class ReadPatterns:
         values."""
         self._of_maps: Counter[int] = Counter()
         """Bytes from storage by file, of other maps."""
+        self._mapped: set[int] = set()
+        """Files that were read by a map, too."""
 
     def add(self, part: pl.DataFrame) -> None:
         """Look at the next part of the spans."""
@@ -161,7 +163,9 @@ class ReadPatterns:
             int(values.filter(which)["size"].sum())
             for which in (pl.col("source") == "storage", is_wanted)
         ]
-        maps = reads.filter(pl.col("kind") == "fault", pl.col("offset") >= 0, pl.col("file") >= 0)
+        maps = reads.filter(pl.col("kind") == "fault", pl.col("file") >= 0)
+        self._mapped |= set(maps["file"].to_list())
+        maps = maps.filter(pl.col("offset") >= 0)
         for file, size in maps.group_by("file").agg(pl.col("size").sum()).iter_rows():
             self._of_maps[file] += size
 
@@ -247,7 +251,7 @@ class ReadPatterns:
             pl.col("opens") >= _LEAST_OPENS * num_epochs,
             pl.col("opens") > _MOST_OPENS * sum(processes),
             pl.col("accesses") >= _PIECES * pl.col("opens"),
-            ~pl.col("file").is_in(list(self._of_maps)),
+            ~pl.col("file").is_in(list(self._mapped)),
         )
         if not searched.is_empty() and int(searched["took_ns"].sum()) >= max(
             0.5 * spent_ns, _LEAST_SHARE * max(made_ns, 1)
