@@ -142,6 +142,9 @@ def test_samples_are_those_of_the_loaders_that_steps_begin_with(steps: int, adde
     )
     table = pl.DataFrame(windows, schema_overrides={"rank": pl.Int32})
     assert (steps, 8 * steps) == samples_in(received, table)
+    larger = pl.when(pl.col("loader") == "noise").then(9).otherwise("samples")
+    others = received.with_columns(samples=larger)
+    assert (steps * (1 + added), 8 * steps + 9 * steps * added) == samples_in(others, table)
     in_turn = received.with_columns(
         loader=pl.when(pl.col("end_ns") // 1000 % 2 == 0).then(pl.lit("a")).otherwise(pl.lit("b"))
     )

@@ -90,8 +90,9 @@ def samples_in(received: pl.DataFrame, windows: pl.DataFrame) -> tuple[int, int 
     """Batches to train on that ranks received in these steps (rows of `steps`), and their samples;
     None: not known of all.
 
-    A step of an optimizer may take several batches, and a loop may take from several loaders: those
-    count that steps begin with, and none that only adds to the samples of another one.
+    A step of an optimizer may take several batches, and a loop may take from several loaders. One
+    that steps do not begin with, and that has as many samples as one that they do, adds to the
+    samples of that one.
     """
     bounds = windows.group_by("rank").agg(
         first=pl.col("start_ns").min(), last=pl.col("end_ns").max()
@@ -108,7 +109,11 @@ def samples_in(received: pl.DataFrame, windows: pl.DataFrame) -> tuple[int, int 
         )
         first = begun.group_by("rank", "step").agg(pl.col("loader").first())
         counts = first.group_by("loader").len().filter(pl.col("len") >= _LEAST_BEGUN * len(first))
-        inside = inside.join(counts, on="loader", how="semi", nulls_equal=True)
+        sizes = inside.group_by("loader").agg(pl.col("samples").median())
+        feeding = sizes.join(counts, on="loader", how="semi", nulls_equal=True)
+        adding = sizes.join(counts, on="loader", how="anti", nulls_equal=True)
+        adding = adding.join(feeding, on="samples", how="semi", nulls_equal=True)
+        inside = inside.join(adding, on="loader", how="anti", nulls_equal=True)
     return len(inside), known_samples(inside["samples"])
 
 
