@@ -343,6 +343,24 @@ def test_without_samples_nothing_is_named() -> None:
             "/v/lib/python3.11/site-packages/a/b.py:4",
             None,
         ),
+        (
+            "/v/bin/yolo:8:<module>\n/v/lib/python3.11/site-packages/u/t.py:9:train\n"
+            "/v/lib/python3.11/site-packages/torch/x.py:1:f",
+            "/v/lib/python3.11/site-packages/u/t.py:9",
+            "f (torch/x.py)",
+        ),
+        (
+            "/v/bin/tool:8:<module>\n/v/lib/python3.11/site-packages/u/t.py:9:run\n/a/own.py:7:g",
+            "/a/own.py:7",
+            None,
+        ),
+        (
+            "/v/bin/yolo:8:<module>\n/v/lib/python3.11/site-packages/u/t.py:9:train\n"
+            "/v/lib/python3.11/multiprocessing/process.py:3:BaseProcess._bootstrap\n"
+            "/v/lib/python3.11/site-packages/u/data.py:5:get",
+            "/v/lib/python3.11/site-packages/u/data.py:5",
+            None,
+        ),
         ("<ioprof>/train/job.py:4:f", "<ioprof>/train/job.py:4", None),
         ("C:d/odd:name.py:4:f", "C:d/odd:name.py:4", None),
     ],

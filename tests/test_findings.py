@@ -24,7 +24,7 @@ from ioprof.analysis.loaders import batches, take_turns
 from ioprof.analysis.reads.queue_depth import DepthOverTime
 from ioprof.analysis.run import Run
 from ioprof.analysis.summary import summarise
-from ioprof.format.run_record import Findings, HostRecord, LoaderTime
+from ioprof.format.run_record import Findings, HostRecord, LoaderTime, RunRecord
 from ioprof.format.trace import Trace
 from ioprof.report.texts.finding_statements import finding_lines
 from ioprof.report.texts.text import summary_text
@@ -699,3 +699,8 @@ def test_archives_that_are_searched_for_each_sample_want_an_index(
     ]
     assert code in told
     assert ("searching" in told) is not ("small reads" in told)
+    # as many processes each open it once or twice, and read on: such as the pages of a tree
+    processes = [{"role": "worker", "pid": number} for number in range(opens // 2)]
+    record = RunRecord.of({"config": {"ranks": 1}, "processes": processes})
+    shared = found(Trace(record, pl.DataFrame(rows, schema=drawn.spans.schema), files))
+    assert "searching" not in [each.code for each in shared.reads.patterns]

@@ -13,10 +13,11 @@ from ioprof.analysis.summary import summarise
 from ioprof.format.run_record import Reason
 from ioprof.format.schema import BY_MODE
 from ioprof.format.trace import Trace
+from ioprof.model.recorded import pipeline
 
 pytestmark = pytest.mark.job
 
-EVALUATIONS, PASSES, STEPS = 3, 3, 12
+EVALUATIONS, PASSES, STEPS, EVERY = 3, 3, 12, 4
 
 
 def traced(how: str, tmp_path: Path) -> Trace:
@@ -71,3 +72,44 @@ def test_a_loader_in_evaluation_mode_gives_batches_to_validate_on(tmp_path: Path
     assert EVALUATIONS * PASSES == (waits["name"].cast(str) == "validate").sum()
     assert EVALUATIONS * PASSES + STEPS == len(waits)
     assert of_kind(trace, "validate").is_empty()
+
+
+@pytest.mark.job(every=4)
+def test_a_search_in_training_mode_is_no_training(tmp_path: Path) -> None:
+    """It has the name and line of its function, and is no computation; a teacher that is called in
+    each step is a part of the training."""
+    trace = traced("search", tmp_path)
+    name = pl.col("name").cast(pl.String)
+    users = of_kind(trace, "user")
+    searched = users.filter(name.str.starts_with("search (evaluating.py:"))
+    truth = users.filter(name == "whole search")
+    assert len(truth) == EVALUATIONS
+    assert len(searched) == EVALUATIONS
+    common = total(overlaps(union(intervals(searched)), union(intervals(truth))))
+    assert common >= 0.8 * total(union(intervals(truth)))
+    computed = of_kind(trace, "compute").filter(name == "forward")
+    assert total(overlaps(union(intervals(computed)), union(intervals(truth)))) == 0
+    (tmp_path / "other").mkdir()
+    assert (
+        of_kind(traced("targets", tmp_path / "other"), "user")
+        .filter(name.str.contains("py:"))
+        .is_empty()
+    )
+
+
+@pytest.mark.job(every=4)
+def test_a_loader_that_begins_anew_by_itself_is_known_by_its_use(tmp_path: Path) -> None:
+    """Though the model that was called last is in evaluation mode. The first step begins with its
+    batch, not with the workers, and a replay has both loaders' batches."""
+    trace = traced("endless", tmp_path)
+    waits = of_kind(trace, "wait").filter(pl.col("batch").is_not_null()).sort("start_ns")
+    validates = (waits["name"].cast(str) == "validate").fill_null(value=False)
+    assert ([False] * EVERY + [True] * EVERY) * 2 == validates.to_list()
+    steps = of_kind(trace, "step").sort("start_ns")
+    assert int(waits["start_ns"][0]) == int(steps["start_ns"][0])
+    assert [1, 1, 1] == [each.workers for each in pipeline(trace).ranks[0].iterations]
+    taken = {(each.is_validation, each.num_taken) for each in pipeline(trace).ranks[0].iterations}
+    assert {(False, EVERY), (True, 2 * EVERY)} == taken
+    found = summarise(trace)
+    assert found.ceilings is not None
+    assert 1 == found.ceilings.workers

@@ -311,6 +311,18 @@ def test_steps_by_batches_then_by_an_optimizer() -> None:
     assert [(40, 48, 4, 4), (48, 58, 5, 5)] == made[4:]
 
 
+@pytest.mark.parametrize(("asked", "begins"), [(15, 0), (40, 40)])
+def test_a_step_begins_with_its_batch_unless_workers_were_started_for_it(
+    asked: int, begins: int
+) -> None:
+    """Workers that a loader starts when it is made are no part of the first step."""
+    steps, made = _steps()
+    steps.begin(0, 10)
+    steps.consume(asked, 0)
+    steps.step_optimizer(Optimizer(), 60, 70)
+    assert [(begins, 70, 0, 0)] == made
+
+
 def test_a_short_look_at_batches_is_counted_at_the_end() -> None:
     """Too few batches to be sure of: they become steps when the process ends, and the last ends
     with its loader."""

@@ -1,17 +1,25 @@
 """What a loop does with its loader: batches that it throws away, workers without work, one pass."""
 
+from functools import lru_cache
+from typing import Any
+from weakref import ref
+
 import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from simulated_loader import Job, simulate
 
 from ioprof.analysis.answer.details import WORKER_START
 from ioprof.analysis.loader_use import discarded, loader_use
-from ioprof.analysis.loaders import batches
+from ioprof.analysis.loaders import batches, samples_in
 from ioprof.analysis.run import Run
+from ioprof.format.run_record import KeptData as KeptDataRecord
 from ioprof.format.run_record import NoGain, RunRecord
 from ioprof.format.schema import SPAN_COLUMNS
 from ioprof.format.trace import Trace, table_schema
+from ioprof.instrument.hooks.pytorch.kept_data import KeptData
+from ioprof.instrument.hooks.state import HookState
 from ioprof.model.summary import with_gains
 
 MS = 1_000_000
@@ -117,3 +125,151 @@ def test_workers_that_are_started_once_are_not_advised_to_stay() -> None:
     actions = [each.action for each in run.summary.verdict.advice]
     assert any("the only start of its 2 workers" in action for action in actions)
     assert not any("persistent_workers" in action for action in actions)
+
+
+@given(st.integers(2, 30), st.integers(0, 5))
+def test_samples_are_those_of_the_loaders_that_steps_begin_with(steps: int, added: int) -> None:
+    """What only adds to the samples of another loader, such as noise, is no sample of its own."""
+    rows, windows = [], []
+    for step in range(steps):
+        begin, loaders = 1000 * step, ["images", *["noise"] * added]
+        windows.append({"rank": 0, "step": step, "start_ns": begin, "end_ns": begin + 1000})
+        for place, loader in enumerate(loaders):
+            rows.append((0, begin + 10 * (place + 1), False, 8, loader))
+    names = {"rank": pl.Int32, "end_ns": pl.Int64, "validates": pl.Boolean}
+    received = pl.DataFrame(
+        rows, schema=names | {"samples": pl.Int64, "loader": pl.String}, orient="row"
+    )
+    table = pl.DataFrame(windows, schema_overrides={"rank": pl.Int32})
+    assert (steps, 8 * steps) == samples_in(received, table)
+    larger = pl.when(pl.col("loader") == "noise").then(9).otherwise("samples")
+    others = received.with_columns(samples=larger)
+    assert (steps * (1 + added), 8 * steps + 9 * steps * added) == samples_in(others, table)
+    in_turn = received.with_columns(
+        loader=pl.when(pl.col("end_ns") // 1000 % 2 == 0).then(pl.lit("a")).otherwise(pl.lit("b"))
+    )
+    assert len(rows) == samples_in(in_turn, table)[0]
+
+
+class Images:
+    """Keeps what it made in ways that are caches, and in others that are none."""
+
+    def __init__(self) -> None:
+        self.decoded: dict[int, bytes] = {}
+        self.places: list[bytes | None] = [None] * 100
+        self.seen: dict[int, int] = {}
+
+    @lru_cache(maxsize=50)  # noqa: B019 - as in programs of users
+    def parsed(self, number: int) -> bytes:
+        """Of a function's cache."""
+        return bytes([number])
+
+    def make(self, number: int, way: str) -> None:
+        """Make a sample and keep it."""
+        self.seen[number] = self.seen.get(number, 0) + 1
+        if way == "parsed":
+            self.parsed(number)
+        elif way != "none":
+            getattr(self, way)[number] = bytes([number])
+
+
+class Part:
+    """A part of another dataset."""
+
+    def __init__(self, dataset: Images) -> None:
+        self.dataset = dataset
+
+
+@pytest.mark.parametrize("way", ["decoded", "places", "parsed", "none"])
+def test_what_a_dataset_keeps_in_a_worker_is_seen(way: str) -> None:
+    """With its name, entries and samples from the second batch on, and which batches added to it;
+    counters are no data."""
+    Images.parsed.cache_clear()
+    images, facts = Images(), list[dict[str, Any]]()
+    kept = KeptData([Part(images)])
+    for numbers in [(0, 1), (2, 3), (4, 5), (2, 4), (6, 7)]:
+        kept.begin_batch(list(numbers))
+        for number in numbers:
+            images.make(number, way)
+        kept.end_batch()
+    state = HookState()
+    state.record_fact = lambda **fact: facts.append(fact)  # type: ignore[method-assign]
+    kept.record(state)
+    if way == "none":
+        assert [] == facts
+        return
+    found = KeptDataRecord.of(facts[0]["kept_data"])
+    assert (f"Images.{way}", 6, 8, False) == (
+        found.name,
+        found.entries,
+        found.samples,
+        found.is_full,
+    )
+    if way != "places":  # it is not looked at after each batch
+        assert (3, 1) == (found.new, found.repeated)
+
+
+def test_nothing_that_a_dataset_drops_is_kept_alive() -> None:
+    class Large(dict[int, bytes]):
+        pass
+
+    images = Images()
+    images.decoded = Large()
+    dropped = ref(images.decoded)
+    kept = KeptData(images)
+    kept.begin_batch([0])
+    kept.end_batch()
+    images.decoded = {}
+    assert dropped() is None
+
+
+def kept_job(persistent: bool = False, **kept: Any) -> Trace:
+    """Three epochs of 20 batches, of 40 ms each in one of two workers, with the loop's 5 ms."""
+    work, own = ({"loader": 40 * MS},) * 60, ({"compute": 5 * MS},) * 60
+    trace = simulate(Job(2, 2, work, own, start=MS, end=MS, batches_per_epoch=20)).trace
+    pids = sorted(set(trace.spans.filter(pl.col("kind") == "fetch")["pid"].to_list()))
+    data = {"name": "Images.decoded", "entries": 72, "samples": 72, "new": 9, "new_ns": 9} | kept
+    record = {
+        "processes": [
+            {"role": "worker", "rank": 0, "pid": number, "kept_data": data} for number in pids
+        ],
+        "loaders": [{"purposes": ["train", "step"], "sampler": "SequentialSampler"}],
+        "config": {"workers": 2, "ranks": 1, "persistent_workers": persistent, "device": "cpu"}
+        | {"loader": "torch DataLoader"},
+        "hosts": [{"name": "node1", "cpus": 64}],
+        "capture": {"reads": True},
+    }
+    return Trace(RunRecord.of(record), trace.spans)
+
+
+def test_data_that_is_lost_with_workers_is_a_reason_to_keep_them() -> None:
+    """How much a kept entry saves was not seen: all of the work at most, from the second epoch
+    on. Three epochs of 20 batches of 20 ms become one, and two of the loop's 5 ms."""
+    first = with_gains(Run.of(kept_job())).summary.verdict.advice[0]
+    assert first.change is not None
+    assert "Images.decoded" in first.action
+    assert (True, True, 1.0) == (first.is_bound, first.change.in_order, first.change.reused)
+    assert first.low is not None
+    assert first.predicted_speedup == pytest.approx(60 / (20 + 2 * 5), rel=0.2)
+    assert first.low < 1.2
+
+
+def test_what_a_kept_entry_saves_is_measured_where_workers_used_some() -> None:
+    kept = {"new": 40, "new_ns": 1600 * MS, "repeated": 40, "repeated_ns": 400 * MS}
+    use = loader_use(*(trace := kept_job(**kept), batches(trace)), 2)
+    assert use.kept is not None
+    assert use.kept.is_measured
+    assert use.kept.reused == pytest.approx(1200 / 2000)
+    first = with_gains(Run.of(trace)).summary.verdict.advice[0]
+    assert not first.is_bound
+
+
+@pytest.mark.parametrize(
+    ("persistent", "kept"), [(True, {}), (False, {"is_full": True}), (False, {"entries": 1})]
+)
+def test_kept_workers_and_caches_that_save_little_are_no_reason(
+    persistent: bool, kept: dict[str, Any]
+) -> None:
+    """A cache of limited size has dropped what an epoch begins with."""
+    found = with_gains(Run.of(kept_job(persistent, **kept))).summary.verdict.advice
+    assert not any("Images.decoded" in each.action for each in found[:1])

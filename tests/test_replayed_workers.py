@@ -60,6 +60,17 @@ def test_kept_workers_do_once_what_new_ones_do_first() -> None:
     )
 
 
+def test_what_a_dataset_keeps_is_made_once_by_kept_workers() -> None:
+    """And what it does not keep again in each epoch."""
+    job = replace(epochs_job(), stages=(USUAL,) * EPOCHS * BATCHES)
+    again = {"decode": USUAL["decode"] // 5}
+    stages = (USUAL,) * BATCHES + (again,) * (EPOCHS - 1) * BATCHES
+    truth = simulate(replace(job, stages=stages, persistent=True, end=0))
+    change = Change(persistent_workers=True, reused=0.8, in_order=True)
+    found = taken_s(changed(pipeline(simulate(job).trace), change))
+    np.testing.assert_allclose(found, seconds(truth.got), atol=1e-7)
+
+
 def test_kept_workers_are_those_of_one_loader() -> None:
     """A loader with another number of workers has its own: the others begin with its first
     iteration, and are kept from there."""

@@ -108,6 +108,7 @@ ADDED: Final = {
     "import_damage",
     "uring_bytes_untimed",
     "uring_processes",
+    "folder",
 }
 """Keys that earlier versions did not write."""
 CHARGED: Final = {

@@ -32,3 +32,15 @@ def test_a_step_without_number_or_rank_is_none() -> None:
 def test_warmup_is_a_tenth_and_at_least_two(num_steps: int, expected: int) -> None:
     """Too few steps have no steady part."""
     assert expected == warmup(num_steps)
+
+
+@pytest.mark.parametrize(("lost", "expected"), [(0, 3), (5, 2)])
+def test_no_step_rests_on_spans_that_were_lost(lost: int, expected: int) -> None:
+    """A worker that had no room from some time on makes the steps after it unknown."""
+    processes = [
+        {"role": "rank", "pid": 1, "lost": 0, "last_ns": 300},
+        {"role": "worker", "pid": 2, "lost": lost, "last_ns": 250},
+        {"role": "other", "pid": 3, "lost": 9, "last_ns": 10},
+    ]
+    trace = timeline("step 0000000000 1111111111 2222222222", processes=processes)
+    assert expected == len(steps(trace))

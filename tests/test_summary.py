@@ -453,7 +453,7 @@ def test_what_was_not_seen_is_said() -> None:
         "rank 1 failed: was killed by SIGKILL",
         "rank 1 worker 0 (pid 123) ended without closing its record; nothing of it after 12.3 s",
         "nothing was recorded of ranks 1, 2: no number here includes them",
-        "rank 0 (pid 9) had no room for 5 spans; their time is in loader or host",
+        "rank 0 (pid 9) had no room for 5 spans; steps from then on are left out",
         "capture file x.ring: cut short",
     ):
         assert sentence in found.not_seen

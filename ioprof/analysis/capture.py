@@ -74,6 +74,7 @@ def capture(trace: Trace) -> Capture:
     return Capture(
         events=trace.num_spans,
         lost=sum(process.lost or 0 for process in trace.run.processes),
+        folder=recorded.folder,
         coverage_ratio=_coverage(trace),
         ns_per_event=_positive(recorded.ns_per_span),
         ns_per_call=_positive(recorded.ns_per_call),
@@ -109,7 +110,7 @@ def not_seen(trace: Trace) -> Iterator[str]:
     for process in trace.run.processes:
         if process.lost:
             spans = f"{process.lost:,} span{'s' if process.lost > 1 else ''}"
-            yield f"{_name(process)} had no room for {spans}; their time is in loader or host"
+            yield f"{_name(process)} had no room for {spans}; steps from then on are left out"
     yield from _damaged(trace)
     yield from (f"run.json: {problem}; it counts as not recorded" for problem in trace.run.problems)
     yield from map(damage_text, trace.run.kept.damaged)

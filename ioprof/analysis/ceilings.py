@@ -92,9 +92,18 @@ def ceilings(trace: Trace) -> Ceilings | None:
 
 
 def _without_own_batches(spans: pl.DataFrame) -> pl.DataFrame:
-    """Without batches that the rank made itself where workers made others: to validate without
-    workers is time of the loop.
+    """Without batches that the rank made itself where workers made others, and without those to
+    validate on where others are for training: a validation is time of the loop.
     """
+    is_wait = (pl.col("kind") == "wait") & pl.col("batch").is_not_null()
+    validates = (pl.col("name").cast(pl.String) == "validate").fill_null(value=False)
+    waits = spans.filter(is_wait)
+    evaluated = waits.filter(validates)["batch"]
+    if len(evaluated) < len(waits):
+        made = spans.filter(pl.col("kind") == "fetch").join(waits.filter(~validates), on="batch")
+        is_fetch, is_evaluated = pl.col("kind") == "fetch", is_wait & validates
+        others = is_fetch & ~pl.col("worker").is_in(made["worker"].implode())
+        spans = spans.filter(~others, ~is_evaluated)
     fetches = spans.filter(pl.col("kind") == "fetch", pl.col("batch").is_not_null())
     own = fetches.filter(pl.col("worker").is_in(main_threads(spans).implode()))
     if own.is_empty() or len(own) == len(fetches):

@@ -114,6 +114,8 @@ def _phases_of(trace: Trace, rank: int, spans: pl.DataFrame) -> tuple[int, ...]:
     )
     active = union(np.concatenate([steps, intervals(waits)]))
     before, after = (int(active[0, 0]), int(active[-1, 1])) if len(active) else (last_ns, last_ns)
+    if len(first_batch) and len(steps):
+        before = int(min(first_batch[-1, 0], steps[:, 0].min()))
     named = own.filter(pl.col("kind") == "phase").with_columns(pl.col("name").cast(pl.String))
     classes: dict[str, Intervals] = {
         "checkpoint": intervals(own.filter(pl.col("kind") == "checkpoint")),
@@ -162,11 +164,11 @@ def _of_training_thread(spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def _first_batch(waits: pl.DataFrame) -> Intervals:
-    """From the first wait to the end of the first one that ended with a batch."""
+    """The waits up to the first one that ended with a batch."""
     with_batch = waits.filter(pl.col("batch").is_not_null())
     if not len(with_batch):
         return EMPTY
-    return _single(int(waits["start_ns"][0]), int(with_batch["end_ns"][0]))
+    return union(intervals(waits.filter(pl.col("end_ns") <= int(with_batch["end_ns"][0]))))
 
 
 def _imports(trace: Trace) -> tuple[Phase, ...]:

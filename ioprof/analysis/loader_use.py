@@ -16,6 +16,28 @@ _BATCHES_PER_WORKER: Final = 4
 """Batches for each worker, from which on one without any has nothing to make."""
 
 
+_FEWEST_BATCHES: Final = 8
+"""Batches that added nothing to a cache, and others, from which on it is known what it saves."""
+_IN_ORDER: Final = ("SequentialSampler", "_InfiniteConstantSampler")
+"""Samplers by which a worker makes the same samples in each epoch."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What the dataset keeps in its workers, such as samples that were decoded before."""
+
+    name: str
+    """The attribute, as `Images.decoded`."""
+    entries: int
+    """That all workers added, but for their first batches."""
+    samples: int
+    """That these made meanwhile."""
+    reused: float
+    """See `JobChange.reused`; if it is not measured, the part of the samples that was new."""
+    is_measured: bool
+    in_order: bool
+
+
 @dataclass(frozen=True)
 class LoaderUse:
     """Of the loaders to train from, of all ranks."""
@@ -34,6 +56,7 @@ class LoaderUse:
     """Time for which ranks waited for these, summed over them."""
     before_first_step: bool = False
     """Whether all of these came before the first step."""
+    kept: Kept | None = None
 
     def idle_workers(self, workers: int | None) -> int:
         """Of so many workers of a rank, those that made no batch though there were enough."""
@@ -77,7 +100,7 @@ def loader_use(trace: Trace, received: pl.DataFrame, workers: int | None) -> Loa
     name = pl.col("name").cast(pl.String)
     starts = trace.rows(name == "start", pl.col("rank").is_not_null(), kinds=["wait"])
     per_rank = starts.group_by("rank").len()["len"].to_list()
-    makers = 0
+    makers, kept = 0, None
     if workers:
         fetches = trace.rows(
             pl.col("rank").is_not_null(), pl.col("batch").is_not_null(), kinds=["fetch"]
@@ -85,6 +108,7 @@ def loader_use(trace: Trace, received: pl.DataFrame, workers: int | None) -> Loa
         made = fetches.join(training.select("rank", "batch"), on=["rank", "batch"])
         counts = made.group_by("rank").agg(pl.col("pid").n_unique())["pid"].to_list()
         makers = min(counts, default=0)
+        kept = _kept(trace, set(made["pid"].unique().to_list()))
     first_ns = trace.rows(pl.col("step").is_not_null(), kinds=["step"])["end_ns"].min()
     samples = lost["samples"]
     return LoaderUse(
@@ -95,4 +119,28 @@ def loader_use(trace: Trace, received: pl.DataFrame, workers: int | None) -> Loa
         samples=int(samples.sum()) if len(lost) and not samples.null_count() else None,
         waited_s=float((lost["end_ns"] - lost["start_ns"]).sum()) / 1e9,
         before_first_step=len(lost) > 0 and bool((lost["end_ns"] < first_ns).all()),
+        kept=kept,
     )
+
+
+def _kept(trace: Trace, workers: set[int]) -> Kept | None:
+    """What the dataset kept in these workers; None: nothing, or a cache that drops it again."""
+    found = [
+        each.kept_data
+        for each in trace.run.processes
+        if each.kept_data is not None and each.role == "worker" and each.pid in workers
+    ]
+    if not found or any(each.is_full for each in found):
+        return None
+    samplers = {each.sampler for each in trace.run.loaders if each.is_trained_from}
+    entries, samples = sum(each.entries for each in found), sum(each.samples for each in found)
+    new, repeated = sum(each.new for each in found), sum(each.repeated for each in found)
+    reused, is_measured = min(1.0, entries / max(samples, 1)), min(new, repeated) >= _FEWEST_BATCHES
+    if is_measured:
+        new_ns, repeated_ns = (
+            sum(each.new_ns for each in found), sum(each.repeated_ns for each in found)
+        )  # fmt: skip
+        saved_ns = max(0.0, new_ns - new * repeated_ns / repeated)
+        reused = saved_ns / max(new_ns + repeated_ns, 1)
+    most = max(found, key=lambda each: each.entries)
+    return Kept(most.name, entries, samples, reused, is_measured, samplers <= {*_IN_ORDER})

@@ -11,6 +11,8 @@ from ioprof.format.trace import Trace
 
 _LEAST_KNOWN: Final = 0.99
 """Part of the batches whose samples must be known for a rate in samples."""
+_LEAST_BEGUN: Final = 0.1
+"""Part of the steps that must begin with a batch of a loader if it feeds them."""
 UNNAMED: Final = "loader"
 """A loader whose library tells no name."""
 _FEWEST_FALLS: Final = 4
@@ -101,13 +103,30 @@ def samples_in(received: pl.DataFrame, windows: pl.DataFrame) -> tuple[int, int 
     """Batches to train on that ranks received in these steps (rows of `steps`), and their samples;
     None: not known of all.
 
-    A step of an optimizer may take several batches, and a loop may take from several loaders.
+    A step of an optimizer may take several batches, and a loop may take from several loaders. One
+    that steps do not begin with, and that has as many samples as one that they do, adds to the
+    samples of that one.
     """
     bounds = windows.group_by("rank").agg(
         first=pl.col("start_ns").min(), last=pl.col("end_ns").max()
     )
     inside = received.filter(~pl.col("validates")).join(bounds, on="rank")
     inside = inside.filter(pl.col("end_ns") > pl.col("first"), pl.col("end_ns") <= pl.col("last"))
+    if inside["loader"].n_unique() > 1:
+        begun = inside.sort("end_ns").join_asof(
+            windows.select("rank", "step", begin_ns="start_ns").sort("begin_ns"),
+            left_on="end_ns",
+            right_on="begin_ns",
+            by="rank",
+            check_sortedness=False,
+        )
+        first = begun.group_by("rank", "step").agg(pl.col("loader").first())
+        counts = first.group_by("loader").len().filter(pl.col("len") >= _LEAST_BEGUN * len(first))
+        sizes = inside.group_by("loader").agg(pl.col("samples").median())
+        feeding = sizes.join(counts, on="loader", how="semi", nulls_equal=True)
+        adding = sizes.join(counts, on="loader", how="anti", nulls_equal=True)
+        adding = adding.join(feeding, on="samples", how="semi", nulls_equal=True)
+        inside = inside.join(adding, on="loader", how="anti", nulls_equal=True)
     return len(inside), known_samples(inside["samples"])
 
 

@@ -28,7 +28,7 @@ from ioprof.ingest.collectives import Collectives, collectives_of
 from ioprof.ingest.counters import Counters, SampledProcess, fold_counters, read_counters
 from ioprof.ingest.numbering import Numbering
 from ioprof.ingest.page_faults.faults import Faults, fold_faults, read_faults
-from ioprof.ingest.process_cpus import THREAD_POOLS
+from ioprof.ingest.process_cpus import KEPT_DATA, THREAD_POOLS
 from ioprof.ingest.rings import Process
 from ioprof.ingest.stacks import THREAD_NAMES, fold_stacks, read_stacks
 from ioprof.ingest.untrusted_values import damage_facts, lines_of, unreadable
@@ -170,7 +170,7 @@ def read_job_facts(folder: Path, processes: list[Process]) -> JobFacts:
                 libraries[str(facts["library"])] = None
             elif isinstance(facts.get("shards"), int):
                 config["shards"] = max(facts["shards"], config.get("shards", 0))
-            elif THREAD_POOLS not in facts and THREAD_NAMES not in facts:
+            elif not {THREAD_POOLS, THREAD_NAMES, KEPT_DATA} & facts.keys():
                 config = {**facts, **config}
     if libraries:
         config["libraries"] = list(libraries)

@@ -23,7 +23,14 @@ from ioprof.model.accuracy import (
     why_not,
 )
 from ioprof.model.assumptions import check_change
-from ioprof.model.changed import changed, resampled, shortened, with_factors, with_kept_workers
+from ioprof.model.changed import (
+    changed,
+    resampled,
+    shortened,
+    with_factors,
+    with_kept_data,
+    with_kept_workers,
+)
 from ioprof.model.changes import Change, change_of
 from ioprof.model.pace import replayed
 from ioprof.model.pipeline import Iteration, Op, Pipeline
@@ -43,6 +50,7 @@ _SAME_GAIN_WITHOUT_MAKERS: Final = (1.0, 0.75)
 """The same where those who make batches are not replayed."""
 _ENOUGH: Final = 0.98
 """Part of the best speedup from which on fewer workers are preferred."""
+_MANY_EPOCHS: Final = 100
 _TIMES: Final = (2, 4)
 """As many workers as there are now are tried."""
 _ONCE: Final = "work on the code, once"
@@ -92,6 +100,14 @@ class Predictor:
         replays = self._replays(change)
         return replays.base_s / replayed(changed(replays.recorded, change)).step_s
 
+    def in_long_job(self, change: Change) -> float:
+        """The same at most, by the error of such predictions, in one of many epochs, for a change
+        whose gain is not that of the first.
+        """
+        replays = self._replays(change)
+        kept = with_kept_data(with_kept_workers(replays.recorded), change, _MANY_EPOCHS)
+        return replays.base_s / replayed(kept).step_s * (1 + error_of((Kind.STAGE,)))
+
     def with_kept_validation(self, advice: Advice) -> Advice:
         """The advice to keep the workers of validation, in addition to those of training where
         these are started anew too.
@@ -122,9 +138,13 @@ class Predictor:
             else 1.0
         )
         of_kinds, replays = kinds(change, self._whole), self._replays(change)
-        return self._predicted(
+        found = self._predicted(
             advice, lambda each: changed(each, change), of_kinds, larger, replays
         )
+        if not (advice.is_bound and change.reused and found.low):
+            return found
+        least = self.of_change(advice.replace(is_bound=False), replace(change, reused=0.0))
+        return found.replace(low=min(found.low, least.low or found.low))
 
     def of_cause(self, advice: Advice, cause: str) -> Advice:
         """The advice with what the job would gain if a cause, or the part of it that the advice is
@@ -243,6 +263,8 @@ def ranked(
             each = with_reason(advice.replace(no_gain=NoGain.DISAGREES))
         done.append(each.replace(costs=each.costs or _costs(each, recorded)))
         keys.append(each.predicted_speedup or 0.0)
+        if keys[-1] and each.change is not None and each.change.reused:
+            keys[-1] = max(keys[-1], predictor.in_long_job(change_of(each.change)))
     # what has no number comes after what has one, but for what the verdict begins with
     is_known = [each.predicted_speedup is not None for each in done]
     order_of = sorted(range(len(done)), key=lambda place: place > 0 and not is_known[place])

@@ -31,6 +31,8 @@ COLLATE_BY_LOOP: Final = 0.5
 """Of the time of `collate` in a worker. There it also makes shared memory for the batch (torch's
 `default_collate`), which may be nearly all of its time or nothing of it: a run with workers does
 not show that."""
+_OF_SAMPLES: Final = tuple(stage for stage in STAGES if stage != "collate")
+"""Stages whose result a dataset may keep; batches are collated anew."""
 _ALWAYS_BUSY: Final = 0.9
 """Of a worker's time without storage, from which on it did not sleep for other reasons."""
 _MOST_WAKING: Final = 0.5
@@ -74,7 +76,7 @@ def changed(pipeline: Pipeline, change: Change, grounds: Grounds = NONE) -> Pipe
             ),
         )
     if change.persistent_workers:
-        found = with_kept_workers(found)
+        found = with_kept_data(with_kept_workers(found), change)
     if change.ranks is not None:
         found = _with_ranks(found, change.ranks)
     if change.cores is not None:
@@ -405,6 +407,28 @@ def _with_kept_workers(rank: Rank, of_validation: bool) -> Rank:
     ]
     spent = np.where(np.array(ends) | np.array(again), 0.0, program.spent_s)
     return replace(rank, iterations=tuple(iterations), program=replace(program, spent_s=spent))
+
+
+def with_kept_data(pipeline: Pipeline, change: Change, first_epoch: int = 0) -> Pipeline:
+    """Kept workers find what they made in earlier epochs: all of it, or where samples are shuffled
+    what each of them made before at random. `first_epoch`: the epochs of the run are later ones.
+    """
+
+    def reusing(rank: Rank) -> Rank:
+        iterations, epoch = list[Iteration](), first_epoch
+        for each in rank.iterations:
+            if each.is_validation or not each.workers:
+                iterations.append(each)
+                continue
+            elsewhere = 0.0 if change.in_order else 1 - 1 / (each.workers * len(pipeline.ranks))
+            left = 1 - change.reused * (1 - elsewhere**epoch)
+            iterations.append(_scaled(each, dict.fromkeys(_OF_SAMPLES, left)))
+            epoch += 1
+        return replace(rank, iterations=tuple(iterations))
+
+    if not change.reused:
+        return pipeline
+    return replace(pipeline, ranks=tuple(map(reusing, pipeline.ranks)))
 
 
 def _with_batch(pipeline: Pipeline, ratio: float) -> Pipeline:

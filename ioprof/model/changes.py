@@ -50,6 +50,9 @@ class Change:
         ),
     ] = None
     persistent_workers: Annotated[bool, Option("Keep workers from epoch to epoch.")] = False
+    reused: float = field(default=0.0, metadata={"internal": True})
+    """See `JobChange.reused`."""
+    in_order: bool = field(default=False, metadata={"internal": True})
     skip_discarded: Annotated[
         bool, Option("Do not load the batches with which nothing is done.")
     ] = False
@@ -129,6 +132,8 @@ def change_of(record: JobChange) -> Change:
         prefetch=record.prefetch,
         batch=record.batch,
         persistent_workers=record.persistent_workers,
+        reused=record.reused,
+        in_order=record.in_order,
         skip_discarded=record.skip_discarded,
         cache=record.cache,
         speeds=speeds,

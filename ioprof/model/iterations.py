@@ -107,7 +107,8 @@ def visits(waits: pl.DataFrame, fetches: pl.DataFrame) -> Visits:
             if by_loop
             else ongoing
         )
-        current = _of_batch(found, ongoing, alike, groups, begin_ns, worker, by_loop)
+        validates = name == "validate"
+        current = _of_batch(found, ongoing, alike, groups, begin_ns, worker, by_loop, validates)
         current.waits.append(wait)
         current.fetches.append(-1 if row is None else row)
         current.is_validation |= name == "validate"
@@ -142,6 +143,7 @@ def _of_batch(
     begin_ns: int,
     worker: int | None,
     by_loop: bool,
+    validates: bool,
 ) -> _Open:
     """The iteration that a batch of that worker is of; `alike` are those of `ongoing` that it may
     be of.
@@ -161,6 +163,11 @@ def _of_batch(
             for each in ongoing
             if not each.by_loop and (not each.workers or known is None or each.group == known)
         ]
+        # of loaders that start their workers when they are made, none has begun before
+        of_purpose = [
+            each for each in matching if not each.waits or each.is_validation == validates
+        ]
+        matching = of_purpose or matching
         current = matching[-1] if matching else _begin(found, begin_ns, False)
         if current not in ongoing:
             ongoing.append(current)

@@ -171,7 +171,7 @@ class Recording:
             failures=tuple(failures),
             exit_code=exit_code,
             hosts=tuple(self._with_cpu_of_others(host, status) for host in run.hosts),
-            capture=self._samplers.add_to(run.capture),
+            capture=self._samplers.add_to(run.capture).replace(folder=str(self.spool.parent)),
             clocks=run.clocks.replace(wall_error_ns=self._wall_error_ns(run.clocks)),
         )
 

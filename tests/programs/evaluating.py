@@ -1,12 +1,14 @@
 """Loops that call their model in evaluation mode without gradients, each for a reason of its own,
 which is the argument.
 
-python evaluating.py evaluation | targets | playing | loader
+python evaluating.py evaluation | targets | playing | loader | search | endless
 """
 
 import sys
 import time
 from collections.abc import Iterator
+from copy import deepcopy
+from typing import Any
 
 import torch
 from torch import nn
@@ -48,6 +50,54 @@ def evaluate_loader(net: Net, loader: DataLoader[torch.Tensor]) -> None:
             net(batch)
 
 
+def search(net: Net) -> None:
+    """Look for hard examples with the model in training mode; what it is given is made here."""
+    with ioprof.span("whole search"), torch.no_grad():
+        for _ in range(PASSES):
+            net(torch.ones(BATCH, 4))
+            time.sleep(0.005)
+
+
+class Endless(DataLoader[torch.Tensor]):
+    """Starts its workers when it is made, and again when it is reset, and begins anew by itself."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.iterator = super().__iter__()
+
+    def __iter__(self) -> Any:
+        for _ in range(EVERY):
+            try:
+                yield next(self.iterator)
+            except StopIteration:
+                return
+
+    def reset(self) -> None:
+        """Begin anew."""
+        self.iterator = self._get_iterator()
+
+
+def train_endlessly(net: Net, optimizer: torch.optim.Optimizer) -> None:
+    """Train in epochs, evaluate a copy of the model after each, and gather gradients of two
+    batches.
+    """
+    copy = deepcopy(net).eval()
+    training = Endless([torch.ones(4)] * STEPS * BATCH, BATCH, num_workers=1)
+    held_out = Endless([torch.ones(4)] * STEPS * BATCH, BATCH, num_workers=1)
+    time.sleep(0.5)  # the job's own start, longer than that of the workers
+    for epoch in range(2):
+        if epoch:
+            training.reset()
+        for number, batch in enumerate(training):
+            net(batch).square().mean().backward()
+            if number % 2:
+                optimizer.step()
+                optimizer.zero_grad()
+        with torch.inference_mode():
+            for batch in held_out:
+                copy(batch)
+
+
 def batches() -> Iterator[torch.Tensor]:
     """Made by the loop itself."""
     for _ in range(STEPS):
@@ -58,12 +108,16 @@ def main() -> None:
     """Train."""
     net, teacher, how = Net(), Net().eval(), sys.argv[1]
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    if how == "endless":
+        train_endlessly(net, optimizer)
+        return
     held_out = DataLoader([torch.ones(4)] * PASSES * BATCH, BATCH)
     training = DataLoader([torch.ones(4)] * STEPS * BATCH, BATCH)
     for step, batch in enumerate(training if how == "loader" else batches()):
         if how == "targets":
             with torch.no_grad():
-                teacher(batch)
+                teacher.train()(batch)
+                teacher.eval()(batch)
         net.train()
         net(batch).square().mean().backward()
         optimizer.step()
@@ -72,6 +126,8 @@ def main() -> None:
             evaluate(net)
         elif step % EVERY == EVERY - 1 and how == "playing":
             evaluate(net, 1)
+        elif step % EVERY == EVERY - 1 and how == "search":
+            search(net)
         elif step % EVERY == EVERY - 1 and how == "loader":
             evaluate_loader(net, held_out)
 

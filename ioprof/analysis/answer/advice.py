@@ -19,6 +19,7 @@ from ioprof.analysis.answer.host_advice import host_advice
 from ioprof.analysis.answer.own_advice import (
     PEERS,
     Lines,
+    copy_of,
     decode_less,
     ms,
     of_detail,
@@ -167,10 +168,7 @@ def _storage(evidence: Evidence) -> Lines:
     yield from _demanded(evidence)
     if is_foreign:
         if not own_copy:
-            yield (
-                f"Copy {name} to faster, node-local storage before the job starts:"
-                f" {_waits(evidence)}"
-            )
+            yield (f"{copy_of(evidence, name)} before the job starts: {_waits(evidence)}")
         if evidence.options.fewer_bytes:
             yield f"Read fewer bytes per sample from storage: {evidence.options.fewer_bytes}"
     if dataset.layout == "files" and seen.accesses:

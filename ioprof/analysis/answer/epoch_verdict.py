@@ -1,5 +1,5 @@
 """What the first epoch means for the verdict: it reads from storage what the later ones find in
-memory.
+memory, or makes what workers keep for the later ones.
 
 A long job consists of later epochs, so the bound is theirs; the first epoch is named beside it.
 """
@@ -8,6 +8,7 @@ from typing import Final
 
 from ioprof.analysis.answer.evidence import Evidence
 from ioprof.analysis.answer.verdict import verdict
+from ioprof.analysis.loader_use import Kept
 from ioprof.format.run_record import Advice, NoGain, Trend, Verdict
 
 _FEWEST_STEPS: Final = 8
@@ -21,6 +22,8 @@ may have been evicted."""
 _MOST_BYTES: Final = 0.25
 """Bytes from storage of a later epoch over those of the first, on average, up to which it is told
 apart."""
+_LEAST_FASTER: Final = 0.75
+"""Step of the later epochs over that of the first, up to which kept data makes them different."""
 
 
 def with_first_epoch(
@@ -29,6 +32,11 @@ def with_first_epoch(
     """The verdict; where only the first epoch waits for storage, that of the later ones, with a
     sentence on the first.
     """
+    kept = evidence.use.kept
+    if later is not None and trend is not None and kept is not None:
+        steady = _of_filled(kept, found, evidence, later, trend)
+        if steady is not None:
+            return steady
     storage = evidence.charged.get("storage")
     if (
         later is None
@@ -67,6 +75,29 @@ def with_first_epoch(
         ),
     )
     return steady.replace(text=text, advice=(*steady.advice, advice), first_epoch="storage")
+
+
+def _of_filled(
+    kept: Kept, found: Verdict, evidence: Evidence, later: Evidence, trend: Trend
+) -> Verdict | None:
+    """The same where workers that are kept filled a cache in the first epoch; None: they did not,
+    or it makes no difference.
+    """
+    first, rows = trend.epochs[0], trend.epochs[1:]
+    steps = sum(row.steps for row in rows)
+    later_s = sum(row.steps * row.step_s for row in rows) / max(steps, 1)
+    is_filled = evidence.run.config.persistent_workers and steps >= _FEWEST_STEPS
+    if not is_filled or later_s > _LEAST_FASTER * first.step_s:
+        return None
+    steady = verdict(later)
+    if steady.bound_by in (None, found.bound_by):
+        return None
+    filled = (
+        f"In the first epoch workers filled {kept.name}, which they keep: {_ms(first.step_s)} a"
+        f" step instead of {_ms(later_s)}. Of the later ones:"
+    )
+    text = f"{filled} {steady.text[:1].lower()}{steady.text[1:]}"
+    return steady.replace(text=text, first_epoch=found.bound_by)
 
 
 def _ms(seconds: float) -> str:

@@ -89,8 +89,8 @@ def own_advice(evidence: Evidence, bound: str) -> Lines:
         return
     if bound == "storage":
         yield (
-            f"Copy {name} to node-local storage, or read it once before the job starts if memory"
-            f" can hold it: {spent}"
+            f"{copy_of(evidence, name)}, or read it once before the job starts if memory can hold"
+            f" it: {spent}"
         )
     where = "in the loader's workers" if evidence.has_loader else "in other processes or threads"
     work = f"Read {name}" if bound in ("storage", "page_cache") else "Do this work"
@@ -116,8 +116,8 @@ def _of_threads(evidence: Evidence, bound: str) -> Lines:
         return
     if bound == "storage":
         yield (
-            f"Copy {name} to node-local storage, or read it once before the job starts if memory"
-            f" can hold it: {spent}"
+            f"{copy_of(evidence, name)}, or read it once before the job starts if memory can hold"
+            f" it: {spent}"
         )
     less = "Read less for each sample" if is_read else "Do less for each sample"
     if bound == "decode":
@@ -141,6 +141,13 @@ def _of_threads(evidence: Evidence, bound: str) -> Lines:
             f"Divide this work among more {who} ({idle_cores:.1f} cores were idle on average):"
             f" {spent}"
         )
+
+
+def copy_of(evidence: Evidence, name: str) -> str:
+    """To have data on faster storage: on the node, where it is not there already."""
+    is_local = {place.kind for place in evidence.run.storage if place.kind} <= {"local", "memory"}
+    there = bool(evidence.run.storage) and is_local
+    return f"Copy {name} to {'a faster disk' if there else 'faster, node-local storage'}"
 
 
 def decode_less(detail: CauseDetail | None) -> str | None:

@@ -29,6 +29,26 @@ def use_advice(evidence: Evidence) -> Iterator[Advice]:
     yield from _single_calls(evidence)
 
 
+def keep_cache(advice: list[Advice], evidence: Evidence) -> list[Advice]:
+    """The advice, but to keep workers first for what is lost when they end: data that their dataset
+    keeps.
+    """
+    kept, use = evidence.use.kept, evidence.use
+    if kept is None or use.passes < 2 or evidence.run.config.persistent_workers:
+        return advice
+    text = (
+        f"{evidence.options.keep_workers}: the dataset keeps data in its workers ({kept.name},"
+        f" {kept.entries:,} entries for {kept.samples:,} samples), which is lost when they end with"
+        " each epoch; a job of more epochs gains more"
+    )
+    if not kept.is_measured:
+        text += "; how much a kept entry saves was not seen, since no worker used one"
+    change = JobChange(persistent_workers=True, reused=kept.reused, in_order=kept.in_order)
+    others = [each for each in advice if not (each.change and each.change.persistent_workers)]
+    found = Advice(text, cause="loader", change=change, is_bound=not kept.is_measured)
+    return [found, *others]
+
+
 def comes_first(advice: Advice, evidence: Evidence) -> bool:
     """Whether an advice without a gain is before all others."""
     waited_s = sum(

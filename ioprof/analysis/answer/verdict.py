@@ -13,7 +13,7 @@ from ioprof.analysis.answer.job_verdict import with_loading_rank
 from ioprof.analysis.answer.own_advice import OWN_MEANING, PEERS
 from ioprof.analysis.answer.queue_advice import deeper_queue
 from ioprof.analysis.answer.store_advice import store_text
-from ioprof.analysis.answer.use_advice import comes_first, use_advice
+from ioprof.analysis.answer.use_advice import comes_first, keep_cache, use_advice
 from ioprof.analysis.cpu.code_lines import line_text
 from ioprof.analysis.cpu.cpu_time import LEAST_DELAY_RATIO
 from ioprof.analysis.reads.lineage import LEAVES
@@ -63,6 +63,7 @@ def verdict(evidence: Evidence) -> Verdict:
     advice += [each for each in _of_others(evidence, compared, bound, is_own) if each not in advice]
     of_use = list(use_advice(evidence))
     advice = [*(each for each in of_use if comes_first(each, evidence)), *advice]
+    advice = keep_cache(advice, evidence)
     told = {each.action for each in advice}
     possible = [*of_use, *_candidates(evidence, shares)]
     more = (each for each in possible if each.action not in told and each.no_gain is None)
@@ -152,6 +153,8 @@ def _alternatives(shares: dict[str, float], evidence: Evidence) -> dict[str, flo
 
 def _unobserved(run: RunRecord) -> str:
     """Why perhaps no step was recorded, as the end of a sentence."""
+    if sum(process.lost or 0 for process in run.processes):
+        return ": the disk for capture files was full before"
     if run.capture.unobserved:
         hook = run.capture.unobserved[0]
         return f": {hook.unobserved} was not observed" + (f" ({hook.why})" if hook.why else "")

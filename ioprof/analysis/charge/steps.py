@@ -14,9 +14,15 @@ def steps(trace: Trace) -> pl.DataFrame:
     A step reaches from the start of its earliest span to the end of its latest; `end_ns - start_ns`
     is its wall time. Validations and checkpoints that follow a step are in the next one; those that
     follow the last step of a rank are in that one. Spans without a rank or a number are not steps
-    of the job.
+    of the job, and neither are those that ended when a rank or worker had no room for its spans any
+    more.
     """
-    named = trace.rows(pl.col("rank").is_not_null(), pl.col("step").is_not_null(), kinds=["step"])
+    named = trace.rows(
+        pl.col("rank").is_not_null(),
+        pl.col("step").is_not_null(),
+        pl.col("end_ns") <= complete_until_ns(trace),
+        kinds=["step"],
+    )
     found = (
         named.group_by("rank", "step")
         .agg(pl.col("start_ns").min(), pl.col("end_ns").max())
@@ -26,6 +32,16 @@ def steps(trace: Trace) -> pl.DataFrame:
     is_last = pl.col("end_ns") == pl.col("end_ns").max().over("rank")
     ends = pl.max_horizontal("end_ns", pl.col("rank").replace_strict(until, default=0))
     return found.with_columns(end_ns=pl.when(is_last).then(ends).otherwise("end_ns"))
+
+
+def complete_until_ns(trace: Trace) -> int:
+    """When the first rank or worker had recorded its last span, of those that lost further ones."""
+    ends = [
+        each.last_ns
+        for each in trace.run.processes
+        if each.lost and each.last_ns is not None and each.role in ("rank", "worker")
+    ]
+    return min(ends, default=1 << 62)
 
 
 def _ends_of_epochs(trace: Trace, steps: pl.DataFrame) -> dict[int, int]:

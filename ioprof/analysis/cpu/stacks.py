@@ -70,6 +70,9 @@ _LIBRARY: Final = re.compile(
     r"^<(?!stdin>|ipython)|/lib(?:64)?/python3[^/]*/|/(?:site|dist)-packages/|/torchinductor_[^/]*/"
 )
 """Files of the standard library, of installed packages, and code that has no file."""
+_PACKAGE: Final = re.compile(r"^.*/(?:site|dist)-packages/[^/:]+/")
+_COMMAND: Final = re.compile(r"/(?:bin|Scripts)/[^/.]+$")
+"""The file of a command that an installed package has, such as `/usr/bin/yolo`."""
 _CHILD: Final = re.compile(r"/multiprocessing/process\.py:\d+:(?:BaseProcess\.)?_bootstrap$")
 """The frame below which a forked child runs; those above it are what its parent did when it started
 the child."""
@@ -96,20 +99,31 @@ class Frame(NamedTuple):
     file: str
     line: int
     function: str
-
-    @property
-    def is_library(self) -> bool:
-        """Whether it is not of the user's own code."""
-        return bool(_LIBRARY.search(self.file))
+    is_library: bool
+    """Whether it is not of the user's own code."""
 
 
 def frames_of(stack: str) -> list[Frame]:
     """The frames of a stack of `schema.STACK_COLUMNS`, outermost first, without those of ioprof,
-    and without what its parent did when it started a forked child.
+    and without what its parent did when it started a forked child. Where a command of an installed
+    package runs, and no other code of the user's, that package is the user's code.
     """
     lines = stack.split("\n")
     first = max((number for number, frame in enumerate(lines) if _CHILD.search(frame)), default=0)
-    frames = [_split(frame) for frame in lines[first:]]
+    frames = [_split(frame) for frame in lines]
+    own = [
+        number
+        for number, frame in enumerate(frames)
+        if not (frame.is_library or frame.file.startswith("<ioprof>"))
+    ]
+    if own and all(_COMMAND.search(frames[number].file) for number in own):
+        packages = (_PACKAGE.match(frame.file) for frame in frames[own[0] :])
+        package = next((found[0] for found in packages if found), "\n")
+        frames = [
+            frame._replace(is_library=frame.is_library and not frame.file.startswith(package))
+            for frame in frames
+        ]
+    frames = frames[first:]
     return [frame for frame in frames if not frame.file.startswith("<ioprof>")] or frames[-1:]
 
 
@@ -123,13 +137,13 @@ def place_of(stack: str) -> Place:
     for frame in reversed(frames):
         if not frame.is_library:
             called = f"{inner.function} ({module_path(inner.file)})" if inner.is_library else None
-            return Place(*frame, True, called)
-    return Place(*inner, False, None)
+            return Place(*frame[:3], True, called)
+    return Place(*inner[:3], False, None)
 
 
 def _split(frame: str) -> Frame:
     file, line, function = frame.rsplit(":", 2)
-    return Frame(file, int(line), function)
+    return Frame(file, int(line), function, bool(_LIBRARY.search(file)))
 
 
 def module_path(file: str) -> str:

@@ -54,6 +54,8 @@ _PIECES: Final = 16
 archive without an index."""
 _LEAST_OPENS: Final = 5
 """Per file and epoch."""
+_MOST_OPENS: Final = 2
+"""Per file and process, up to which each keeps it open: it may look into it first."""
 _LEAST_PART_OF_FILE: Final = 0.5
 """Of a file that is read for each time that it is opened, from which on it is a sample, which has
 to be opened each time."""
@@ -127,6 +129,8 @@ class ReadPatterns:
         values."""
         self._of_maps: Counter[int] = Counter()
         """Bytes from storage by file, of other maps."""
+        self._mapped: set[int] = set()
+        """Files that were read by a map, too."""
 
     def add(self, part: pl.DataFrame) -> None:
         """Look at the next part of the spans."""
@@ -159,7 +163,9 @@ class ReadPatterns:
             int(values.filter(which)["size"].sum())
             for which in (pl.col("source") == "storage", is_wanted)
         ]
-        maps = reads.filter(pl.col("kind") == "fault", pl.col("offset") >= 0, pl.col("file") >= 0)
+        maps = reads.filter(pl.col("kind") == "fault", pl.col("file") >= 0)
+        self._mapped |= set(maps["file"].to_list())
+        maps = maps.filter(pl.col("offset") >= 0)
         for file, size in maps.group_by("file").agg(pl.col("size").sum()).iter_rows():
             self._of_maps[file] += size
 
@@ -240,9 +246,12 @@ class ReadPatterns:
             small = small.filter("below_page")
         accesses, spent_ns = int(small["accesses"].sum()), int(small["took_ns"].sum())
         num_epochs = max(1, self._epochs["epoch"].n_unique())
+        processes = [each.role in ("rank", "worker") for each in self._trace.run.processes]
         searched = files.filter(
             pl.col("opens") >= _LEAST_OPENS * num_epochs,
+            pl.col("opens") > _MOST_OPENS * sum(processes),
             pl.col("accesses") >= _PIECES * pl.col("opens"),
+            ~pl.col("file").is_in(list(self._mapped)),
         )
         if not searched.is_empty() and int(searched["took_ns"].sum()) >= max(
             0.5 * spent_ns, _LEAST_SHARE * max(made_ns, 1)

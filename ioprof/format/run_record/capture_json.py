@@ -260,6 +260,8 @@ class CollectiveSources(Record, frozen=True):
 class CaptureRecord(Record, frozen=True):
     """What was recorded by what, at what cost, and what could not be recorded."""
 
+    folder: str | None = None
+    """In which the folder with the capture files was, while the job ran."""
     native: bool | None = None
     """Whether spans were written by the native library."""
     library: bool | None = None

@@ -24,6 +24,8 @@ class LoaderRecord(Record, frozen=True):
     class_name: str | None = field(default=None, name="class")
     dataset: str | None = None
     """Class of its dataset."""
+    sampler: str | None = None
+    """Class of what chooses its samples, or whole batches of them."""
     batch_size: SmallCount | None = None
     workers: SmallCount | None = None
     """`num_workers`, as it was in effect."""

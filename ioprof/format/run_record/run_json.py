@@ -213,6 +213,27 @@ class ReadCounters(Record, frozen=True):
         return max(0, self.io_read_bytes - self.fetched_bytes)
 
 
+class KeptData(Record, frozen=True):
+    """What the dataset of a loader worker kept in its process from its first batch on, where that
+    grew most.
+    """
+
+    name: str = ""
+    """The attribute, as `Images.decoded`."""
+    entries: Count = 0
+    """That were added."""
+    samples: Count = 0
+    """Samples that the worker made meanwhile."""
+    is_full: bool = False
+    """It is a cache of limited size that drops entries."""
+    repeated: Count = 0
+    """Batches that added nothing, and `repeated_ns`, the time that these took."""
+    repeated_ns: Count = 0
+    new: Count = 0
+    """Batches that added something, and `new_ns`, their time."""
+    new_ns: Count = 0
+
+
 class ProcessRecord(Record, frozen=True):
     """A process that recorded spans or reads."""
 
@@ -237,6 +258,8 @@ class ProcessRecord(Record, frozen=True):
     sampled."""
     thread_pools: dict[str, Count] = field(default_factory=dict)
     """Threads that its libraries use at most, as they say themselves: library to number."""
+    kept_data: KeptData | None = None
+    """Of a loader worker: data that its dataset kept, which ended with it. Null: none was seen."""
     killed_in_batch: Count | None = None
     """Number of the batch that it was making when it was killed. Null: it was not killed, or made
     none."""

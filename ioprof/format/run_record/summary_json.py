@@ -279,7 +279,8 @@ class Capture(Record, frozen=True):
 
     events: int
     lost: int
-    """Spans that found no room."""
+    """Spans that found no room. Steps that ended after the first of a rank or worker are left
+    out."""
     coverage_ratio: float | None
     """Bytes seen over bytes that the kernel counted for the same processes. Null: see
     `not_seen`."""
@@ -293,6 +294,8 @@ class Capture(Record, frozen=True):
     `overhead_reason`."""
     not_seen: tuple[str, ...]
     """One sentence for each thing that the run did and the recording cannot show."""
+    folder: str | None = None
+    """In which the capture files were written. Null: an older recording, or an import."""
     ns_per_call: float | None = None
     """What the capture library added to one call that reads or opens, measured likewise. Null: it
     was not loaded, or see `overhead_reason`."""

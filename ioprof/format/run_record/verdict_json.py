@@ -3,7 +3,7 @@
 from msgspec import field
 
 from ioprof.format.run_record.reasons import CpuLimit, Doubt, NoGain
-from ioprof.format.run_record.record import Record, SmallCount
+from ioprof.format.run_record.record import Number, Record, SmallCount
 
 
 class Residual(Record, frozen=True):
@@ -50,6 +50,11 @@ class JobChange(Record, frozen=True, omit_defaults=True):
     batch: SmallCount | None = None
     """Samples per batch."""
     persistent_workers: bool = False
+    reused: Number = 0.0
+    """Part of the work for a batch that workers do once for each sample, if they are kept: their
+    dataset keeps what it made."""
+    in_order: bool = False
+    """Each of them makes the same samples in each epoch; else any other ones."""
     pin_memory: bool = False
     """Of torch's DataLoader: batches are copied to page-locked memory. A replay does not know
     it."""
@@ -129,7 +134,7 @@ class Verdict(Record, frozen=True):
     what else the job does takes as long beside it."""
     first_epoch: str | None = None
     """The bound of the first epoch, where `bound_by` is that of the later ones alone: `storage`, of
-    which they need none."""
+    which they need none, or the making of what workers keep."""
     cpu_limits: tuple[CpuLimit, ...] = ()
     """What limits the CPU time (`Summary.cpu`), where that can be why the steps took as long as
     they did; the text says so first, but for `cores`."""

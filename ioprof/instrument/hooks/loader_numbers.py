@@ -79,7 +79,7 @@ def path_to(loader: Any, frame: FrameType) -> tuple[str, str]:
     lines = [f"{Path(each.f_code.co_filename).name}:{each.f_lineno}" for each in frames]
     names = [f"{line}:{each.f_code.co_name}" for line, each in zip(lines, frames, strict=True)]
     place = next(
-        (line for line, each in zip(lines, frames, strict=True) if _is_of_job(each)),
+        (line for line, each in zip(lines, frames, strict=True) if is_of_job(each)),
         lines[0] if lines else "?",
     )
     return blake2b(
@@ -118,7 +118,8 @@ def _local(frame: FrameType, name: str) -> Any:
     return found
 
 
-def _is_of_job(frame: FrameType) -> bool:
+def is_of_job(frame: FrameType) -> bool:
+    """Whether it is of the job's own code, and of no library."""
     name = frame.f_code.co_filename
     return not name.startswith(("<frozen", _STANDARD_LIBRARY)) and not any(
         part in name for part in _PACKAGES

@@ -26,6 +26,7 @@ class LoaderUse:
             "made_at": known.place if known else None,
             "class": type(loader).__name__,
             "dataset": type(values.get("dataset")).__name__,
+            "sampler": _sampler(values),
             "batch_size": next((size for size in sizes if isinstance(size, int)), None),
             "workers": values.get("num_workers"),
             "prefetch": values.get("prefetch_factor"),
@@ -45,6 +46,12 @@ class LoaderUse:
         if purpose not in self._purposes:
             self._purposes.add(purpose)
             self._record(made_loader={**self._facts, "purposes": [purpose]})
+
+
+def _sampler(values: dict[str, Any]) -> str:
+    batches = type(values.get("batch_sampler")).__name__
+    own = batches in ("BatchSampler", "NoneType")
+    return type(values.get("sampler")).__name__ if own else batches
 
 
 def _plain(value: Any) -> Any:

@@ -161,6 +161,8 @@ class HookState:
         number again."""
         self.loader_names = LoaderNames()
         self.loader_numbers = LoaderNumbers()
+        self.loader_uses: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+        """Loaders of torch, each with what its batches are used for."""
         self.loader_change: LoaderChange | None = None
         """What `ioprof prove` asks for; None in every other job."""
         self.per_thread = _PerThread()
@@ -392,6 +394,7 @@ class HookState:
         self.gradients = GradientExchange()
         self.collectives = CollectiveState()
         self.dali_sources = WeakKeyDictionary()
+        self.loader_uses = WeakKeyDictionary()
         self.thread_batches = self._new_thread_batches()
         self.garbage.forget()
         self.used_libraries = set()

@@ -55,7 +55,7 @@ class Steps:
         self._has_stepped = False
         """A step has ended since that batch."""
         self._emit = emit
-        self._begin_ns = 0
+        self._begin_ns = self._ready_ns = 0
         self._batch = -1
         self._waits: list[tuple[int, int | None]] = []
         """Start of the wait for each batch, while it is not certain what makes a step; None: a
@@ -84,12 +84,12 @@ class Steps:
     def batch(self, number: int) -> None:
         self._batch = number
 
-    def begin(self, start_ns: int) -> None:
-        """The loop began to wait for a batch, or for the workers that will make it; ignored while a
-        step is in progress.
+    def begin(self, start_ns: int, ready_ns: int = 0) -> None:
+        """The loop began to wait for a batch, or for the workers that will make it, which were
+        there at `ready_ns`; ignored while a step is in progress.
         """
         if not self.begun:
-            self.begun, self._begin_ns = True, start_ns
+            self.begun, self._begin_ns, self._ready_ns = True, start_ns, ready_ns
 
     def add_optimizer(self) -> None:
         """An optimizer was made: steps of it are likely to follow."""
@@ -99,6 +99,11 @@ class Steps:
         """The loop got a batch for which it had waited since `start_ns`."""
         if not self.begun:
             self.begin(start_ns)
+        if self._ready_ns:
+            # a loader that starts its workers when it is made is no part of the first step
+            if start_ns - self._ready_ns > self._ready_ns - self._begin_ns:
+                self._begin_ns = start_ns
+            self._ready_ns = 0
         if self.looks_ahead:
             self.waited = (self.waited[1], batch)
             return

@@ -181,7 +181,7 @@ def no_steps(summary: Summary) -> Caveat | None:
         return Caveat(
             "no steps",
             f"no training step is among what was kept; {count(lost)} spans were lost",
-            "the file system for capture files (TMPDIR) was full",
+            _full_disk(summary),
             "set TMPDIR to a node-local disk with more room, and record the job again",
         )
     return Caveat(
@@ -221,10 +221,16 @@ def _lost_spans(summary: Summary) -> Caveat | None:
     return Caveat(
         "spans lost",
         f"{count(lost)} spans found no room ({percent(lost / (lost + events), 2)} of all)",
-        "the file system for capture files (TMPDIR) was full",
-        "set TMPDIR to a node-local disk with more room, or record fewer steps; time of lost spans"
-        " is charged to loader or host",
+        _full_disk(summary),
+        "set TMPDIR to a node-local disk with more room, or record fewer steps; steps after the"
+        " first loss are left out",
     )
+
+
+def _full_disk(summary: Summary) -> str:
+    folder = summary.capture.folder
+    where = f"the disk of {clean(folder, 60)}" if folder else "the disk"
+    return f"{where} for capture files (TMPDIR) was full"
 
 
 def _incomplete_reads(summary: Summary) -> Caveat | None:
@@ -268,12 +274,14 @@ def _unknown_sources(summary: Summary) -> Caveat | None:
 
 
 def _only_cache(summary: Summary) -> Caveat | None:
-    storage = summary.storage
+    storage, mapped = summary.storage, summary.capture.mapped_bytes_untimed or 0
+    came_otherwise = mapped >= (1 - MOST_CACHED) * storage.bytes and are_untimed(summary.capture)
     received = storage.bytes_socket + storage.bytes_pipe
     if (
         not storage.bytes
         or received > storage.bytes
         or storage.bytes_from_cache / storage.bytes < MOST_CACHED
+        or came_otherwise
     ):
         return None
     return Caveat(

@@ -38,6 +38,8 @@ _LEAST_RESIDUAL: Final = 0.02  # of a step, for a part of the residual that is n
 _LEAST_TIMES_READ: Final = (
     1.5  # that bytes of files were read on average, from which on that is told
 )
+_LEAST_GATHERED: Final = 1.5
+"""Batches per step: fewer are those that were loaded, and no step was made with."""
 _MOST_STAGES: Final = 8
 _MOST_STORES: Final = 4
 _OVERLAP_NAMES: Final = {
@@ -364,12 +366,21 @@ def _stages(summary: Summary) -> Iterator[Statement]:
 def _steps(summary: Summary) -> Statement:
     steps = summary.steps
     text = (
-        f"{count(steps.count)} per rank, {count(steps.warmup)} of them warm-up; "
+        f"{count(steps.count)} per rank{_of_batches(summary)}, {count(steps.warmup)} of them"
+        " warm-up; "
         f"mean {duration(steps.mean_s)}, p50 {duration(steps.p50_s)}, p95 {duration(steps.p95_s)}"
     )
     if found := steps_text(summary):
         return Statement("steps", f"{text}; {found}", "derived")
     return Statement("steps", text, "emulated" if is_emulated(summary) else "measured")
+
+
+def _of_batches(summary: Summary) -> str:
+    """How many batches a step takes, where a loop gathers the gradients of several."""
+    training = [each.batches for each in summary.findings.loaders if each.purpose == "train"]
+    steps = sum(rank.steps for rank in summary.steps.per_rank)
+    ratio = training[0] / steps if len(training) == 1 and steps else 1.0
+    return f" of {rate(ratio)} batches each" if ratio >= _LEAST_GATHERED else ""
 
 
 def _imported(summary: Summary) -> Iterator[Statement]:

@@ -41,10 +41,19 @@ def observe(module: ModuleType, state: HookState) -> None:
     state.wrap(module.DataLoader, "__init__", observe_init)
     if state.loader_change is not None:
         observe_subclasses(module.DataLoader, state)
-    state.wrap(module.DataLoader, "__iter__", observe_iter)
+    for name in ("__iter__", "_get_iterator"):  # some loaders call only the second one
+        state.wrap(module.DataLoader, name, observe_iter)
     state.wrap(module._BaseDataLoaderIter, "__next__", _observe_next)  # noqa: SLF001
     state.wrap(module._BaseDataLoaderIter, "_next_index", _observe_next_index)  # noqa: SLF001
     state.wrap(with_workers, "_reset", partial(observe_reset, with_workers, "torch DataLoader"))
+
+
+def _use(loader: Any, state: HookState) -> LoaderUse:
+    """What the batches of a loader are used for, by whichever of its iterators."""
+    found = state.loader_uses.get(loader)
+    if found is None:
+        found = state.loader_uses[loader] = LoaderUse(loader, state.record_fact)
+    return found
 
 
 def _series(iterator: Any, state: HookState) -> Series:
@@ -59,24 +68,31 @@ def _series(iterator: Any, state: HookState) -> Series:
 
 
 def observe_iter(original: Function, state: HookState) -> Function:
-    """An observer of a loader's `__iter__`, which starts its workers."""
+    """An observer of a loader's `__iter__`, which starts its workers, or of `_get_iterator`, which
+    it calls for that.
+    """
 
     def iterate(self: Any) -> Any:
-        if not state.is_consumer(state.per_thread.current):
+        thread = state.per_thread.current
+        if thread.waiting or not state.is_consumer(thread):
             return original(self)
         _observe_sampler(self, state)
         if not getattr(self, "num_workers", 0):
             iterator = original(self)
         else:
             state.start_rank()
+            thread.waiting = True
             start_ns = monotonic_ns()
-            state.steps.begin(start_ns)
-            iterator = original(self)
-            emit("wait", start_ns, monotonic_ns(), "start")
+            try:
+                iterator = original(self)
+            finally:
+                thread.waiting = False
+            state.steps.begin(start_ns, end_ns := monotonic_ns())
+            emit("wait", start_ns, end_ns, "start")
         # a subclass may return anything else
         if "_num_workers" in getattr(iterator, "__dict__", ()):
             series = _series(iterator, state)
-            series.use = series.use or LoaderUse(self, state.record_fact)
+            series.use = series.use or _use(self, state)
         return iterator
 
     return iterate
@@ -120,6 +136,8 @@ def observe_reset(with_workers: Any, name: str, original: Function, state: HookS
             series.sent = self._prefetch_factor * self._num_workers
             series.reach(state.spool, state.identity.rank)
             series.in_order = getattr(loader, "in_order", True)
+            # some loaders make their iterators themselves, and others in `__iter__`
+            series.use = series.use or _use(loader, state)
             if not series.in_order:
                 state.patches.wrap(with_workers, "_get_data", _observe_get_data)
             _record_loader(loader, state, name)

@@ -11,6 +11,11 @@ train on. Other loops call models like this too, and those are left out:
   sampling;
 - where batches to validate on were waited for, since these say when it was.
 
+Forward passes without gradients of a model in training mode, by the same rules, are neither
+training nor an evaluation: such as a search for hard examples, or new statistics of batch
+normalisation. They are a `user` span with the name and line of the function that calls the model,
+and no computation.
+
 A wait for a batch is one to validate on too if the model that was trained is in evaluation mode,
 and the loader has not fed a step.
 """
@@ -18,9 +23,12 @@ and the loader has not fed a step.
 import sys
 import weakref
 from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
 from typing import Any, Final
 
 from ioprof.format.schema import BY_MODE
+from ioprof.instrument.hooks.loader_numbers import is_of_job
 from ioprof.instrument.span import emit
 
 FEWEST_STEPS: Final = 2
@@ -36,6 +44,7 @@ class Evaluation:
 
     __slots__ = (
         "_begin_ns",
+        "_caller",
         "_ended_at",
         "_evaluated",
         "_is_apart",
@@ -51,7 +60,7 @@ class Evaluation:
 
     def __init__(self) -> None:
         self.num_passes = 0
-        """Passes in evaluation mode since the last training."""
+        """Passes without gradients since the last training."""
         self.in_pass = False
         """One is in progress."""
         self.end_ns = 0
@@ -59,6 +68,8 @@ class Evaluation:
         self.was_fed = False
         """Batches to validate on were waited for meanwhile."""
         self._begin_ns = 0
+        self._caller: str | None = None
+        """Of passes in training mode: the function that makes them."""
         self._is_apart = False
         self._ended_at = 0
         self._size: int | None = None
@@ -67,11 +78,12 @@ class Evaluation:
         self._evaluated: Callable[[], Any] | None = None
 
     def begin_pass(self, model: Any, arguments: tuple[Any, ...], now_ns: int, step: int) -> None:
-        """A model in evaluation mode is about to be called, without gradients; `step` is the number
-        of the step in progress.
+        """A model is about to be called without gradients; `step` is the number of the step in
+        progress.
         """
         size = _num_samples(arguments)
         if not self.num_passes:
+            self._caller = _caller(sys._getframe(2)) if model.training else None  # noqa: SLF001
             self._begin_ns, self._is_apart = now_ns, step - self._ended_at >= FEWEST_STEPS
             self._evaluated, self._size = weakref.ref(model), size
         self.num_passes += 1
@@ -87,15 +99,21 @@ class Evaluation:
             self._num_sizes += 1
             self._trained_size = max(self._trained_size, _num_samples(arguments) or 0)
 
+    @property
+    def is_known(self) -> bool:
+        """Whether the passes are no part of a training step, and no loader says what they are."""
+        is_like_training = (
+            self._size is None or self._size >= LEAST_BATCH_RATIO * self._trained_size
+        )
+        return self._is_apart and is_like_training and not self.was_fed
+
     def end(self, now_ns: int, step: int, trains: bool) -> None:
         """The thread trains again from now on, or waits for a batch to do so. It has made a
         training step before if it `trains`.
         """
-        is_like_training = (
-            self._size is None or self._size >= LEAST_BATCH_RATIO * self._trained_size
-        )
-        if trains and self._is_apart and is_like_training and not self.was_fed:
-            emit("validate", self._begin_ns, now_ns, BY_MODE)
+        if trains and self.is_known:
+            kind, name = ("user", self._caller) if self._caller else ("validate", BY_MODE)
+            emit(kind, self._begin_ns, now_ns, name)
         self.num_passes, self.was_fed, self._ended_at = 0, False, step
 
     @property
@@ -117,3 +135,15 @@ def _num_samples(arguments: tuple[Any, ...]) -> int | None:
     """The first dimension of the first argument; None: it has none."""
     shape = getattr(arguments[0], "shape", None) if arguments else None
     return int(shape[0]) if shape else None
+
+
+def _caller(frame: FrameType | None) -> str:
+    """The function of the job's own code that calls the model: `mine (train.py:20)`."""
+    while (
+        frame is not None
+        and frame.f_back is not None
+        and (not is_of_job(frame) or frame.f_globals.get("__name__", "").startswith("ioprof."))
+    ):
+        frame = frame.f_back
+    code = frame.f_code if frame else _caller.__code__
+    return f"{code.co_name} ({Path(code.co_filename).name}:{frame.f_lineno if frame else 0})"

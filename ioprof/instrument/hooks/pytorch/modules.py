@@ -35,6 +35,9 @@ def observe(module: ModuleType, state: HookState) -> None:
         is_evaluated = _note_mode(state, loop, called, arguments)
         if device != "cpu":
             return is_evaluated
+        # in training mode, and no part of a training step
+        if is_evaluated and called.training and loop.evaluation.is_known:
+            return True
         if state.is_deferred:
             state.start_deferred()
         step = state.steps.expected_number
@@ -59,8 +62,8 @@ def observe(module: ModuleType, state: HookState) -> None:
 
 
 def _note_mode(state: HookState, loop: Loop, called: Any, arguments: tuple[Any, ...]) -> bool:
-    """Whether the model evaluates; what it does is noted. What a library says to be a validation is
-    known already.
+    """Whether the model is called without gradients; what it does is noted. What a library says to
+    be a validation is known already.
     """
     evaluation, steps, is_training = loop.evaluation, state.steps, getattr(called, "training", True)
     if state.validates:
@@ -71,7 +74,7 @@ def _note_mode(state: HookState, loop: Loop, called: Any, arguments: tuple[Any, 
         if is_training:
             evaluation.train(called, arguments)
         return False
-    if is_training:
+    if is_training and not steps.trains:
         return False
     evaluation.begin_pass(called, arguments, monotonic_ns(), steps.number)
     return True

@@ -8,10 +8,11 @@ from typing import Any, Final
 
 from ioprof.instrument.hooks.batch_numbering import PublishedNumbers, pipe_of
 from ioprof.instrument.hooks.patches import Function
+from ioprof.instrument.hooks.pytorch.kept_data import KeptData
 from ioprof.instrument.hooks.state import HookState
 from ioprof.instrument.hooks.versions import UnknownVersionError, require
 
-_PARAMETERS: Final = {"index_queue": 2, "data_queue": 3, "worker_id": 10}
+_PARAMETERS: Final = {"dataset": 1, "index_queue": 2, "data_queue": 3, "worker_id": 10}
 """Of the loop's parameters those that are observed, and their places."""
 
 
@@ -28,9 +29,15 @@ class _TaskQueue:
     """
 
     def __init__(
-        self, queue: Any, numbers: PublishedNumbers, resume: type, state: HookState
+        self,
+        queue: Any,
+        numbers: PublishedNumbers,
+        resume: type,
+        kept: KeptData,
+        state: HookState,
     ) -> None:
         self._queue = queue
+        self._kept = kept
         self._numbers = numbers
         self._resume = resume
         self._state = state
@@ -41,9 +48,11 @@ class _TaskQueue:
         if self._num_tasks == 1:  # the first batch is delivered: its libraries have their threads
             self._num_tasks += 1
             self._state.record_thread_pools()
+        self._kept.end_batch()
         task = self._queue.get(*args, **kwargs)
         if isinstance(task, self._resume):
             self._numbers.begin_epoch()
+            self._kept.record(self._state)  # a worker that is kept may be killed at the job's end
         elif isinstance(task, tuple):  # other loaders send other messages too
             self._num_tasks += 1
             self._state.per_thread.current.next_batch = self._numbers.number(task[0])
@@ -51,6 +60,7 @@ class _TaskQueue:
                 self._rank = self._numbers.rank
                 identity = self._state.identity
                 identity.become_worker(self._rank, identity.worker)
+            self._kept.begin_batch(task[1])
         return task
 
     def __getattr__(self, name: str) -> Any:
@@ -90,12 +100,13 @@ def observe_loop(resume: type, original: Function, state: HookState) -> Function
         *rest: Any,
         **named: Any,
     ) -> Any:
+        kept = KeptData(dataset)
         if state.is_on:
             state.start_deferred()
             state.identity.become_worker(-1, worker_id)
             numbers = PublishedNumbers(state.spool, _consumer_pid(), pipe_of(data_queue))
-            index_queue = _TaskQueue(index_queue, numbers, resume, state)
-        return original(
+            index_queue = _TaskQueue(index_queue, numbers, resume, kept, state)
+        ended = original(
             dataset_kind,
             dataset,
             index_queue,
@@ -110,6 +121,8 @@ def observe_loop(resume: type, original: Function, state: HookState) -> Function
             *rest,
             **named,
         )
+        kept.record(state)
+        return ended
 
     return _worker_loop
 
