@@ -133,9 +133,15 @@ WINDOW_SPAN: Final = "ioprof: gpu window"
 FLUSH: Final = "flush by "
 """How names of `user` spans begin in which a thread waited until what was written is on storage;
 the call and the file follow, as in `flush by fsync of /logs/metrics.db`."""
+WRITE, RENAME = "write", "rename"
+"""Names of `user` spans of calls that wrote 4 kB or more to a file within 10 us or more, with the
+file and the bytes, and of those that gave a file its name, with the new one."""
 SENT: Final = "batch"
 """Name of `deliver` spans without length: what a worker sends with a batch, in `bytes`, and what
 its tensors have, in `offset`."""
+TOKENS: Final = "tokens"
+"""Name of `deliver` spans without length: the tokens of a batch that are no padding, in `bytes`
+(null: not known), and its positions, in `offset`. Not of all batches."""
 COMPILATION: Final = "compilation (torch.compile)"
 """Name of the `user` spans of what torch's compiler took."""
 CORE_WAIT: Final = "waiting for a core"

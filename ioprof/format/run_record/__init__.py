@@ -59,7 +59,13 @@ from ioprof.format.run_record.job_json import (
     StageRecord,
     Transfer,
 )
-from ioprof.format.run_record.ledger_json import EpochPrediction, Ledger, Phase
+from ioprof.format.run_record.ledger_json import (
+    EpochPrediction,
+    Ledger,
+    LoadedWeights,
+    Phase,
+    Saves,
+)
 from ioprof.format.run_record.loader_json import LoaderRecord, merge_loaders
 from ioprof.format.run_record.reasons import (
     CpuLimit,
@@ -158,6 +164,7 @@ __all__ = [
     "KindSums",
     "LearningRecord",
     "Ledger",
+    "LoadedWeights",
     "LoaderRecord",
     "LoaderTime",
     "LoadingRecord",
@@ -189,6 +196,7 @@ __all__ = [
     "RunSummary",
     "SampledSeries",
     "Sampling",
+    "Saves",
     "SharedRead",
     "SlowRead",
     "StackSampling",
