@@ -42,6 +42,7 @@ from ioprof.analysis.ranks.exchange_rate import small_sums
 from ioprof.analysis.ranks.variation import epochs
 from ioprof.analysis.reads.demand import TENTHS, Fetched, demand
 from ioprof.analysis.reads.flushes import flushed
+from ioprof.analysis.reads.frames import frame_use
 from ioprof.analysis.reads.lineage import LEAVES
 from ioprof.analysis.reads.sources import ReadTimes, ThreadReads, storage, thread_reads
 from ioprof.analysis.reads.storage_bytes import (
@@ -101,9 +102,10 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         finding, times = looking.result()
     run, more, seen = (
         _with_device(trace),
-        finding.findings(table, work, found.arrived),
+        finding.findings(table, work, found.arrived).replace(frames=frame_use(trace)),
         storage(trace, times, unsure),
     )
+    throughput = _throughput(run, table, received, made, _with_tokens(trace))
     evidence = Evidence(
         run,
         steps,
@@ -124,6 +126,9 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         files=more.reads.files,
         loaders=more.loaders,
         saved=saved(trace),
+        saves=saves_summary(trace),
+        frames=more.frames,
+        padding_ratio=throughput.padding_ratio,
         use=loader_use(trace, received, run.config.workers),
         small_sums=small_sums(trace),
         computed_meanwhile_s={rank: ns / 1e9 for rank, ns in charged.computed_meanwhile_ns.items()},
@@ -139,7 +144,7 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
     answer = with_first_epoch(verdict(evidence), evidence, later, more.trend)
     return Summary(
         run=_run(run),
-        throughput=_throughput(run, table, received, made, _with_tokens(trace)),
+        throughput=throughput,
         steps=steps,
         overlap=hidden,
         storage=seen.replace(devices=deliveries(trace), stalls=stalls(trace)),
@@ -159,7 +164,7 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         prediction=predicted_epochs(trace),
         device_time=device_time(trace) if trace.run.capture.imported_from is not None else None,
         whole_job=run.whole_job,
-        saves=saves_summary(trace),
+        saves=evidence.saves,
     )
 
 

@@ -164,8 +164,8 @@ SPAN_COLUMNS: Final = {
     "batch": "int64",
     "bytes": "int64",
     "file": "int64",
-    # of a read, where in the file; of a `fetch`, how many samples the batch has; of `SENT`, see
-    # there
+    # of a read, where in the file; of an `open` that may create the file, 0; of a `fetch`, how many
+    # samples the batch has; of `SENT` and `TOKENS`, see there
     "offset": ("int64"),
     "source": "source",
     "name": "category",

@@ -23,8 +23,8 @@ class WrittenFiles:
 
     What is written between two steps to one file, and is then brought to storage (fsync) or given
     its final name (rename), is kept: what a job only writes, such as predictions, is not. The span
-    lasts from the first write of 4 kB or more to the last; that what was written was computed
-    before is not known.
+    lasts from the creation of the file, or else from the first write of 4 kB or more, to the last
+    write; what was computed before it was created is not known.
     """
 
     def __init__(self) -> None:
@@ -32,12 +32,15 @@ class WrittenFiles:
 
     def add(self, spans: pl.DataFrame) -> None:
         """Look at the next part."""
+        kind = pl.col("kind")
+        creates = (kind == "open") & (pl.col("offset") == 0) & pl.col("name").is_null()
         few = spans.filter(
-            pl.col("rank").is_not_null(), pl.col("kind").is_in(["step", "checkpoint", "user"])
+            pl.col("rank").is_not_null(),
+            (kind.is_in(["step", "checkpoint", "user"]) | creates).fill_null(value=False),
         )
         name = pl.col("name").cast(pl.String)
         keeps = name.is_in([WRITE, RENAME]) | name.str.starts_with(FLUSH)
-        found = few.filter((pl.col("kind") != "user") | keeps.fill_null(value=False))
+        found = few.filter((kind != "user") | keeps.fill_null(value=False))
         if not found.is_empty():
             self._parts.append(found.with_columns(name=name))
 
@@ -83,6 +86,19 @@ def _kept(spans: pl.DataFrame) -> Iterator[pl.DataFrame]:
         pl.col("start_ns").shift(-1) - pl.col("end_ns") <= AFTER_NS,
     )
     if not kept.is_empty():
+        opened = spans.filter(kind == "open").sort("start_ns")
+        opened = opened.select("file", start_ns="start_ns", opened_ns="start_ns")
+        kept = kept.sort("start_ns").join_asof(
+            opened, on="start_ns", by="file", check_sortedness=False
+        )
+        # of an earlier step it is another opening, or a file that stays open
+        of_step = np.append(np.iinfo(np.int64).min, starts)[kept["between"].to_numpy()]
+        is_of_step = pl.col("opened_ns") >= pl.Series(of_step)
+        kept = kept.with_columns(
+            start_ns=pl.when(is_of_step.fill_null(value=False))
+            .then("opened_ns")
+            .otherwise("start_ns")
+        )
         yield kept.select(SPAN_COLUMNS.keys()).with_columns(
             kind=pl.lit("checkpoint"), name=pl.lit("save")
         )

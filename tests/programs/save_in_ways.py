@@ -2,7 +2,7 @@
 took of the loop by its own stopwatch, and its bytes.
 
 save_in_ways.py HOW STEPS FOLDER [WEIGHTS]     HOW: torch, distributed, async, safetensors, pickle (a new file, fsync, rename),
-                gzip (the same, compressed), lightning, transformers; predictions: files that are written and not kept.
+                gzip (the same, compressed), accelerate (all of a state); predictions: files that are written and not kept.
                 WEIGHTS: a file of safetensors that the state is loaded from by map, and batches are skipped as on a resume
 """  # noqa: E501
 
@@ -26,6 +26,7 @@ how, num_steps, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
 folder.mkdir(parents=True, exist_ok=True)
 EVERY, ROWS, SKIPPED = 4, 4_000_000, 5
 futures: list[Any] = []
+accelerators: list[Any] = []
 
 
 def keep(path: Path, opened: Any, content: Any, dump: Any) -> None:
@@ -52,9 +53,9 @@ def save(state: dict[str, torch.Tensor], number: int) -> None:
     elif how == "async":
         from torch.distributed import checkpoint
 
-        if futures:
-            futures.pop().result()
         futures.append(checkpoint.async_save(state, checkpoint_id=path, no_dist=True))
+    elif how == "accelerate":
+        accelerators[0].save_state(str(path))
     elif how == "predictions":
         np.save(path, state["weight"].numpy())
     else:
@@ -68,6 +69,8 @@ def main() -> None:
     torch.manual_seed(0)
     if how in ("distributed", "async"):
         importlib.import_module("torch.distributed.checkpoint")  # which takes seconds
+    if how == "safetensors":
+        importlib.import_module("safetensors.torch")
     model = nn.Linear(256, 1)
     state = {"weight": torch.arange(ROWS, dtype=torch.int64)}
     first = 0
@@ -78,6 +81,11 @@ def main() -> None:
             state["weight"].copy_(weights.get_tensor("weight"))
         first = SKIPPED
     optimizer = Descent(model.parameters(), lr=0.01)
+    if how == "accelerate":
+        from accelerate import Accelerator
+
+        accelerators.append(Accelerator(cpu=True))
+        accelerators[0].prepare(nn.Linear(2000, 2000))
     loader = DataLoader(
         TensorDataset(torch.randn(num_steps * 32, 256), torch.randn(num_steps * 32, 1)),
         batch_size=32,
@@ -91,6 +99,8 @@ def main() -> None:
         loss.backward()
         optimizer.step()
         if step % EVERY == EVERY - 1:
+            if futures:
+                futures.pop().result()
             started = time.perf_counter()
             save(state, step)
             took.append(time.perf_counter() - started)

@@ -37,6 +37,8 @@ from ioprof.format.trace import Trace
 MEASURED: Final = ("device to host", "other ranks", "write", "fsync", "rename")
 SAMPLED: Final = ("upload", "compression", "serialization", "planning", "other")
 PARTS: Final = (*MEASURED, *SAMPLED)
+MAY_BE_BESIDE: Final = ("write", "fsync", "rename", "upload", "compression", "serialization")
+"""Those that need only a copy of the state."""
 BACKGROUND: Final = "in the background"
 """How the names of spans end that go on beside the training."""
 _LIBRARIES: Final = {
