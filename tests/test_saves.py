@@ -202,6 +202,7 @@ def test_a_saving_job_is_told_what_its_saves_took(how: str, tmp_path: Path) -> N
         assert row["wall_ns"] == sum(row[column] for column in COLUMNS)
         assert row["wall_ns"] / 1e9 == pytest.approx(took_s, rel=0.1, abs=0.05)
         assert row["bytes"] == pytest.approx(size, rel=0.02)
+    assert [4, 8] == table["step"].to_list()
     assert {f"{part}_ns" for part in WAYS[how]} <= {c for c in COLUMNS if table[c].sum()}
     assert how != "async" or int(table["background_ns"].sum()) > 0
     report = ioprof("report", "run", "--full", "--mtbf", "1h", "--html", "page.html", cwd=tmp_path)

@@ -59,7 +59,7 @@ _KNOWN: Final = {part: re.compile(rf"^({names})") for part, names in _LIBRARIES.
 
 def saves(trace: Trace) -> pl.DataFrame:
     """One row for each checkpoint of each rank, which is all that its training thread saves between
-    two steps: `rank`, `step` (how many it had begun), `start_ns`, `end_ns`, `bytes` (null: not
+    two steps: `rank`, `step` (how many had ended), `start_ns`, `end_ns`, `bytes` (null: not
     known), `wall_ns`, `<part>_ns` for each of `PARTS`, which sum to `wall_ns` exactly,
     `background_ns` after it, and `slowed_ns`: by how much the steps in the latter took longer than
     the median of the others.
@@ -147,8 +147,8 @@ def _of_rank(
         union(intervals(users.filter(is_flush))),
         union(intervals(users.filter(name == RENAME))),
     ]
-    begun = np.unique(of_kind(own, "step")["start_ns"].to_numpy())
-    step = np.searchsorted(begun, windows[:, 0], side="right")
+    ended = np.unique(of_kind(own, "step")["end_ns"].to_numpy())
+    step = np.searchsorted(ended, windows[:, 0], side="right")
     first = np.flatnonzero(np.append(True, step[1:] != step[:-1]))
     taken = np.add.reduceat(charge(windows, classes), first)
     last = np.append(first[1:], len(windows)) - 1
