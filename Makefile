@@ -56,9 +56,9 @@ faults: $(INSTALLED)  ## record all jobs of the fault suite three times, and wri
 recordings: $(INSTALLED)  ## make the recordings that tests replay anew, on a machine that does nothing else (an hour)
 	$(BIN)/python tests/make_recordings.py $(RECORDINGS_ARGS)
 
-test-gpu:  ## run the tests that need a GPU, under the machine's own python3 and its torch
+test-gpu:  ## what needs a GPU, in blocks of 12 minutes in all, under the machine's own python3 and its torch
 	python3 setup.py -q build_ext --inplace
-	PYTHONPATH=$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH)) python3 -m pytest -c tests/gpu/pytest.ini --rootdir=. tests/gpu $(TEST_ARGS)
+	PYTHONPATH=$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH)) TEST_ARGS='$(TEST_ARGS)' python3 benchmarks/gpu_blocks.py --out gpu_blocks.md $(BLOCK_ARGS)
 
 check: $(INSTALLED)  ## lint, format, types, and the project's own rules
 	$(BIN)/ruff check .

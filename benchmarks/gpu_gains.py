@@ -1,7 +1,7 @@
 """Predictions for jobs on a GPU, beside runs with the change: `tests/programs/train_on_gpu.py`,
 with and without its faults.
 
-    python benchmarks/gpu_gains.py [--only WORD] [--table FILE] [--keep FOLDER]
+    python benchmarks/gpu_gains.py [--only WORD] [--table FILE] [--keep FOLDER] [--small]
 
 Each job is recorded once, and predicted from that: with a change (`ioprof whatif`), or by the first
 advice on a cause, which says what the job gains if the cause, or the part of it that a function
@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -63,11 +63,12 @@ def main() -> None:
     parser.add_argument("--only", default="", help="cases whose fault contains this")
     parser.add_argument("--table", type=Path, help="where to write the table too")
     parser.add_argument("--keep", type=Path, help="a new folder for the runs")
+    parser.add_argument("--small", action="store_true", help="on the CPU, to see that it runs")
     options = parser.parse_args()
-    if not torch.cuda.is_available():
+    if not (torch.cuda.is_available() or options.small):
         print("gpu_gains.py needs a GPU")
         return
-    device = torch.cuda.get_device_name()
+    device = "the CPU, in small" if options.small else torch.cuda.get_device_name()
     lines = [
         f"# Gains of jobs on a GPU\n\n{device}.\n",
         "| job | change | ms a step | predicted | measured | error |",
@@ -80,7 +81,8 @@ def main() -> None:
         runs: dict[str, Run] = {}
         for case in CASES:
             if options.only in case.fault:
-                lines.append(row(case, runs, Path(folder)))
+                some = replace(case, steps=case.steps // 5) if options.small else case
+                lines.append(row(some, runs, Path(folder)))
                 print(lines[-1], flush=True)
     if options.table:
         options.table.write_text("\n".join([*lines, ""]))

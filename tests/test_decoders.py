@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+import jobs
 import polars as pl
 import pytest
 from hooked import SITE, finish, of_kind, recorded, run, start
@@ -313,3 +314,19 @@ if "{name}" == "cv2":
         operations = ("Resize", "Normalize") if "Normalize" in call else ("Resize",)
         assert 10 == sum(int((names == operation).sum()) for operation in operations)
         assert {*operations, "Compose"} >= set(names)
+
+
+@pytest.mark.job(every=4)
+def test_frames_that_are_decoded_for_one_that_is_used_are_told(tmp_path: Path) -> None:
+    """As many as the program counts, but for a call at the end of each clip."""
+    pytest.importorskip("av")
+    program = [sys.executable, PROGRAMS / "decode_clips.py", tmp_path / "clips", 8]
+    ended = jobs.ioprof("record", "--quiet", "--out", "run", "--", *program, cwd=tmp_path)
+    assert 0 == ended.code, ended.err
+    said, summary = json.loads(ended.out), Run.load(tmp_path / "run").summary
+    found = summary.findings.frames
+    assert found is not None
+    assert (said["used"], "PyAV") == (found.used, found.library)
+    assert found.decoded == pytest.approx(said["decoded"], rel=0.1)
+    told = (*summary.verdict.advice, *summary.verdict.candidates)
+    assert any("were used" in each.action for each in told)

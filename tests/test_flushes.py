@@ -11,7 +11,7 @@ import pytest
 from preload import captured, needs_library, run_python
 
 from ioprof.analysis.reads.flushes import of_checkpoints
-from ioprof.format.schema import FLUSH, KINDS
+from ioprof.format.schema import FLUSH, KINDS, WRITE
 
 FLUSH_ALL = """
 import json, mmap, os, sys, time
@@ -50,6 +50,10 @@ def test_calls_that_wait_for_storage_are_spans(
     run_python(tmp_path / "spool", FLUSH_ALL)
     took: list[tuple[str, float]] = json.loads(Path("took").read_text())
     spans = captured(tmp_path / "spool").spans.filter(pl.col("kind") == "user").sort("start_ns")
+    writes = spans.filter(pl.col("name").cast(pl.String) == WRITE)
+    assert {1 << 20} == set(writes["bytes"])
+    assert 17 == len(writes)
+    spans = spans.join(writes, on="start_ns", how="anti")
 
     found = [
         (name.removeprefix(FLUSH), (end_ns - start_ns) / 1e9)

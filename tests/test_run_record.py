@@ -40,6 +40,7 @@ WORDING: Final = {"text", "action", "reason", "not_seen"}
 ADDED: Final = {
     "slowest",  # reads of programs are none of data
     "ledger",
+    "saves",
     "reason_code",
     "code",
     "signal",

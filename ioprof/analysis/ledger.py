@@ -3,13 +3,18 @@ what lies between and after.
 
 An instant of a rank's part of the job belongs to the first of `PHASES` that covers it:
 
-    checkpoint      the training thread saved or loaded a checkpoint
+    checkpoint      the training thread saved or loaded a checkpoint; but for loads before the first
+                    wait or step
     validation      from the first batch of a validation to its end, with the forward passes between
     first batch     from the first wait for a batch to the end of it, starting the workers included
+    fast-forward    from there to the end of the last of the batches that were received before the
+                    first step and with which nothing was done, as a job does that goes on
     epoch start     later waits for workers to start, and to learn that a loader has no more batches
     steps           training steps, as far as they are none of the above
     process group   `init_process_group`, which waits for all ranks
     imports         the outermost imports of 10 ms or more
+    loading weights before the first wait or step, the thread of the steps loaded a checkpoint, or
+                    decoded or read a file of weights, page faults of mapped files included
     interpreter     from the start of the process to the start of recording in it
     start-up        the rank's process before its first wait or step: own code, models, indices of
                     datasets
@@ -25,19 +30,24 @@ import numpy as np
 import polars as pl
 
 from ioprof.analysis.charge.validation import validations
-from ioprof.analysis.intervals import EMPTY, Intervals, charge, pack, union
+from ioprof.analysis.intervals import EMPTY, Intervals, charge, clip, pack, total, union
+from ioprof.analysis.loader_use import discarded
+from ioprof.analysis.loaders import batches
 from ioprof.analysis.selection import intervals
-from ioprof.format.run_record import Ledger, Phase, ProcessRecord
+from ioprof.format.run_record import Ledger, LoadedWeights, Phase, ProcessRecord
+from ioprof.format.span_parts import FIRST_NS, Where
 from ioprof.format.trace import Trace
 
 PHASES: Final = (
     "checkpoint",
     "validation",
     "first batch",
+    "fast-forward",
     "epoch start",
     "steps",
     "process group",
     "imports",
+    "loading weights",
     "interpreter",
     "start-up",
     "end",
@@ -51,8 +61,10 @@ SHOWN: Final = (
     "interpreter",
     "imports",
     "process group",
+    "loading weights",
     "start-up",
     "first batch",
+    "fast-forward",
     "steps",
     "epoch start",
     "validation",
@@ -63,17 +75,34 @@ SHOWN: Final = (
 )
 """In the order in which reports show them: about that of time."""
 
+TO_FIRST_STEP: Final = SHOWN[: SHOWN.index("steps")]
+"""Those before the first step, which a job that starts again has again."""
 _KINDS: Final = ("wait", "step", "checkpoint", "validate", "phase")
+_WEIGHTS: Final = r"\.(safetensors|pt|pth|ckpt|bin|distcp|gguf|h5|msgpack)$"
+"""Ends of the names of files of weights. Samples are stored so too; those are not read before the
+first wait for a batch."""
+_LOADERS: Final = r"^(torch\.load|safetensors\..*)$"
+"""Names of `decode` spans of functions that load such files."""
 
 
-def phases(trace: Trace) -> pl.DataFrame:
+def phases(trace: Trace, loads: pl.DataFrame | None = None) -> pl.DataFrame:
     """One row per rank: `rank`, `wall_ns`, and `<phase>_ns` for each of `PHASES`, which sum to
-    `wall_ns` exactly.
+    `wall_ns` exactly. `loads`: what `loads_of_weights` finds, if known.
     """
     spans = trace.rows(pl.col("rank").is_not_null(), kinds=_KINDS)
+    loads = loads_of_weights(trace) if loads is None else loads
+    skipped = discarded(trace, batches(trace))
     ranks = sorted(spans.filter(pl.col("kind").is_in(["wait", "step"]))["rank"].unique().to_list())
     rows = [
-        (rank, *_phases_of(trace, rank, spans.filter(pl.col("rank") == rank))) for rank in ranks
+        (
+            rank,
+            *_phases_of(
+                trace,
+                rank,
+                *(table.filter(pl.col("rank") == rank) for table in (spans, loads, skipped)),
+            ),
+        )
+        for rank in ranks
     ]
     columns = ("rank", "wall_ns", *(f"{phase}_ns" for phase in PHASES))
     return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.Int64), orient="row")
@@ -81,7 +110,8 @@ def phases(trace: Trace) -> pl.DataFrame:
 
 def ledger(trace: Trace) -> Ledger:
     """The mean over all ranks. Without ranks there is none."""
-    table = phases(trace)
+    loads = loads_of_weights(trace)
+    table = phases(trace, loads)
     wall_ns = int(table["wall_ns"].sum())
     if not wall_ns:
         return Ledger()
@@ -91,10 +121,66 @@ def ledger(trace: Trace) -> Ledger:
         for phase, spent_ns in found
         if spent_ns
     )
-    return Ledger(wall_ns / len(table) / 1e9, trace.run.times is not None, entries, _imports(trace))
+    return Ledger(
+        wall_ns / len(table) / 1e9,
+        trace.run.times is not None,
+        entries,
+        _imports(trace),
+        _weights(trace, loads),
+    )
 
 
-def _phases_of(trace: Trace, rank: int, spans: pl.DataFrame) -> tuple[int, ...]:
+def loads_of_weights(trace: Trace) -> pl.DataFrame:
+    """What reads or decodes weights, before the first wait or step of each rank, in the thread of
+    its steps: spans, with `path`.
+    """
+    first = trace.rows(pl.col("rank").is_not_null(), kinds=["wait", "step"])
+    first = first.group_by("rank", "host", "pid", "tid").agg(until_ns=pl.col("start_ns").min())
+    path = pl.col("path")
+    is_weights = path.str.contains(_WEIGHTS) & ~path.str.contains("/(site|dist)-packages/")
+    paths = trace.files.filter(is_weights).select("file", "path")
+    name = pl.col("name").cast(pl.String)
+    loads = name.str.contains(_LOADERS) & (pl.col("kind") == "decode")
+    reads = pl.col("kind").is_in(["read", "fault"]) & pl.col("file").is_in(paths["file"].implode())
+    last_ns = int(first["until_ns"].max() or 0)  # type: ignore[arg-type]  # of a column of int64
+    found = trace.found(
+        lambda part: part.filter(
+            pl.col("rank").is_not_null(),
+            pl.col("start_ns") < last_ns,
+            (loads | reads).fill_null(value=False),
+        ),
+        Where(frozenset(first["rank"].to_list()), FIRST_NS, last_ns),
+    )
+    thread = ["rank", "host", "pid", "tid"]
+    found = found.join(first, on=thread, nulls_equal=True).filter(
+        pl.col("start_ns") < pl.col("until_ns")
+    )
+    return found.join(paths, on="file", how="left")
+
+
+def _weights(trace: Trace, loads: pl.DataFrame) -> LoadedWeights | None:
+    """What was read of files of weights, by all ranks; None: nothing, as far as is known."""
+    reads = loads.filter(pl.col("path").is_not_null())
+    if reads.is_empty():
+        return None
+    by_file = reads.group_by("path").agg(pl.col("bytes").sum()).sort("bytes", "path")
+    mapped = reads.filter(pl.col("kind") == "fault")
+    took_ns = sum(
+        total(intervals(part)) for part in reads.partition_by("rank", "host", "pid", "tid")
+    )
+    return LoadedWeights(
+        file=str(by_file["path"][-1]),
+        files=len(by_file),
+        bytes=int(reads["bytes"].fill_null(0).sum()),
+        mapped_bytes=int(mapped["bytes"].fill_null(0).sum()),
+        reading_s=took_ns / 1e9 / len(trace.ranks),
+        ranks=reads["rank"].n_unique(),
+    )
+
+
+def _phases_of(
+    trace: Trace, rank: int, spans: pl.DataFrame, loads: pl.DataFrame, skipped: pl.DataFrame
+) -> tuple[int, ...]:
     """The wall time of a rank's part of the job, and its phases in the order of `PHASES`, in ns."""
     known = [
         process
@@ -117,14 +203,24 @@ def _phases_of(trace: Trace, rank: int, spans: pl.DataFrame) -> tuple[int, ...]:
     if len(first_batch) and len(steps):
         before = int(min(first_batch[-1, 0], steps[:, 0].min()))
     named = own.filter(pl.col("kind") == "phase").with_columns(pl.col("name").cast(pl.String))
+    checkpoints = own.filter(pl.col("kind") == "checkpoint")
+    loaded = checkpoints.filter(pl.col("name").cast(pl.String).str.starts_with("load"))
+    at_start = clip(np.concatenate([intervals(loaded), intervals(loads)]), first_ns, before)
+    first_step_ns = int(steps[:, 1].min()) if len(steps) else last_ns
+    skipped = skipped.filter(pl.col("end_ns") < first_step_ns)
+    is_first_load = (pl.col("name").cast(pl.String).str.starts_with("load")) & (
+        pl.col("start_ns") < before
+    )
     classes: dict[str, Intervals] = {
-        "checkpoint": intervals(own.filter(pl.col("kind") == "checkpoint")),
+        "checkpoint": intervals(checkpoints.filter(~is_first_load.fill_null(value=False))),
         "validation": validations(own),
         "first batch": first_batch,
+        "fast-forward": _from_to(skipped),
         "epoch start": intervals(epochs),
         "steps": steps,
         "process group": intervals(named.filter(pl.col("name") == "process group")),
         "imports": intervals(named.filter(pl.col("name").str.starts_with("import "))),
+        "loading weights": union(at_start),
         "interpreter": intervals(named.filter(pl.col("name") == "interpreter")),
         "start-up": _single(first_ns, before),
         "end": _single(after, last_ns),
@@ -184,6 +280,14 @@ def _imports(trace: Trace) -> tuple[Phase, ...]:
     return tuple(
         Phase(module, took_ns / len(trace.ranks) / 1e9, None) for module, took_ns in longest.rows()
     )
+
+
+def _from_to(spans: pl.DataFrame) -> Intervals:
+    """From the start of the first of them to the end of the last."""
+    if spans.is_empty():
+        return EMPTY
+    times = intervals(spans)
+    return _single(int(times[:, 0].min()), int(times[:, 1].max()))
 
 
 def _single(start_ns: int, end_ns: int) -> Intervals:

@@ -23,6 +23,7 @@ from ioprof.analysis.charge.compilations import compiled_in
 from ioprof.analysis.charge.copies import copied_per_step
 from ioprof.analysis.charge.devices import deliveries, stalls
 from ioprof.analysis.charge.gpu_windows import device_time, pageable_ratio
+from ioprof.analysis.charge.saves import saves_summary
 from ioprof.analysis.charge.sent_views import sent_views
 from ioprof.analysis.charge.served import are_served
 from ioprof.analysis.charge.steps import warmup
@@ -41,6 +42,7 @@ from ioprof.analysis.ranks.exchange_rate import small_sums
 from ioprof.analysis.ranks.variation import epochs
 from ioprof.analysis.reads.demand import TENTHS, Fetched, demand
 from ioprof.analysis.reads.flushes import flushed
+from ioprof.analysis.reads.frames import frame_use
 from ioprof.analysis.reads.lineage import LEAVES
 from ioprof.analysis.reads.sources import ReadTimes, ThreadReads, storage, thread_reads
 from ioprof.analysis.reads.storage_bytes import (
@@ -71,7 +73,7 @@ from ioprof.format.run_record import (
     Throughput,
     Verdict,
 )
-from ioprof.format.schema import CAUSES
+from ioprof.format.schema import CAUSES, TOKENS
 from ioprof.format.trace import Trace
 
 _OF_DEVICE: Final = ("compute", "exchange", "straggler", "h2d")
@@ -100,9 +102,10 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         finding, times = looking.result()
     run, more, seen = (
         _with_device(trace),
-        finding.findings(table, work, found.arrived),
+        finding.findings(table, work, found.arrived).replace(frames=frame_use(trace)),
         storage(trace, times, unsure),
     )
+    throughput = _throughput(run, table, received, made, _with_tokens(trace))
     evidence = Evidence(
         run,
         steps,
@@ -123,6 +126,9 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         files=more.reads.files,
         loaders=more.loaders,
         saved=saved(trace),
+        saves=saves_summary(trace),
+        frames=more.frames,
+        padding_ratio=throughput.padding_ratio,
         use=loader_use(trace, received, run.config.workers),
         small_sums=small_sums(trace),
         computed_meanwhile_s={rank: ns / 1e9 for rank, ns in charged.computed_meanwhile_ns.items()},
@@ -138,7 +144,7 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
     answer = with_first_epoch(verdict(evidence), evidence, later, more.trend)
     return Summary(
         run=_run(run),
-        throughput=_throughput(run, table, received, made),
+        throughput=throughput,
         steps=steps,
         overlap=hidden,
         storage=seen.replace(devices=deliveries(trace), stalls=stalls(trace)),
@@ -158,6 +164,7 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         prediction=predicted_epochs(trace),
         device_time=device_time(trace) if trace.run.capture.imported_from is not None else None,
         whole_job=run.whole_job,
+        saves=evidence.saves,
     )
 
 
@@ -330,12 +337,22 @@ def _run(run: RunRecord) -> RunSummary:
     )
 
 
+def _with_tokens(trace: Trace) -> pl.DataFrame:
+    """The batches whose tokens were counted, see `schema.TOKENS`."""
+    is_text = pl.col("name").cast(pl.String) == TOKENS, pl.col("offset") > 0
+    return trace.rows(pl.col("rank").is_not_null(), *is_text, kinds=["deliver"])
+
+
 def _not_negative(value: int | None) -> int | None:
     return value if value is not None and value >= 0 else None
 
 
 def _throughput(
-    run: RunRecord, table: pl.DataFrame, received: pl.DataFrame, made: Fetched
+    run: RunRecord,
+    table: pl.DataFrame,
+    received: pl.DataFrame,
+    made: Fetched,
+    seen: pl.DataFrame,
 ) -> Throughput:
     own, num_steps = run.device_samples_per_s, _num_steps(table)
     whole, left_out = _rate(run, table, received), warmup(num_steps)
@@ -346,13 +363,33 @@ def _throughput(
     is_faster = steady is not None and whole is not None and steady > whole
     if is_faster and not is_later and made.tenths and made.comes_from_storage:
         at_start = made.tenths.read_at_start(math.ceil(TENTHS * left_out / num_steps))
+    best = whole if steady is None or at_start is not None else steady
     return Throughput(
         samples_per_s=whole,
         steady_samples_per_s=steady if at_start is None else whole,
         read_at_start_ratio=at_start,
         device_samples_per_s=own * (run.config.ranks or 1) if own else None,
         basis=run.device_basis if len(table) else "unknown",
+        **_tokens(seen, received, best),
     )
+
+
+def _tokens(
+    seen: pl.DataFrame, received: pl.DataFrame, samples_per_s: float | None
+) -> dict[str, Any]:
+    """What batches with tokens say, as fields of the throughput; nothing, where there are none."""
+    training = received.filter(~pl.col("validates"), pl.col("samples") > 0)
+    found = seen.join(training.select("rank", "batch", "samples"), on=["rank", "batch"])
+    if found.is_empty() or not samples_per_s:
+        return {}
+    positions, samples = int(found["offset"].sum()), int(found["samples"].sum())
+    known = found.filter(pl.col("bytes").is_not_null())
+    ratio = 1 - int(known["bytes"].sum()) / int(known["offset"].sum()) if len(known) else None
+    return {
+        "tokens_per_s": samples_per_s * positions / samples * (1 - (ratio or 0.0)),
+        "padding_ratio": ratio,
+        "batches_looked_at": len(found),
+    }
 
 
 def _rate(run: RunRecord, table: pl.DataFrame, received: pl.DataFrame) -> float | None:

@@ -10,11 +10,13 @@ from ioprof.analysis.run import Run
 from ioprof.cli.console import next_command, output, say, show_run
 from ioprof.errors import CommandError
 from ioprof.model.summary import with_gains
+from ioprof.recording.keeping import seconds_of
 from ioprof.recording.run_folder import PAGE
 from ioprof.report.page.page_file import check_page_file, write_page_file
 from ioprof.report.page.stalls import stretch_around
 from ioprof.report.path_demand import path_statement, probed_path
 from ioprof.report.texts.gpu_time_statements import check_price
+from ioprof.report.texts.statements import interval_statement, with_basis
 from ioprof.report.texts.units import visible
 
 
@@ -71,6 +73,17 @@ def report(
             show_default=False,
         ),
     ] = None,
+    mtbf: Annotated[
+        str | None,
+        Option(
+            help=(
+                "Mean time between failures of the job (24h, 7d): adds how often it should save a"
+                " checkpoint."
+            ),
+            metavar="TIME",
+            show_default=False,
+        ),
+    ] = None,
     force: Annotated[
         bool, Option("--force", help="Replace a file that is not a page of ioprof.")
     ] = False,
@@ -80,6 +93,15 @@ def report(
     if price is not None and (json or markdown):
         raise CommandError(
             "--price-per-gpu-hour is for the report as text: leave --json and --markdown out"
+        )
+    if mtbf is not None and (json or markdown):
+        raise CommandError(
+            "--mtbf is for the report as text or page: leave --json and --markdown out"
+        )
+    mtbf_s = None if mtbf is None else seconds_of(mtbf)
+    if mtbf is not None and not mtbf_s:
+        raise CommandError(
+            f"--mtbf {visible(mtbf)}: not a length of time; type it as --mtbf 24h (s, m, h or d)"
         )
     if html:
         check_page_file(html, force)
@@ -98,6 +120,7 @@ def report(
             recorded.summary,
             wanted=wanted,
             probed=probed,
+            mtbf_s=mtbf_s,
         )
         say(write_page_file(html, write))
     if markdown:
@@ -111,6 +134,9 @@ def report(
     if probed and not json:
         path = path_statement(recorded.summary.demand, probed)
         output.print(f"{path.label}: {path.text}", markup=False)
+    if mtbf_s:
+        interval = interval_statement(recorded.summary, mtbf_s)
+        output.print(f"{interval.label}: {with_basis(interval)}", markup=False)
     if not json:
         if not html and (run / PAGE).is_file():
             say(f"page: {visible(str(run / PAGE))}")

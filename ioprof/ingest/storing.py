@@ -17,6 +17,7 @@ from ioprof.format.schema import SPAN_COLUMNS
 from ioprof.format.trace import ROWS_IN_GROUP, ROWS_IN_MEMORY, Inventory, Trace, table_schema
 from ioprof.ingest.page_faults.mapped_bytes import credit_mapped_bytes, processes_to_credit
 from ioprof.ingest.reader import Spool
+from ioprof.ingest.written_files import WrittenFiles
 
 
 def store_spool(
@@ -30,9 +31,16 @@ def store_spool(
     """
     spool = Spool(folder, run)
     if spool.num_spans <= rows_in_memory:
-        return credit_mapped_bytes(spool.trace())
-    held = _credited(spool)
-    inventory, blocks = Inventory(), chain(spool.blocks(), [held.spans])
+        return _with_written_files(credit_mapped_bytes(spool.trace()))
+    held, written = _credited(spool), WrittenFiles()
+
+    def all_blocks() -> Iterator[pl.DataFrame]:
+        for block in chain(spool.blocks(), [held.spans]):
+            written.add(block)
+            yield block
+        yield written.spans()
+
+    inventory, blocks = Inventory(), all_blocks()
 
     def next_block() -> pl.DataFrame | None:
         if (block := next(blocks, None)) is not None:
@@ -60,6 +68,13 @@ def store_spool(
             engine="streaming",
         )
     return replace(held, spans=inventory.stored(path))
+
+
+def _with_written_files(trace: Trace) -> Trace:
+    written = WrittenFiles()
+    written.add(trace.spans)
+    found = written.spans()
+    return trace if found.is_empty() else replace(trace, spans=pl.concat([trace.spans, found]))
 
 
 def _credited(spool: Spool) -> Trace:

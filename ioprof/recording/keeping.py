@@ -41,10 +41,9 @@ def parse_keep(text: str) -> int:
     """Nanoseconds of a text such as `30s`, `10m`, `1.5h`. Raises `CommandError` for others, and if
     it is too short or long.
     """
-    match = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*([a-z]+)\s*", text, re.ASCII)
-    if match is None or match[2] not in _UNITS:
+    seconds = seconds_of(text)
+    if seconds is None:
         raise CommandError(f"--keep {_shown(text)}: not a length of time; {_EXAMPLE}")
-    seconds = float(match[1]) * _UNITS[match[2]]
     if seconds < SHORTEST_S:
         raise CommandError(
             f"--keep {_shown(text)}: too short to see steps in; give {SHORTEST_S:.0f}s or more,"
@@ -55,6 +54,12 @@ def parse_keep(text: str) -> int:
             f"--keep {_shown(text)}: more than 30 days; leave --keep out to keep all"
         )
     return round(seconds * 1e9)
+
+
+def seconds_of(text: str) -> float | None:
+    """Of a length of time such as `30s`, `10m`, `1.5h`, `7d`; None: it is none."""
+    match = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*([a-z]+)\s*", text, re.ASCII)
+    return float(match[1]) * _UNITS[match[2]] if match and match[2] in _UNITS else None
 
 
 def _shown(text: str) -> str:

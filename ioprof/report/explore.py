@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from ioprof.analysis.charge.saves import saves
 from ioprof.analysis.run import Run as AnalysedRun
+from ioprof.analysis.save_interval import SaveInterval, save_interval
 from ioprof.errors import CommandError
 from ioprof.format.run_record import RunRecord, Summary
 from ioprof.format.schema import CAUSES, KINDS, SOURCES
@@ -240,6 +242,19 @@ class Run:
             {"activity": pl.String, **dict.fromkeys(names, pl.Float64), "basis": pl.String},
             orient="row",
         )
+
+    @cached_property
+    def checkpoints(self) -> pl.DataFrame:
+        """One row for each checkpoint of each rank, with what its time went to, in nanoseconds: see
+        `ioprof.analysis.charge.saves.saves`.
+        """
+        return saves(self.trace)
+
+    def save_interval(self, mtbf_s: float) -> SaveInterval | None:
+        """How often the job should save if it fails every `mtbf_s` seconds on average; None: it
+        saved nothing.
+        """
+        return save_interval(self.summary, mtbf_s)
 
     @property
     def files(self) -> Files:

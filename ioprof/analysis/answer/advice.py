@@ -36,6 +36,7 @@ from ioprof.analysis.answer.queue_advice import (
 from ioprof.analysis.answer.store_advice import store_advice
 from ioprof.analysis.answer.use_advice import start_once
 from ioprof.analysis.charge.gpu_windows import loop_ratio
+from ioprof.analysis.charge.saves import MAY_BE_BESIDE
 from ioprof.analysis.cpu.code_lines import asks_process, line_text, shortened
 from ioprof.analysis.ranks.straggler_advice import straggler_advice
 from ioprof.analysis.reads.read_patterns import AMPLIFIED, SMALL_READS
@@ -629,7 +630,21 @@ def _checkpoint(evidence: Evidence) -> Lines:
     if evidence.saved:
         place = f", in {shortened(evidence.saved.folder)}" if evidence.saved.folder else ""
         spent += f"; {evidence.saved.text}{place}"
+    if evidence.saves and evidence.saves.parts:
+        largest = max(evidence.saves.parts, key=lambda part: part.seconds)
+        spent += f"; {largest.share or 0.0:.0%} of one is {largest.name}"
     yield f"Write checkpoints less often, to faster storage, or while training goes on: {spent}"
+    if evidence.saves and not evidence.saves.background_s:
+        beside_s = sum(part.seconds for part in evidence.saves.parts if part.name in MAY_BE_BESIDE)
+        if beside_s >= LEAST_NAMED_RATIO * evidence.saves.seconds:
+            yield Advice(
+                "Save asynchronously (torch.distributed.checkpoint.async_save, or a thread that"
+                f" writes a copy of the state): {beside_s:,.2f} of the"
+                f" {evidence.saves.seconds:,.2f} s for which a checkpoint stops the training can go"
+                " on beside the steps; how often to save: ioprof report RUN --mtbf 24h",
+                cause="checkpoint",
+                no_gain=NoGain.NOT_MODELLED,
+            )
 
 
 def _gc(evidence: Evidence) -> Lines:

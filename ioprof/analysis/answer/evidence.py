@@ -44,6 +44,7 @@ from ioprof.format.run_record import (
     DatasetRecord,
     Demand,
     FileReads,
+    FrameUse,
     ImageRecord,
     LoaderTime,
     Overlap,
@@ -51,6 +52,7 @@ from ioprof.format.run_record import (
     ReadPattern,
     Reason,
     RunRecord,
+    Saves,
     Steps,
     Storage,
 )
@@ -152,6 +154,12 @@ class Evidence:
     """See `copies.copied_per_step`."""
     saved: Saved | None = None
     """Checkpoints whose sizes are known."""
+    saves: Saves | None = None
+    """What a checkpoint takes; None: there is none."""
+    frames: FrameUse | None = None
+    """Frames of videos that were decoded and used; None: not known."""
+    padding_ratio: float | None = None
+    """Of the positions of batches of text; None: not known."""
     compiled_in: tuple[int, ...] = ()
     """Steps in which torch's compiler worked."""
     flushed: Flushed | None = None

@@ -20,6 +20,12 @@ _CALL_S: Final = 50e-6
 Python, and stacking what it returns, take 5 to 20 us."""
 _FEWEST_CALLS: Final = 32
 """Samples of a batch, from which on one call instead of so many is worth a word."""
+_FRAMES_PER_USED: Final = 2
+"""Frames that are decoded for each that is used, from which on it is told: one in two may be what a
+job wants, to halve the rate of a video."""
+_LEAST_PADDING: Final = 0.05
+"""Share of the steps' time in which padding is computed, from which on it is told: most changes
+that are worth the work bring as much."""
 
 
 def use_advice(evidence: Evidence) -> Iterator[Advice]:
@@ -27,6 +33,8 @@ def use_advice(evidence: Evidence) -> Iterator[Advice]:
     yield from _discarded(evidence)
     yield from _idle_workers(evidence)
     yield from _single_calls(evidence)
+    yield from _padding(evidence)
+    yield from _frames(evidence)
 
 
 def keep_cache(advice: list[Advice], evidence: Evidence) -> list[Advice]:
@@ -102,6 +110,29 @@ def _single_calls(evidence: Evidence) -> Iterator[Advice]:
         cause="collate",
         change=JobChange(speeds={"loader": float(calls), "collate": float(calls)}),
     )
+
+
+def _padding(evidence: Evidence) -> Iterator[Advice]:
+    computed, padding = evidence.shares.get("compute") or 0.0, evidence.padding_ratio or 0.0
+    if padding * computed >= _LEAST_PADDING:
+        yield Advice(
+            "Put samples of like length into a batch (a sampler that groups by length), or pack"
+            f" several into one row: {padding:.0%} of the positions that are computed are padding",
+            cause="compute",
+            change=JobChange(speeds={"compute": 1 / (1 - min(0.99, padding))}),
+        )
+
+
+def _frames(evidence: Evidence) -> Iterator[Advice]:
+    found = evidence.frames
+    if found and found.used * _FRAMES_PER_USED <= found.decoded:
+        yield Advice(
+            "Decode fewer frames for each that is used (seek to the key frame before it, shorter"
+            f" clips, more key frames, or frames stored as images): of {found.decoded:,} that"
+            f" {found.library} decoded {found.used:,} were used",
+            cause="decode",
+            change=JobChange(speeds={"decode": found.decoded / found.used}),
+        )
 
 
 def start_once(evidence: Evidence) -> Iterator[Advice]:

@@ -9,7 +9,7 @@ import polars as pl
 
 from ioprof.analysis.cpu.code_lines import shortened
 from ioprof.analysis.selection import of_kind
-from ioprof.format.schema import FLUSH
+from ioprof.format.schema import FLUSH, RENAME
 from ioprof.format.trace import Trace
 
 FLUSHES: Final = "waiting until writes are on storage"
@@ -72,14 +72,15 @@ def flushed(trace: Trace) -> Flushed | None:
 
 
 def of_checkpoints(spans: pl.DataFrame) -> pl.DataFrame:
-    """The flushes by which checkpoints reach storage: those of one thread that follow the end of a
-    `save`, one after the other.
+    """The flushes by which checkpoints reach storage, and the renames by which they get their
+    names: those of one thread that follow the end of a `save`, one after the other.
 
-    Each from the end of what came before it: between them files get their final names.
+    Each from the end of what came before it.
 
     `spans` are the `checkpoint` and `user` spans of that thread.
     """
-    flushes = of_kind(spans, "user").filter(is_flush)
+    is_rename = (pl.col("name").cast(pl.String) == RENAME).fill_null(value=False)
+    flushes = of_kind(spans, "user").filter(is_flush | is_rename)
     saves = of_kind(spans, "checkpoint").filter(pl.col("name").cast(pl.String) == "save")
     if flushes.is_empty() or saves.is_empty():
         return flushes.clear()

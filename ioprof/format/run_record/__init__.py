@@ -30,6 +30,7 @@ from ioprof.format.run_record.findings_json import (
     EpochReads,
     FileReads,
     Findings,
+    FrameUse,
     LoaderTime,
     QueueDepth,
     RankSkew,
@@ -59,7 +60,13 @@ from ioprof.format.run_record.job_json import (
     StageRecord,
     Transfer,
 )
-from ioprof.format.run_record.ledger_json import EpochPrediction, Ledger, Phase
+from ioprof.format.run_record.ledger_json import (
+    EpochPrediction,
+    Ledger,
+    LoadedWeights,
+    Phase,
+    Saves,
+)
 from ioprof.format.run_record.loader_json import LoaderRecord, merge_loaders
 from ioprof.format.run_record.reasons import (
     CpuLimit,
@@ -156,6 +163,7 @@ __all__ = [
     "FaultRecording",
     "FileReads",
     "Findings",
+    "FrameUse",
     "GpuCapture",
     "GpuNote",
     "GpuWindow",
@@ -168,6 +176,7 @@ __all__ = [
     "KindSums",
     "LearningRecord",
     "Ledger",
+    "LoadedWeights",
     "LoaderRecord",
     "LoaderTime",
     "LoadingRecord",
@@ -200,6 +209,7 @@ __all__ = [
     "RunSummary",
     "SampledSeries",
     "Sampling",
+    "Saves",
     "SharedRead",
     "SlowRead",
     "StackSampling",

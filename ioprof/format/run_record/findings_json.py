@@ -205,6 +205,16 @@ class RankSkew(Record, frozen=True):
     """Means of up to twenty parts of the run, in seconds."""
 
 
+class FrameUse(Record, frozen=True):
+    """Frames of videos, of all ranks and workers."""
+
+    library: str
+    """That decoded them."""
+    decoded: int
+    used: int
+    """Of these, frames that were made arrays or images."""
+
+
 class Findings(Record, frozen=True):
     """What an analysis found besides the causes."""
 
@@ -218,3 +228,5 @@ class Findings(Record, frozen=True):
     """Null: fewer than two epochs."""
     skew: tuple[RankSkew, ...] = ()
     """Of each rank, latest first. Empty: one rank, or no exchange that was recorded."""
+    frames: FrameUse | None = None
+    """Null: no library that says so decoded frames of videos."""

@@ -9,7 +9,7 @@ from ioprof.errors import RunError
 from ioprof.format.run_record.capture_json import CollectiveSources
 from ioprof.format.run_record.findings_json import Findings
 from ioprof.format.run_record.job_json import DatasetRecord
-from ioprof.format.run_record.ledger_json import EpochPrediction, Ledger
+from ioprof.format.run_record.ledger_json import EpochPrediction, Ledger, Saves
 from ioprof.format.run_record.reasons import CpuLimit, JobKind, Reason, StepsBy, reason_in
 from ioprof.format.run_record.record import Record, is_too_deep, parse
 from ioprof.format.run_record.replay_json import CauseGain, ReplayRecord
@@ -173,6 +173,14 @@ class Throughput(Record, frozen=True, omit_defaults=True):
     """Share of the bytes from storage that the batches of the warm-up read, where the later ones
     found in memory most of what they needed: without the warm-up, the rate would be one that
     storage did not deliver. Null: it is not so."""
+    tokens_per_s: float | None = None
+    """Of the jobs of text: tokens that are no padding, at the steady rate or else at that of all
+    steps, by the mean of those batches that were looked at. Padding counts where it is not
+    known."""
+    padding_ratio: float | None = None
+    """Share of the positions that are padding. High: what is computed for them is lost. Null: not
+    known."""
+    batches_looked_at: int | None = None
 
 
 class RankTime(Record, frozen=True):
@@ -482,6 +490,8 @@ class Summary(Record, frozen=True):
     findings: Findings = Findings()
     prediction: EpochPrediction | None = None
     """Null: the run did not ask for one (`--predict-epochs`), or made no two epochs."""
+    saves: Saves | None = None
+    """Null: no rank wrote a checkpoint, as far as is known."""
     replay: ReplayRecord | None = None
     """Null: no replay was made, as by versions before 2026-11-23."""
     device_time: DeviceTime | None = None

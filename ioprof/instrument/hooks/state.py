@@ -63,6 +63,7 @@ class ThreadState:
         "optimizers",
         "product",
         "recorded_optimizer",
+        "saved_bytes",
         "taken",
         "takes_part",
         "trains",
@@ -86,6 +87,8 @@ class ThreadState:
         """It is in an observed collective, or in one that is not to be recorded."""
         self.in_checkpoint = False
         """It is saving or loading a checkpoint."""
+        self.saved_bytes = 0
+        """What functions have written that it called to save that checkpoint."""
         self.optimizers: list[tuple[int, int]] = []
         """Optimizers whose steps are in progress, outermost first: id and start."""
         self.recorded_optimizer: type | None = None

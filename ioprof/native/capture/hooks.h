@@ -69,9 +69,11 @@ HOOK(int, syncfs, (int descriptor))
 HOOK(int, msync, (void *address, size_t length, int flags))
 HOOK(void, sync, (void))
 
-/* Sending to pipes, sockets and eventfds */
+/* Writing to files, pipes, sockets and eventfds */
 HOOK(ssize_t, write, (int descriptor, const void *buffer, size_t size))
 HOOK(ssize_t, writev, (int descriptor, const struct iovec *parts, int count))
+HOOK(ssize_t, pwrite, (int descriptor, const void *buffer, size_t size, off_t offset))
+HOOK(ssize_t, pwrite64, (int descriptor, const void *buffer, size_t size, off_t offset))
 HOOK(ssize_t, send, (int descriptor, const void *buffer, size_t size, int flags))
 HOOK(ssize_t, sendto, (int descriptor, const void *buffer, size_t size, int flags, const void *address,
                        unsigned length))

@@ -209,13 +209,29 @@ void hook_closefrom(int first)
     REAL(closefrom)(first);
 }
 
-/* Downloads are often renamed when they are complete. */
+/* Downloads are often renamed when they are complete; checkpoints too, and then it says that the file is one to keep. */
+static void end_rename(int64_t start, int folder, const char *path)
+{
+    int saved_errno = errno;
+    int64_t end = clock_now();
+    guard_enter();
+    if (!is_in_spool(path))
+        emit_event(&(struct event){start, end, -1, -1, path_number(folder, path), NAME("rename"), KIND_USER, SOURCE_NONE});
+    guard_leave();
+    errno = saved_errno;
+}
+
 #define RENAME(name, parameters, arguments, from_folder, to_folder) \
     int hook_##name parameters \
     { \
+        if (!is_recording_already()) \
+            return REAL(name) arguments; \
+        int64_t start = clock_now(); \
         int result = REAL(name) arguments; \
-        if (result == 0 && is_recording_already() && has_received_files()) \
+        if (result == 0 && has_received_files()) \
             rename_received_file(from_folder, from, to_folder, to); \
+        if (result == 0) \
+            end_rename(start, to_folder, to); \
         return result; \
     }
 

@@ -1,8 +1,9 @@
-/* Hooks of calls that send to a pipe, socket or eventfd: somebody may wait for that. Writes to files
- * are passed on. */
+/* Hooks of calls that write: to a pipe, socket or eventfd, for which somebody may wait, and to files,
+ * of which those that take long are spans. */
 #include "channels.h"
 #include "exchanges.h"
 #include "real.h"
+#include "short_calls.h"
 #include "switches.h"
 
 #include <errno.h>
@@ -64,8 +65,53 @@ static inline bool may_be_followed(const struct open_file *file)
     return flags == FILE_SOCKET || (unsent_key != 0 && flags == (FILE_SOCKET | FILE_NO_HTTP));
 }
 
-#define SEND(type, name, parameters, arguments, has_sent, ...) \
-    type hook_##name parameters \
+#define LEAST_WRITE_BYTES 4096 /* a shorter one is a line of a log, and is not timed */
+
+/* When a write of so many bytes to a file begins; 0: it is not timed. Of a file that was not seen when it was opened nothing is
+ * known: the spool's own are such. */
+static inline int64_t begin_writing(int descriptor, size_t size)
+{
+    bool is_timed = size >= LEAST_WRITE_BYTES && is_recording_already() && known_file(descriptor) != NULL &&
+                    regular_file(descriptor) != NULL;
+    return is_timed ? clock_now() : 0;
+}
+
+/* A `user` span named "write" with file and bytes (`WRITE` in schema.py), if it took long. */
+static void end_writing(int descriptor, int64_t start, ssize_t written)
+{
+    int saved_errno = errno;
+    int64_t end = clock_now();
+    guard_enter();
+    if (end - start < SLOW_CALL_NS)
+        tally_short_call(end - start);
+    else
+        emit_event(&(struct event){start, end, written, -1, known_path(descriptor), NAME("write"), KIND_USER, SOURCE_NONE});
+    guard_leave();
+    errno = saved_errno;
+}
+
+static size_t size_of_parts(const struct iovec *parts, int count)
+{
+    size_t size = 0;
+    for (int i = 0; i < count; i++)
+        size += parts[i].iov_len;
+    return size;
+}
+
+/* `otherwise`: what is done if it is not timed. */
+#define WRITE(name, parameters, arguments, size, otherwise) \
+    ssize_t hook_##name parameters \
+    { \
+        int64_t start = begin_writing(descriptor, size); \
+        if (start == 0) \
+            return otherwise; \
+        ssize_t written = REAL(name) arguments; \
+        end_writing(descriptor, start, written); \
+        return written; \
+    }
+
+#define SEND_BY(type, function, name, parameters, arguments, has_sent, ...) \
+    type function parameters \
     { \
         struct sending sending = begin_sending(descriptor); \
         type sent = REAL(name) arguments; \
@@ -76,10 +122,23 @@ static inline bool may_be_followed(const struct open_file *file)
         return sent; \
     }
 
-SEND(ssize_t, write, (int descriptor, const void *buffer, size_t size), (descriptor, buffer, size),
-     sent > 0, FROM_BUFFER)
-SEND(ssize_t, writev, (int descriptor, const struct iovec *parts, int count),
-     (descriptor, parts, count), sent > 0, parts, count)
+#define SEND(type, name, parameters, arguments, has_sent, ...) \
+    SEND_BY(type, hook_##name, name, parameters, arguments, has_sent, __VA_ARGS__)
+
+static SEND_BY(ssize_t, send_by_write, write, (int descriptor, const void *buffer, size_t size),
+               (descriptor, buffer, size), sent > 0, FROM_BUFFER)
+static SEND_BY(ssize_t, send_by_writev, writev,
+               (int descriptor, const struct iovec *parts, int count), (descriptor, parts, count),
+               sent > 0, parts, count)
+WRITE(write, (int descriptor, const void *buffer, size_t size), (descriptor, buffer, size), size,
+      send_by_write(descriptor, buffer, size))
+WRITE(writev, (int descriptor, const struct iovec *parts, int count), (descriptor, parts, count), size_of_parts(parts, count),
+      send_by_writev(descriptor, parts, count))
+WRITE(pwrite, (int descriptor, const void *buffer, size_t size, off_t offset), (descriptor, buffer, size, offset), size,
+      REAL(pwrite)(descriptor, buffer, size, offset))
+WRITE(pwrite64, (int descriptor, const void *buffer, size_t size, off_t offset), (descriptor, buffer, size, offset), size,
+      REAL(pwrite64)(descriptor, buffer, size, offset))
+
 SEND(ssize_t, send, (int descriptor, const void *buffer, size_t size, int flags),
      (descriptor, buffer, size, flags), sent > 0, FROM_BUFFER)
 SEND(ssize_t, sendto,

@@ -11,7 +11,8 @@ static inline void emit_open(int descriptor, int64_t start, int64_t end, int32_t
         add_file(descriptor, flags, path);
     if (__builtin_expect((flags & O_CREAT) && descriptor >= 0, 0))
         begin_created(descriptor);
-    emit_event(&(struct event){start, end, -1, -1, path, -1, KIND_OPEN, SOURCE_NONE});
+    int64_t offset = flags & O_CREAT ? 0 : -1; /* a file that may be new is written from its beginning */
+    emit_event(&(struct event){start, end, -1, offset, path, -1, KIND_OPEN, SOURCE_NONE});
     compare_when_due(end);
 }
 

@@ -57,13 +57,15 @@ def write_html(
     path: Path,
     wanted: tuple[int, int] | None = None,
     probed: ProbedPath | None = None,
+    mtbf_s: float | None = None,
 ) -> None:
     """Write the report to `path`, whole or not at all; a file that is there is replaced.
 
     The page opens at the stretch `wanted` of the run, in nanoseconds, and has all its spans.
-    `probed` stands beside the demand.
+    `probed` stands beside the demand, and the best interval of checkpoints for a job that fails
+    every `mtbf_s` seconds on average beside what they take.
     """
-    write_atomically(path, page(trace, steps, summary, wanted, probed))
+    write_atomically(path, page(trace, steps, summary, wanted, probed, mtbf_s))
 
 
 def page(
@@ -72,6 +74,7 @@ def page(
     summary: Summary,
     wanted: tuple[int, int] | None = None,
     probed: ProbedPath | None = None,
+    mtbf_s: float | None = None,
 ) -> str:
     """The text of the page."""
     reads = ReadsOfRun(trace)
@@ -85,6 +88,7 @@ def page(
             data,
             run_statements(trace),
             storage_section(trace, summary, probed, reads),
+            mtbf_s,
         ),
         sections.footer(),
         data_block("facts", data.facts),
@@ -108,6 +112,7 @@ def _main(
     data: Payload,
     more: Sequence[Statement],
     storage: Html,
+    mtbf_s: float | None,
 ) -> Html:
     facts = (
         join(element("dt", each.label), element("dd", each.text, sections.badge(each.basis)))
@@ -130,6 +135,9 @@ def _main(
         ),
         sections.section("steps", "Steps", step_section(summary, steps)),
         sections.section("storage", "Storage", storage),
+        sections.section(
+            "saves", "Checkpoints and start-up", sections.saves_section(summary, mtbf_s)
+        ),
         sections.section("workers", "Workers", worker_section(trace)),
         sections.section("ranks", "Ranks", rank_section(summary, steps)),
         sections.section("complete", "How complete is this", sections.completeness(summary)),

@@ -2,12 +2,14 @@
 from the summary.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 import polars as pl
 
 from ioprof import __version__
-from ioprof.format.run_record import Capture, CauseShare, Summary
+from ioprof.analysis.ledger import TO_FIRST_STEP
+from ioprof.format.run_record import Capture, CauseShare, Phase, Summary
 from ioprof.format.schema import CAUSES, SUMMARY_SCHEMA
 from ioprof.report import views
 from ioprof.report.page.markup import Html, element, join, table
@@ -17,6 +19,7 @@ from ioprof.report.texts.statements import (
     CauseRow,
     cause_rows,
     clocks_text,
+    save_statements,
     seconds,
     total_row,
     unseen,
@@ -170,6 +173,33 @@ def rank_table(summary: Summary, steps: pl.DataFrame) -> Html | None:
         element("summary", "Each rank as a table, of the causes that took time"),
         element("div", table(headings, rows, frozenset(range(len(headings)))), class_="dense"),
     )
+
+
+def saves_section(summary: Summary, mtbf_s: float | None = None) -> Html:
+    """What a checkpoint and the start of the job take, in parts that sum to them."""
+    tables = []
+    if found := summary.saves:
+        tables.append(_parts_table("One checkpoint", found.parts))
+    start = [phase for phase in summary.ledger.phases if phase.name in TO_FIRST_STEP]
+    if start:
+        tables.append(_parts_table("From the command to the first step", start))
+    if not tables:
+        return nothing("no checkpoint and no start was recorded")
+    lines = [
+        element("p", f"{each.label}: {each.text}. ", badge(each.basis))
+        for each in save_statements(summary, mtbf_s)
+    ]
+    return join(*lines, element("div", *tables, class_="columns"))
+
+
+def _parts_table(caption: str, parts: Sequence[Phase]) -> Html:
+    whole_s = sum(part.seconds for part in parts)
+    rows = [
+        (part.name, seconds(part.seconds), share)
+        for part, share in zip(parts, shares([each.seconds for each in parts]), strict=True)
+    ]
+    rows.append(("total", seconds(whole_s), "100.0"))
+    return table(("part", "seconds", "share %"), rows, frozenset({1, 2}), caption)
 
 
 def _storage_tile(capture: Capture) -> Html:

@@ -46,6 +46,14 @@ def finding_lines(summary: Summary) -> Iterator[Line]:
     if found.waiting is not None and found.waiting.most_ratio <= _MOST_EVEN:
         yield "waits", _waits(found.waiting), "measured"
     yield from _reads(found)
+    if found.frames is not None:
+        use = found.frames
+        yield (
+            "frames",
+            f"of {count(use.decoded)} that {use.library} decoded {count(use.used)} were used"
+            f" ({percent(min(1.0, use.used / use.decoded))})",
+            "measured",
+        )
     if found.skew and found.skew[0].behind_s:
         yield "ranks", _skew(found.skew[0], len(found.skew)), "measured"
     if found.trend is not None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from ioprof.analysis.charge.saves import SAMPLED
 from ioprof.analysis.cpu.code_lines import shortened
 from ioprof.analysis.reads.storage_bytes import are_untimed, imports_text, untimed_text
 from ioprof.format.run_record import (
@@ -17,7 +18,7 @@ from ioprof.format.run_record import (
     Summary,
 )
 from ioprof.report.texts.cpu_statements import cpu_text
-from ioprof.report.texts.epoch_statements import epochs_text
+from ioprof.report.texts.epoch_statements import epochs_text, interval_text, saves_text, start_text
 from ioprof.report.texts.finding_statements import finding_lines
 from ioprof.report.texts.import_statements import device_text, more_text, steps_text
 from ioprof.report.texts.units import MISSING, amount, clean, count, duration, percent, rate, shares
@@ -93,6 +94,7 @@ def statements(summary: Summary) -> tuple[Statement, ...]:
         *_stages(summary),
         *_ceilings(summary),
         *job_statements(summary),
+        *save_statements(summary),
         *(
             [Statement("prediction", epochs_text(summary.prediction), "predicted")]
             if summary.prediction
@@ -330,6 +332,14 @@ def _throughput(summary: Summary) -> Statement:
         )
         emulated = ", emulated" if is_emulated(summary) and found.basis != "emulated" else ""
         text += f"; the devices alone: {rate(own)}{emulated}{reached}"
+    if found.tokens_per_s:
+        padding = (
+            "padding not known"
+            if found.padding_ratio is None
+            else f"{percent(found.padding_ratio)} of the positions are padding"
+        )
+        text += f"; {rate(found.tokens_per_s)} tokens/s, {padding}"
+        text += f" (by {count(found.batches_looked_at)} batches)"
     return Statement("throughput", text, found.basis)
 
 
@@ -435,6 +445,27 @@ def job_statements(summary: Summary) -> Iterator[Statement]:
         ]
     of_all = "" if ledger.is_whole else " of its ranks"
     yield Statement("job", f"{duration(ledger.wall_s)}{of_all}: {', '.join(parts)}", "measured")
+
+
+def save_statements(summary: Summary, mtbf_s: float | None = None) -> Iterator[Statement]:
+    """What comes before the first step, what checkpoints take, and how often to save where the job
+    fails every `mtbf_s` seconds on average.
+    """
+    if text := start_text(summary.ledger):
+        yield Statement("start-up", text, "measured")
+    if summary.saves is not None:
+        names = [part.name for part in summary.saves.parts]
+        sampled = summary.saves.slowed_s or any(name in SAMPLED for name in names)
+        yield Statement(
+            "checkpoints", saves_text(summary.saves), "derived" if sampled else "measured"
+        )
+        yield interval_statement(summary, mtbf_s)
+
+
+def interval_statement(summary: Summary, mtbf_s: float | None) -> Statement:
+    """How often to save."""
+    text = interval_text(summary, mtbf_s) or "not known: no checkpoint was recorded"
+    return Statement("checkpoint interval", text, "predicted" if mtbf_s and summary.saves else None)
 
 
 def _collectives(summary: Summary) -> Iterator[Statement]:

@@ -1,5 +1,6 @@
 """Observes checkpoints: `checkpoint` spans of functions that save or load the state of a model:
-"save", "load" or "async save".
+"save", "load" or "async save". Functions of training libraries that save all of a state are one
+save, whatever they call.
 
 The second part of an asynchronous save, which goes on while the job trains, is a span of its own,
 "async save in the background". It ends when the future that the function returned is done. What a
@@ -29,9 +30,16 @@ FUNCTIONS: Final = {
     },
     "torch.distributed.checkpoint.state_dict_loader": {"load": "load", "load_state_dict": "load"},
     "safetensors.torch": {"save_file": "save", "save_model": "save"},
+    "transformers.trainer": {
+        "Trainer._save_checkpoint": "save",
+        "Trainer._load_from_checkpoint": "load",
+    },
+    "accelerate.accelerator": {"Accelerator.save_state": "save", "Accelerator.load_state": "load"},
+    "lightning.pytorch.trainer.trainer": {"Trainer.save_checkpoint": "save"},
+    "pytorch_lightning.trainer.trainer": {"Trainer.save_checkpoint": "save"},
 }
-"""By module: functions and the names of their spans. Not all versions have all of them. Functions
-that load one file are decoders, since samples are stored so too."""
+"""By module: functions and methods, and the names of their spans. Not all versions have all of
+them. Functions that load one file are decoders, since samples are stored so too."""
 _PUBLIC: Final = {
     "torch.serialization": "torch",
     "torch.distributed.checkpoint.state_dict_saver": "torch.distributed.checkpoint",
@@ -47,23 +55,39 @@ def observe(module: ModuleType, state: HookState) -> None:
     package = _PUBLIC.get(module.__name__, "")
     functions = FUNCTIONS[module.__name__].items()
     if not sum(
-        state.wrap_exported(module, package, name, partial(_observe_function, label))
+        _observe_method(module, name, label, state)
+        if "." in name
+        else state.wrap_exported(module, package, name, partial(_observe_function, label))
         for name, label in functions
     ):
         raise UnknownVersionError(f"{module.__name__} has none of the functions that save or load")
 
 
+def _observe_method(module: ModuleType, path: str, label: str, state: HookState) -> bool:
+    owner, _, name = path.partition(".")
+    if name not in vars(getattr(module, owner, object)):
+        return False
+    state.wrap(getattr(module, owner), name, partial(_observe_function, label))
+    return True
+
+
 def _observe_function(label: str, original: Function, state: HookState) -> Function:
     def checkpoint(*args: Any, **kwargs: Any) -> Any:
         thread = state.per_thread.current
-        if thread.in_checkpoint or not state.is_on:
+        if not state.is_on:
             return original(*args, **kwargs)
+        if thread.in_checkpoint:
+            result = original(*args, **kwargs)
+            if label == "save":
+                thread.saved_bytes += max(0, _bytes_written(args, kwargs))
+            return result
         state.start_deferred()
-        thread.in_checkpoint = True
+        thread.in_checkpoint, thread.saved_bytes = True, 0
         start_ns, size = monotonic_ns(), -1
         try:
             result = original(*args, **kwargs)
-            size = _bytes_written(args, kwargs) if label == "save" else -1
+            if label == "save":
+                size = max(_bytes_written(args, kwargs), thread.saved_bytes or -1)
         finally:
             thread.in_checkpoint = False
             end_ns = monotonic_ns()

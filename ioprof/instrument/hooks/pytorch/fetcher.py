@@ -12,6 +12,7 @@ from typing import Any
 from ioprof.clock import monotonic_ns
 from ioprof.instrument.hooks.patches import Function
 from ioprof.instrument.hooks.pytorch.sent_batches import record_sent
+from ioprof.instrument.hooks.pytorch.tokens import record_tokens
 from ioprof.instrument.hooks.state import HookState, ThreadState
 from ioprof.instrument.hooks.versions import require
 from ioprof.instrument.span import emit
@@ -76,6 +77,7 @@ def _observe_fetch(original: Function, state: HookState) -> Function:
         thread.fetches += 1
         if state.identity.worker >= 0:
             record_sent(batch, number, thread.fetches)
+        record_tokens(batch, number, thread.fetches)
         return batch
 
     return fetch

@@ -1,0 +1,73 @@
+"""The tokens of a batch of text, and how many of its positions are padding: by its mask, by the
+lengths of the sequences that are packed in it, or by its shape alone.
+"""
+
+import sys
+from collections import UserDict
+from contextlib import suppress
+from typing import Any, Final
+
+from ioprof.clock import monotonic_ns
+from ioprof.format.schema import TOKENS
+from ioprof.instrument.span import emit
+
+_FIRST: Final = 8
+_EVERY: Final = 16
+"""The first batches of a thread are looked at, and then one of so many: the sum of a mask of 16,000
+positions takes 10 us."""
+_INPUTS: Final = ("input_ids", "tokens", "decoder_input_ids")
+_MASK: Final = "attention_mask"
+_LENGTHS: Final = ("cu_seqlens", "cu_seq_lens_q", "cu_seq_lens")
+
+
+def record_tokens(batch: object, number: int, place: int) -> None:
+    """Record what a batch has, which is the thread's batch of that place."""
+    if place > _FIRST and place % _EVERY:
+        return
+    with suppress(Exception):  # tensors of the job's own, which must not fail for this
+        if (found := tokens(batch)) is not None:
+            now_ns = monotonic_ns()
+            emit("deliver", now_ns, now_ns, TOKENS, batch=number, bytes=found[0], offset=found[1])
+
+
+def tokens(batch: object) -> tuple[int, int] | None:
+    """Tokens that are no padding (-1: not known) and positions; None: it is no batch of text."""
+    if isinstance(batch, UserDict):  # transformers' BatchEncoding
+        batch = batch.data
+    if isinstance(batch, dict):
+        ids: Any = next((dict.get(batch, name) for name in _INPUTS if name in batch), None)
+        if not _is_text(ids):
+            return None
+        return _without_padding(batch, ids), ids.numel()
+    # inputs and targets, each a row of tokens for every sample
+    if isinstance(batch, list | tuple) and len(batch) == 2 and all(map(_is_text, batch)):
+        inputs, targets = batch
+        if tuple(inputs.shape) == tuple(targets.shape) and inputs.dim() == 2:
+            return -1, inputs.numel()
+    return None
+
+
+def _is_text(value: Any) -> bool:
+    torch: Any = sys.modules.get("torch")
+    return (
+        torch is not None
+        and type(value) is torch.Tensor
+        and value.dtype in (torch.int64, torch.int32, torch.uint16)
+        and value.dim() in (1, 2)
+        and value.device.type == "cpu"
+        and value.shape[-1] > 1
+    )
+
+
+def _without_padding(batch: dict[Any, Any], ids: Any) -> int:
+    torch: Any = sys.modules["torch"]
+    if ids.is_nested:
+        return int(ids.numel())
+    mask: Any = dict.get(batch, _MASK)
+    if type(mask) is torch.Tensor and mask.shape == ids.shape:
+        return int(torch.count_nonzero(mask))
+    for name in _LENGTHS:
+        lengths: Any = dict.get(batch, name)
+        if type(lengths) is torch.Tensor and lengths.dim() == 1 and len(lengths):
+            return min(int(lengths[-1]), int(ids.numel()))
+    return -1
