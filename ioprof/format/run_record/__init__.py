@@ -59,7 +59,13 @@ from ioprof.format.run_record.job_json import (
     StageRecord,
     Transfer,
 )
-from ioprof.format.run_record.ledger_json import EpochPrediction, Ledger, Phase
+from ioprof.format.run_record.ledger_json import (
+    EpochPrediction,
+    ExtrapolatedPart,
+    Ledger,
+    NextRecording,
+    Phase,
+)
 from ioprof.format.run_record.loader_json import LoaderRecord, merge_loaders
 from ioprof.format.run_record.reasons import (
     CpuLimit,
@@ -141,6 +147,7 @@ __all__ = [
     "EpochReads",
     "EvaluationRecord",
     "ExchangeRate",
+    "ExtrapolatedPart",
     "Failure",
     "FailureCode",
     "FaultRecord",
@@ -163,6 +170,7 @@ __all__ = [
     "LoadingRecord",
     "MemoryLimitRecord",
     "NetworkRecord",
+    "NextRecording",
     "NoGain",
     "Overlap",
     "PageCacheRecord",

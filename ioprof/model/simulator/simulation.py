@@ -106,6 +106,24 @@ class Simulation:
     basis: str = "predicted"
     """Of all numbers but the description of the system and the job."""
 
+    def most_beside_compute(self, epoch: Epoch) -> tuple[str, float]:
+        """What takes most of a step beside the computation, and its share of the step: the resource
+        that is used most, `slowest rank`, `exchange` or `loop`. Where a resource is used more than
+        the accelerators, the slowest rank is the one that it served last.
+        """
+        used = {name: share for name, share in epoch.busy.items() if name != _COMPUTE}
+        exchange_s = min(self.exchange_s, epoch.other_s)
+        resource = max(used, key=lambda name: used[name], default="data")
+        is_full = used.get(resource, 0.0) > epoch.busy[_COMPUTE]
+        parts = {
+            resource: epoch.wait_s + epoch.straggler_s * is_full,
+            "slowest rank": epoch.straggler_s * (not is_full),
+            "exchange": exchange_s,
+            "loop": epoch.other_s - exchange_s,
+        }
+        most = max(parts, key=lambda name: parts[name])
+        return most, parts[most] / (epoch.compute_s + sum(parts.values()))
+
     def to_json(self) -> str:
         """The simulation as JSON, with the errors of the simulator beside it."""
         found = asdict(self)
