@@ -154,6 +154,7 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         unexplained=evidence.code,
         collectives=collective_sources(trace),
         findings=more,
+        evaluations=run.learning.evaluations if run.learning else (),
         device_time=device_time(trace) if trace.run.capture.imported_from is not None else None,
         whole_job=run.whole_job,
     )

@@ -77,8 +77,8 @@ def bend_lines(grid: Grid) -> Iterator[str]:
     for each in grid.bends():
         yield (
             f"{', '.join(each.row)}: from {each.before} to {each.after} {last} a rank falls from"
-            f" {percent(each.efficiency_before, 0)} to {percent(each.efficiency_after, 0)} of what"
-            f" the first column does; {_words(each.bound_by)} takes {percent(each.share, 0)} of a"
+            f" {percent(each.efficiency_before)} to {percent(each.efficiency_after)} of what"
+            f" the first column does; {_words(each.bound_by)} takes {percent(each.share)} of a"
             " step there."
         )
 
@@ -110,9 +110,13 @@ def grid_figure(grid: Grid) -> go.Figure:
             hovertemplate=f"{name}, %{{x}}: %{{y:,.4g}}<extra></extra>",
         )
     drawn.update_xaxes(title_text=grid.axes[-1].name, type="category")
-    what = QUANTITIES["use" if is_use else "samples_per_s"]
-    drawn.update_yaxes(title_text=what, type="linear" if is_use else "log")
+    drawn.update_yaxes(title_text=_drawn(grid), type="linear" if is_use else "log")
     return drawn
+
+
+def _drawn(grid: Grid) -> str:
+    """What the figure shows: of times, the rates, since those bend."""
+    return QUANTITIES["use" if grid.quantity == "use" else "samples_per_s"]
 
 
 def write_grid(grid: Grid, folder: Path) -> None:
@@ -125,7 +129,7 @@ def write_grid(grid: Grid, folder: Path) -> None:
         for place, (title, headings, rows) in enumerate(grid_tables(grid))
     ]
     notes = (*grid_notes(grid), *bend_lines(grid))
-    page = article(grid.name, "ioprof study", notes, [(QUANTITIES[grid.quantity], chart)], tables)
+    page = article(grid.name, "ioprof study", notes, [(_drawn(grid).capitalize(), chart)], tables)
     write_atomically(folder / "study.html", page)
     write_atomically(folder / "study.ipynb", notebook(grid))
 

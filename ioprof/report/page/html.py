@@ -13,6 +13,7 @@ from ioprof.format.run_record import Summary
 from ioprof.format.trace import Trace
 from ioprof.report.page import sections
 from ioprof.report.page.answer import answer, header
+from ioprof.report.page.learning_section import learning_section
 from ioprof.report.page.markup import Html, element, join
 from ioprof.report.page.payload import Payload, payload
 from ioprof.report.page.shell import data_block, page_styles, resource, script_text, whole_page
@@ -129,6 +130,11 @@ def _main(
             ),
         ),
         sections.section("steps", "Steps", step_section(summary, steps)),
+        *(
+            [sections.section("learning", "Learning", learning_section(summary))]
+            if summary.evaluations
+            else []
+        ),
         sections.section("storage", "Storage", storage),
         sections.section("workers", "Workers", worker_section(trace)),
         sections.section("ranks", "Ranks", rank_section(summary, steps)),

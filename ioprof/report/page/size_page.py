@@ -55,8 +55,9 @@ def _figure(needed: dict[str, float]) -> go.Figure:
     """Lines of use by rate, each with a mark where it bends."""
     drawn = go.Figure(layout=layout(_HEIGHT))
     colours = list(dict.fromkeys(CAUSE_COLOURS.values()))
+    most = 2 * max(needed.values())
     for place, (name, bend) in enumerate(needed.items()):
-        rates = sorted({*STORAGE_RATES, bend})
+        rates = sorted({*STORAGE_RATES, bend, most})
         drawn.add_scatter(
             x=[float(f"{each / _GB:.6g}") for each in rates],
             y=[float(f"{min(1.0, each / bend):.6g}") for each in rates],
