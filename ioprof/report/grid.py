@@ -59,8 +59,10 @@ def grid_notes(grid: Grid) -> Iterator[str]:
     date = f" ({grid.date})" if grid.date else ""
     yield f"{grid.name}: {grid.about}. Source: {grid.source}{date}."
     what = QUANTITIES[grid.quantity]
-    yield f"Each number: {what}, and what took most of the time beside the computation."
-    for basis in sorted({each.basis for each in grid.cells}):
+    bases = sorted({each.basis for each in grid.cells})
+    beside = " beside the computation" if bases == ["predicted"] else ""
+    yield f"Each number: {what}, and what took most of the time{beside}."
+    for basis in bases:
         yield _BASES[basis]
     yield from filter(None, grid.basis_notes)
     for each in grid.datasets:
@@ -78,8 +80,8 @@ def bend_lines(grid: Grid) -> Iterator[str]:
         yield (
             f"{', '.join(each.row)}: from {each.before} to {each.after} {last} a rank falls from"
             f" {percent(each.efficiency_before)} to {percent(each.efficiency_after)} of what"
-            f" the first column does; {_words(each.bound_by)} takes {percent(each.share)} of a"
-            " step there."
+            f" the first column does; {percent(each.share)} of a step is {_words(each.bound_by)}"
+            " there."
         )
 
 

@@ -19,7 +19,7 @@ from ioprof.jobs.training_run import run_job
 from ioprof.model.simulator.asked import SimulationAsked, simulation
 from ioprof.model.simulator.simulation import Simulation
 from ioprof.model.simulator.validation import summed
-from ioprof.options import declarations, given_options, values_of
+from ioprof.options import declarations, given_options
 from ioprof.reporter import Reporter
 
 _OF_STUDY: Final = ("out", "preset", "values", "force", "stacks")
@@ -72,6 +72,7 @@ def make_grid(
         else:
             reporter.say(f"{number} of {len(places)}: {', '.join(place)}")
             data, found = _dataset(study, asked, folder, found, reporter)
+            write_atomically(folder / GRID_FILE, found.to_json())  # with what converting took
             cell = _run(study, place, key, asked, data, folder, environment, reporter)
         found = replace(found, cells=(*found.cells, cell))
         write_atomically(folder / GRID_FILE, found.to_json())
@@ -102,7 +103,7 @@ def _simulated(study: GridFile, asked: Settings) -> Simulation:
         options = given_options(SimulationAsked, words)
     except TypeError as error:
         raise CommandError(f"{study.name}: {error}; see: ioprof simulate --help") from None
-    return simulation(system, job, options, changed)
+    return simulation(str(system), str(job), options, changed)
 
 
 def _of_simulation(place: tuple[str, ...], key: str, made: Simulation, quantity: str) -> Cell:
@@ -143,7 +144,8 @@ def _dataset(
     """
     from ioprof.converters import ConvertOptions, engine_for, run_conversion
 
-    names = set(values_of(ConvertOptions, ConvertOptions()))
+    of_job = {each.name for each in declarations(RunOptions)}
+    names = {each.name for each in declarations(ConvertOptions)} - of_job
     words = {name: value for name, value in study.dataset.items() if name != "images"}
     words |= {name: asked.pop(name) for name in list(asked) if name in names}
     images = int(study.dataset.get("images", 1000))
@@ -177,11 +179,12 @@ def _run(
 ) -> Cell:
     out = folder / "-".join(each.replace(" ", "_").replace("/", "_") for each in place)
     try:
-        options = RunOptions(dataset=data, stacks=False, out=out, force=True, **asked)
+        words = {"dataset": data, "stacks": False, "out": out, "force": True, **asked}
+        options = given_options(RunOptions, words)
     except TypeError as error:
         raise CommandError(f"{study.name}: {error}; see: ioprof run --help") from None
-    words = ("ioprof", "study", study.name, "--out", str(folder))
-    made = run_job(options, words, environment, reporter)
+    command = ("ioprof", "study", study.name, "--out", str(folder))
+    made = run_job(options, command, environment, reporter)
     if made.trace.run.status != "complete":
         raise CommandError(
             f"{out}: the job did not complete; see: ioprof report {out}", exit_code=1
@@ -198,7 +201,7 @@ def _run(
         low=None,
         high=None,
         basis=made.trace.run.device_basis,
-        bound_by=bound_by.replace("_", " "),
+        bound_by="computing" if bound_by == "compute" else bound_by.replace("_", " "),
         share=shares.get(bound_by, 0.0),
         samples_per_s=per_s,
         ranks=made.trace.run.config.ranks or 1,

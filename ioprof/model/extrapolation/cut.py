@@ -218,8 +218,8 @@ def _samples(run: Run, training: pl.DataFrame, steps: int) -> float | None:
     size = float(of_batch.median() or 0) if len(of_batch) else 0.0  # type: ignore[arg-type]  # of integers
     if not size:
         return float(config.batch_size * ranks) if config.batch_size else None
-    made = training.group_by("rank").len()["len"]
-    return size * max(1, round(float(made.max() or 0) / max(1, steps))) * ranks  # type: ignore[arg-type]  # of integers
+    made = _integer(training.group_by("rank").len()["len"].max())
+    return size * max(1, round(made / max(1, steps))) * ranks
 
 
 def _read(trace: Trace, bounds: npt.NDArray[Any]) -> dict[int, tuple[int, int, int, int]]:

@@ -1,7 +1,7 @@
 """The time of a whole training, as the sum of its epochs."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -181,8 +181,11 @@ def _kept(record: RunRecord, dataset_bytes: int | None, epochs: int) -> Hits:
 
 def _first(first: Epoch, pace: _Between, steps: int) -> _Between:
     """The first epoch, of so many steps."""
-    start_s = first.start_s
-    return _Between(*(start_s + steps * each for each in (pace.low, pace.value, pace.high)))
+    return _Between(
+        first.start_s + steps * pace.low,
+        first.start_s + steps * pace.value,
+        first.start_s + steps * pace.high,
+    )
 
 
 def _later_pace(
@@ -314,9 +317,8 @@ def _count(record: RunRecord, found: Cut, cause: str, steps: int, epochs: int) -
     return max(1, round(seen / found.steps * steps * epochs))
 
 
-def _sum(parts: Sequence[_Between] | object) -> _Between:
+def _sum(each: Collection[_Between]) -> _Between:
     """The sum of parts that do not depend on each other."""
-    each = list(parts)  # type: ignore[call-overload]  # a view of a dict
     value = sum(part.value for part in each)
     low = math.hypot(*(part.value - part.low for part in each))
     high = math.hypot(*(part.high - part.value for part in each))
