@@ -10,8 +10,8 @@ from rich.table import Table
 
 from ioprof.analysis.study import Iteration, Study, StudyRow
 from ioprof.files import write_atomically
+from ioprof.report.article import Section, article
 from ioprof.report.figures import layout
-from ioprof.report.page.article import Section, article
 from ioprof.report.page.document import Chart
 from ioprof.report.palette import CAUSE_COLOURS
 from ioprof.report.texts.units import MISSING, amount, clean, count, duration, percent, rate

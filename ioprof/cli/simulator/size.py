@@ -43,7 +43,7 @@ def size(
     found = ioprof.size(model, like=like, **given)
     if html:
         # the libraries that draw are loaded for a page alone
-        from ioprof.report.page.size_page import size_page
+        from ioprof.report.size_page import size_page
 
         say(write_page_file(html, lambda path: write_atomically(path, size_page(found))))
     if json:

@@ -11,9 +11,9 @@ import polars as pl
 from ioprof.files import write_atomically
 from ioprof.format.run_record import Summary
 from ioprof.format.trace import Trace
+from ioprof.report.learning import learning_section
 from ioprof.report.page import sections
 from ioprof.report.page.answer import answer, header
-from ioprof.report.page.learning_section import learning_section
 from ioprof.report.page.markup import Html, element, join
 from ioprof.report.page.payload import Payload, payload
 from ioprof.report.page.shell import data_block, page_styles, resource, script_text, whole_page

@@ -5,8 +5,8 @@ from typing import Final
 import plotly.graph_objects as go
 
 from ioprof.model.simulator.sizing import STORAGE_RATES, Size
+from ioprof.report.article import Section, article
 from ioprof.report.figures import layout
-from ioprof.report.page.article import Section, article
 from ioprof.report.page.document import Chart
 from ioprof.report.palette import CAUSE_COLOURS
 from ioprof.report.texts.sizing import size_lines, size_tables
