@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from ioprof.analysis.reads.lineage import LEAVES
 from ioprof.analysis.run import Run
 from ioprof.errors import CommandError, IoprofError
 from ioprof.format.run_record import EpochPrediction, ExtrapolatedPart, NextRecording, RunRecord
@@ -36,6 +37,11 @@ class _Between:
     value: float
     high: float
     basis: str = MEASURED
+
+    @property
+    def width(self) -> float:
+        """Of the range."""
+        return self.high - self.low
 
     def times(self, factor: float) -> "_Between":
         """All of it so many times."""
@@ -79,11 +85,10 @@ def extrapolate(run: Run, asked: Extrapolated, from_steps: int | None = None) ->
     kept = _kept(run.trace.run, dataset_bytes, asked.epochs)
     pace = _later_pace(run, first, later, kept, is_whole)
     start = _later_start(found)
-    error = _Between(first.step_s - first.error_s, first.step_s, first.step_s + first.error_s)
     num_later = asked.epochs - 1
     parts = {
         "start and end": _once(found.fixed_s),
-        "first epoch": _first(first, error, steps),
+        "first epoch": _first(first, steps),
         "later epochs": pace.times(num_later * steps),
         "epoch starts": start.times(num_later),
     }
@@ -179,13 +184,10 @@ def _kept(record: RunRecord, dataset_bytes: int | None, epochs: int) -> Hits:
     return Hits(*ends)
 
 
-def _first(first: Epoch, pace: _Between, steps: int) -> _Between:
+def _first(first: Epoch, steps: int) -> _Between:
     """The first epoch, of so many steps."""
-    return _Between(
-        first.start_s + steps * pace.low,
-        first.start_s + steps * pace.value,
-        first.start_s + steps * pace.high,
-    )
+    pace = _of_epochs([first]).times(steps)
+    return _Between(first.start_s + pace.low, first.start_s + pace.value, first.start_s + pace.high)
 
 
 def _later_pace(
@@ -194,21 +196,34 @@ def _later_pace(
     """A step of a later epoch: as recorded, where later epochs of the same data were, or nothing
     changes after the first one; else with less of the first one's reading.
     """
+    known = [each for each in later if each.is_complete]
+    if known:
+        return _by_later(first, known, kept, is_whole)
+    found = _by_first(run, first, kept)
+    if later:  # of the beginning of one, which may be few steps
+        found = min(found, _by_later(first, later, kept, is_whole), key=lambda each: each.width)
+    return found
+
+
+def _by_later(first: Epoch, known: Sequence[Epoch], kept: Hits, is_whole: bool) -> _Between:
+    """From recorded later epochs."""
     storage = first.storage_ratio
-    known = [each for each in later if each.is_complete] or list(later)
-    if known and (is_whole or kept.worse >= 1):
-        return _of_epochs(known)
-    cold = _Between(first.step_s - first.error_s, first.step_s, first.step_s + first.error_s)
+    warm = _of_epochs(known)
+    if is_whole or kept.worse >= 1 or storage is None or storage <= _WARM:
+        is_sure = is_whole or kept.better >= 1 or storage is None or storage > _WARM
+        return warm if is_sure else replace(warm, high=math.inf)
+    return _mixed(_of_epochs([first]), warm, kept)
+
+
+def _by_first(run: Run, first: Epoch, kept: Hits) -> _Between:
+    """From the first epoch alone."""
+    storage, cold = first.storage_ratio, _of_epochs([first])
     if storage is None or not first.read_bytes or (storage <= _WARM and kept.worse >= 1):
         return cold
     if storage <= _WARM:
         # what is not in memory takes a time that this recording does not have
         return replace(cold, high=cold.high if kept.better >= 1 else math.inf)
-    if kept.better <= 0:
-        return cold
-    if known:
-        return _mixed(cold, _of_epochs(known), kept)
-    return _replayed(run, cold, kept)
+    return cold if kept.better <= 0 else _replayed(run, cold, kept)
 
 
 def _of_epochs(known: Sequence[Epoch]) -> _Between:
@@ -251,19 +266,20 @@ def _replayed(run: Run, cold: _Between, kept: Hits) -> _Between:
             return Change(cache="warm")
         return Change(speeds={"storage": 1 / (1 - ratio)})
 
+    shares = {each.cause: each.share or 0.0 for each in run.summary.steps.causes}
     try:
         usual = whatif(run.trace, change(kept.value))
         best = usual if kept.better == kept.value else whatif(run.trace, change(kept.better))
         worst = usual if kept.worse == kept.value else whatif(run.trace, change(kept.worse))
     except IoprofError:
-        share = next(
-            (each.share or 0.0 for each in run.summary.steps.causes if each.cause == "storage"), 0.0
-        )
-        least = cold.low * (1 - share)
+        least = cold.low * (1 - shares.get("storage", 0.0))
         return _Between(least, (least + cold.high) / 2, cold.high, PREDICTED)
+    # whatever the workers do faster, the loop saves no more than it waited for batches
+    waited = sum(shares.get(cause, 0.0) for cause in LEAVES)
+    least = cold.low * (1 - waited)
     return _Between(
-        cold.low / max(1.0, best.speedup_range.high),
-        cold.value / max(1.0, usual.speedup),
+        max(least, cold.low / max(1.0, best.speedup_range.high)),
+        max(cold.value * (1 - waited), cold.value / max(1.0, usual.speedup)),
         cold.high / max(1.0, worst.speedup_range.low),
         PREDICTED,
     )
