@@ -80,7 +80,8 @@ def bend_lines(grid: Grid) -> Iterator[str]:
         yield (
             f"{', '.join(each.row)}: from {each.before} to {each.after} {last} a rank falls from"
             f" {percent(each.efficiency_before)} to {percent(each.efficiency_after)} of what"
-            f" the first column does; {percent(each.share)} of a step is {_words(each.bound_by)}"
+            f" the first column does; {percent(each.share)} of a step is"
+            f" {_words(grid, each.bound_by)}"
             " there."
         )
 
@@ -189,8 +190,10 @@ def _cell(grid: Grid, cell: Cell | None) -> str:
     between = ""
     if cell.low is not None and cell.high is not None:
         between = f" ({shown(cell.low)} to {shown(cell.high)})"
-    return f"{shown(cell.value)}{between}; {_words(cell.bound_by)} {percent(cell.share, 0)}"
+    return f"{shown(cell.value)}{between}; {_words(grid, cell.bound_by)} {percent(cell.share, 0)}"
 
 
-def _words(bound_by: str) -> str:
-    return RESOURCES.get(bound_by, bound_by)
+def _words(grid: Grid, bound_by: str) -> str:
+    """Of a simulation a resource has a name; of a run it is a cause."""
+    is_simulated = all(each.basis == "predicted" for each in grid.cells)
+    return RESOURCES.get(bound_by, bound_by) if is_simulated else bound_by
