@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import pairwise, product
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from ioprof.errors import CommandError
 
@@ -154,8 +154,3 @@ class Grid:
                 after.bound_by,
                 after.share,
             )
-
-
-def as_text(value: Any) -> str:
-    """A value of a study's file, as its label."""
-    return f"{value:g}" if isinstance(value, float) else str(value)
