@@ -1,10 +1,11 @@
-"""The simulator against published results: MLPerf Storage v1.0 and v3.0, row by row.
+"""The simulator against published results, row by row: MLPerf Storage v1.0 and v3.0, MLPerf HPC.
 
     benchmarks/simulator.py --published FOLDER [--write]
 
-FOLDER has mlperf_storage_v1.0.csv and mlperf_storage_v3.0.csv: one result per row, medians of its
-runs. IOPROF_PUBLISHED names it as well. Without it nothing is compared. `--write` stores the
-errors, not the results, in `ioprof/model/simulator/validation.toml`; each answer shows them.
+FOLDER has mlperf_storage_v1.0.csv, mlperf_storage_v3.0.csv and mlperf_hpc.csv: one result per row,
+medians of its runs. IOPROF_PUBLISHED names it as well. Without it nothing is compared. `--write`
+stores the errors, not the results, in `ioprof/model/simulator/validation.toml`; each answer shows
+them.
 
 Rows with A100 calibrate, those with H100 validate; where a system has no A100, the smallest row of
 each workload calibrates. What was calibrated stands in `ioprof/model/systems/mlperf-storage.toml`.
@@ -19,8 +20,15 @@ from pathlib import Path
 from typing import Final
 
 from ioprof.model.simulator.jobs import described
-from ioprof.model.simulator.simulation import Setting, held, simulate
-from ioprof.model.simulator.system import load_system
+from ioprof.model.simulator.simulation import (
+    SHARED,
+    STAGED,
+    Setting,
+    held,
+    simulate,
+    staging_s,
+)
+from ioprof.model.simulator.system import Numbers, System, load_system
 from ioprof.model.simulator.validation import CALIBRATES, USE, VALIDATES, Comparison, Summed
 
 SYSTEMS: Final = (
@@ -39,7 +47,31 @@ SYSTEMS: Final = (
     ("weka", "weka"),
 )
 """Part of a row's name, and the table of its system; the first that fits."""
-BOUNDS: Final = {USE: 0.02, "samples/s": 0.05, "accelerators held": 0.10}
+STAGING, FIRST, LATER = "staging", "first epoch", "later epoch"
+BOUNDS: Final = {
+    USE: 0.02,
+    "samples/s": 0.05,
+    "accelerators held": 0.10,
+    STAGING: 0.15,
+    FIRST: 0.15,
+    LATER: 0.15,
+}
+HPC_SYSTEMS: Final = (
+    ("hpc_v0.7", "daint_gpu", "piz-daint-2020"),
+    ("hpc_v1.0", "daint_gpu", "piz-daint-2021"),
+    ("hpc_v1.0", "perlmutter", "perlmutter"),
+    ("hpc_v1.0", "dgxa100", "dgx-a100"),
+)
+"""Of MLPerf HPC: round, part of a row's name, and the table of its system. The row of fewest nodes
+of a system and benchmark calibrates, and both of those to which staging was fitted. Rows of v2.0
+have other programs, and no smaller row."""
+HPC_WHY: Final = {
+    STAGING: "the rate of a node falls where many copy from the same storage",
+    FIRST: "what is done once grows with the ranks, and the share of the storage that a job gets"
+    " is another one on each day",
+    LATER: "half the batch on more ranks: kernels that are less efficient, and exchange that the"
+    " computation hides no longer; their times were not published",
+}
 HELD_MARGIN: Final = 0.03
 """A row whose use lies more above the limit did not show the most accelerators that are held."""
 WHY: Final = {
@@ -62,7 +94,8 @@ def main() -> None:
     if arguments.published is None:
         print("skipped: give --published FOLDER or IOPROF_PUBLISHED, a folder of published results")
         return
-    found = list(compared(Path(arguments.published)))
+    folder = Path(arguments.published)
+    found = [*compared(folder), *of_hpc(folder)]
     for each in found:
         print(
             f"{each.row:58} {each.quantity:18} {each.role:10} {each.error:+.3f}"
@@ -126,6 +159,58 @@ def compared(folder: Path) -> Iterator[Comparison]:
                     limit=float(row["au_limit_pct"]) / 100,
                     larger=nodes / 3,
                 )
+
+
+def of_hpc(folder: Path) -> Iterator[Comparison]:
+    """Epochs and staging of MLPerf HPC: strong scaling, and instances that read the same data."""
+    with (folder / "mlperf_hpc.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["dataset_bytes_uncompressed"]]
+    found = [
+        (row, table)
+        for row in rows
+        for of_round, part, table in HPC_SYSTEMS
+        if row["round"] == of_round and part in row["system"]
+    ]
+    fewest: dict[tuple[str, str], str] = {}
+    for row, table in sorted(found, key=lambda each: int(each[0]["num_nodes"])):
+        if row["scaling"] == "weak" and table == "dgx-a100":
+            continue  # dozens of instances that share the storage
+        name = fewest.setdefault((table, row["benchmark"]), row["system"])
+        role = CALIBRATES if name == row["system"] else VALIDATES
+        yield from of_hpc_row(row, table, role)
+
+
+def of_hpc_row(row: dict[str, str], table: str, role: str) -> Iterator[Comparison]:
+    """Its first and later epochs of training, and its staging."""
+    system = load_system(f"mlperf-hpc:{table}")
+    samples, batch = int(row["train_samples"]), int(float(row["local_batch_size"]))
+    job = described(f"hpc-{row['benchmark']}", system.device, samples=samples, batch=batch)
+    is_staged = row["staging_is_real"] == "yes"
+    ranks, nodes = int(row["num_accelerators"]), int(row["num_nodes"])
+    reads_from = STAGED if is_staged else SHARED
+    made = Setting(ranks, nodes, -(-ranks // nodes), reads_from)
+    predicted = simulate(system, job, made, epochs=2)
+    times = [
+        (FIRST, predicted.first.seconds.value, row["first_epoch_train_s_median"]),
+        (LATER, predicted.later.seconds.value, row["later_epoch_train_s_median"]),
+    ]
+    if is_staged:
+        of_all = replace(job, samples=samples + int(row["eval_samples"]))
+        shared = replace(made, reads_from=STAGED)
+        times.append((STAGING, staging_s(part_of(system), of_all, shared), row["staging_s_median"]))
+    fitted = table == "dgx-a100" and row["benchmark"] == "cosmoflow"
+    for quantity, seconds, published in times:
+        error = seconds / float(published) - 1
+        if quantity == STAGING and fitted:
+            role = CALIBRATES
+        why = HPC_WHY[quantity] if abs(error) > BOUNDS[quantity] and role == VALIDATES else ""
+        label = f"{row['org']} {row['system']} ({row['round']}), {row['benchmark']}, {ranks}"
+        yield Comparison(label, quantity, role, round(error, 4), BOUNDS[quantity], why)
+
+
+def part_of(system: System) -> Numbers:
+    """The system, whose nodes stage a part of the data each."""
+    return replace(system.at("value"), disk_capacity_bytes=0.0)
 
 
 def is_later(row: dict[str, str], rows: list[dict[str, str]]) -> bool:

@@ -16,6 +16,7 @@ one clock.
     ioprof.whatif("runs/first", workers=8).speedup                   what a change would bring
     ioprof.prove("runs/first", advice=1).measured                    what an advised change brings,
                                                                      measured
+    ioprof.extrapolate("runs/first", epochs=90, records=1281167)     how long a whole training takes
     print(ioprof.study("rannc-mlp").to_json())                       a published study made again
     ioprof.simulate("tsubame3", "resnet50", ranks=128)               a job on a system that is not
                                                                      at hand
@@ -35,6 +36,7 @@ from ioprof.instrument.span import span
 if TYPE_CHECKING:
     from ioprof.api import compare as compare
     from ioprof.api import convert as convert
+    from ioprof.api import extrapolate as extrapolate
     from ioprof.api import load as load
     from ioprof.api import probe as probe
     from ioprof.api import profile as profile
@@ -56,6 +58,7 @@ __all__ = [
     "batches",
     "compare",
     "convert",
+    "extrapolate",
     "load",
     "probe",
     "profile",
@@ -80,6 +83,7 @@ _LAZY: Final = {
         for name in (
             "compare",
             "convert",
+            "extrapolate",
             "load",
             "probe",
             "profile",

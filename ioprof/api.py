@@ -22,9 +22,11 @@ from ioprof.options import given_options, takes_options
 from ioprof.reporter import SILENT, Reporter
 
 if TYPE_CHECKING:
+    from ioprof.analysis.grid import Grid
     from ioprof.analysis.run import Run as AnalysedRun
     from ioprof.analysis.study import Study
     from ioprof.converters import ConversionResult
+    from ioprof.format.run_record import EpochPrediction
     from ioprof.format.trace import Trace
     from ioprof.jobs.probes.probing import PathProbe
     from ioprof.model.prediction import Prediction
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = [
     "compare",
     "convert",
+    "extrapolate",
     "load",
     "probe",
     "profile",
@@ -387,6 +390,28 @@ def whatif(
     return predicted(recordings, asked)
 
 
+def extrapolate(run: "Run | Trace | Path | str", **asked: Any) -> "EpochPrediction":
+    """Predict how long a whole training takes, from a recording of a part of it; as
+    `ioprof extrapolate`.
+
+        found = ioprof.extrapolate("runs/first", epochs=90, records=1281167)
+        found.seconds, found.low_s, found.high_s, found.record_next
+
+    Args:
+        run: a run folder, what `ioprof.load` gives, or what `ioprof.record` and `ioprof.run` give.
+        asked: the options of the command, see `ioprof.model.extrapolation.asked.Extrapolated`.
+
+    Raises:
+        CommandError: the recording does not say it; the message says what to record.
+        RunError: a folder is no run, or is damaged.
+
+    """
+    from ioprof.model.extrapolation.asked import Extrapolated
+    from ioprof.model.extrapolation.whole import extrapolate
+
+    return extrapolate(_analysed(run), given_options(Extrapolated, asked))
+
+
 def simulate(
     system: Path | str,
     job: Path | str = "resnet50",
@@ -526,21 +551,34 @@ class _Study(StudyOptions):  # type: ignore[misc]  # as there
 
 
 @takes_options(_Study)
-def study(options: _Study) -> "Study":
-    """Make a published study again; as `ioprof study`: the job of a preset once for each value of
-    the setting that it varies.
+def study(options: _Study) -> "Study | Grid":
+    """Make a study, as `ioprof study`: a published one again, by the job of a preset once for each
+    value of the setting that it varies; or one over several settings, by runs or simulations.
 
         found = ioprof.study("rannc-mlp", steps=50)
         [(row.value, row.speedup, row.iteration.straggler_s) for row in found.rows]
+        ioprof.study("tsubame-scaling").cell("ring", "staged to the nodes, verbs", "128").value
 
-    `values` replaces those of the preset; the other options are those of `ioprof.run`. `out`
-    (default: `study-PRESET`) gets a folder for each run, `study.json` and `study.html`. Raises
+    `values` replaces those of a preset; the other options are those of `ioprof.run`. `out`
+    (default: `study-PRESET`) gets a folder for each run, `study.json` and `study.html`; one over
+    several settings also `study.ipynb`, and what is in it already is not made again. Raises
     `CommandError` and `DatasetError`, the former also if a job fails.
     """
+    from ioprof.jobs.studies.grid_file import load_grid
+
+    environment = _variables(options.environment)
+    folder = Path(options.out or f"study-{Path(options.preset).stem}")
+    grid = load_grid(options.preset)
+    if grid is not None:
+        from ioprof.jobs.studies.cells import make_grid
+        from ioprof.report.grid import write_grid
+
+        made = make_grid(grid, options, environment, options.reporter)
+        write_grid(made, folder)
+        return made
     from ioprof.jobs.studying import make_study
     from ioprof.report.study import write_study
 
-    folder = Path(options.out or f"study-{Path(options.preset).stem}")
-    found = make_study(options, folder, _variables(options.environment), options.reporter)
+    found = make_study(options, folder, environment, options.reporter)
     write_study(found, folder)
     return found

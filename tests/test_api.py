@@ -21,7 +21,7 @@ from ioprof.errors import CommandError, RunError
 
 DEMO = [ROOT / "tests" / "data" / "demo" / name for name in ("files", "lmdb")]
 FUNCTIONS = ["compare", "convert", "load", "probe", "profile", "record", "run", "whatif"]
-FUNCTIONS += ["simulate", "size"]
+FUNCTIONS += ["extrapolate", "simulate", "size"]
 
 
 class Messages:

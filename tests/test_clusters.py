@@ -20,13 +20,14 @@ from network_hosts import ADDRESSES, AHEAD_S, linked_hosts, on_host
 from quiet_machine import comparing_times, on_a_quiet_machine
 from temporary import temporary_folder
 
-from ioprof.analysis.answer.epoch_prediction import predicted_epochs
+from ioprof.analysis.run import Run
 from ioprof.format.schema import SPAN_COLUMNS
 from ioprof.format.trace import Trace, empty_table
 from ioprof.ingest.clocks.clock_messages import read_clock_messages
 from ioprof.ingest.clocks.clock_offset import Clock, estimate_offset
 from ioprof.instrument import preload
 from ioprof.jobs.tasks import local_variables
+from ioprof.model.extrapolation.whole import asked_of
 from ioprof.train.accelerators.emulated import gradient_buckets
 from ioprof.train.accelerators.exchange import Exchange
 from ioprof.train.devices import emulated_device
@@ -452,4 +453,4 @@ def test_nothing_is_predicted_unless_it_was_asked_for(tmp_path: Path) -> None:
     """A run without `--predict-epochs` has no prediction."""
     from timeline import timeline
 
-    assert predicted_epochs(timeline("step 0000 1111\ncompute ..00 ..11")) is None
+    assert asked_of(Run.of(timeline("step 0000 1111\ncompute ..00 ..11"))) is None

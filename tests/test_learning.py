@@ -85,6 +85,10 @@ def test_a_small_network_learns_four_colours_in_two_ranks(learned):
     assert learning.losses[-1] < 0.5 * learning.losses[0]
     assert 60 == len(learning.losses)
     assert "accuracy after epoch 10" in jobs.report_of(folder / "run")
+    summary = json.loads((folder / "run" / "summary.json").read_text())
+    points = [(each["step"], each["accuracy"]) for each in summary["evaluations"]]
+    assert [(each.step, each.accuracy) for each in learning.evaluations] == points
+    assert "Accuracy of each evaluation" in (folder / "run" / "report.html").read_text()
 
 
 @pytest.mark.job(every=4)

@@ -93,6 +93,7 @@ OF_THE_JOB: Final = {
         "resume",
         "probe_network",
         "predict_epochs",
+        "as_of",
         "parallel",
         "microbatches",
     ),

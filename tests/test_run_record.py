@@ -38,6 +38,7 @@ cache and a memory limit, and one script with torch's loader."""
 WORDING: Final = {"text", "action", "reason", "not_seen"}
 """Keys of sentences for people, whose wording may change."""
 ADDED: Final = {
+    "evaluations",
     "slowest",  # reads of programs are none of data
     "ledger",
     "saves",

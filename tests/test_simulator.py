@@ -17,7 +17,7 @@ from ioprof.errors import CommandError
 from ioprof.model.simulator.cache import hit_ratio
 from ioprof.model.simulator.engine import ALL, NODE, Load, Shared, Simulated, run
 from ioprof.model.simulator.exchange_time import by_formula, exchange_s
-from ioprof.model.simulator.jobs import described, job_names
+from ioprof.model.simulator.jobs import NOTHING, described, job_names
 from ioprof.model.simulator.simulation import held, setting, simulate
 from ioprof.model.simulator.sizing import size
 from ioprof.model.simulator.system import FIELDS, is_cost, load_system, system_names
@@ -266,7 +266,7 @@ def test_a_system_of_ones_own_is_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("job", job_names())
 def test_each_job_runs_on_a_system_within_its_range(job: str) -> None:
     """The value lies between the ends, and the same arguments give the same answer."""
-    device = "b200" if job == "mlperf-retinanet" else "h100"
+    device = "b200" if job == "mlperf-retinanet" else "a100" if job.startswith("hpc-") else "h100"
     found, again = (
         ioprof.simulate("dgx-h100-pod", job, ranks=16, device=device, steps=20) for _ in range(2)
     )
@@ -276,6 +276,25 @@ def test_each_job_runs_on_a_system_within_its_range(job: str) -> None:
             assert estimate.low <= estimate.value <= estimate.high
     told = json.loads(found.to_json())
     assert ("predicted", True) == (told["basis"], bool(told["validation"]))
+
+
+def test_what_is_done_once_is_in_the_first_epoch_and_in_staging() -> None:
+    """As long on any number of nodes, and in no later epoch."""
+    system = load_system("mlperf-hpc:perlmutter")
+    job = described("hpc-cosmoflow", "a100", samples=4096)
+    without = replace(job, once_s=NOTHING, staging_start_s=NOTHING)
+    for nodes in (4, 16):
+        where = setting(system, 4 * nodes, reads_from="staged")
+        more, less = (simulate(system, each, where, steps=20) for each in (job, without))
+        assert job.once_s.value == pytest.approx(
+            more.first.seconds.value - less.first.seconds.value
+        )
+        assert more.later == less.later
+        assert more.staging_s is not None
+        assert less.staging_s is not None
+        assert job.staging_start_s.value == pytest.approx(
+            more.staging_s.value - less.staging_s.value
+        )
 
 
 def test_data_in_memory_are_not_read_again_and_staged_data_not_from_the_shared_storage() -> None:

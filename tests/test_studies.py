@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,10 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from timeline import timeline
 
-from ioprof.analysis.answer.epoch_prediction import predicted_epochs
+import ioprof
+from ioprof.analysis.grid import Grid
+from ioprof.analysis.run import Run
 from ioprof.analysis.study import Iteration, Study, StudyRow
+from ioprof.errors import CommandError
 from ioprof.format.run_record import RunRecord
 from ioprof.format.trace import Trace
+from ioprof.jobs.studies.grid_file import grid_names, load_grid
+from ioprof.model.extrapolation.asked import Extrapolated
+from ioprof.model.extrapolation.whole import asked_of, extrapolate
 from ioprof.report.study import study_notes, study_table, write_study
 
 TICK_NS = 10
@@ -49,7 +56,7 @@ def test_a_prediction_is_the_sum_of_its_epochs(
     lengths: list[list[int]], asked: int, before: int, after: int
 ) -> None:
     """Start, end, the first epoch once, and the mean of the later ones as often as they are due."""
-    found = predicted_epochs(job(lengths, asked, before, after))
+    found = asked_of(Run.of(job(lengths, asked, before, after)))
     assert found is not None
     first, *later = [sum(epoch) * TICK_NS for epoch in lengths]
     whole_ns = (before + after) * TICK_NS + first + (asked - 1) * sum(later) / len(later)
@@ -64,7 +71,7 @@ def test_the_epochs_that_were_made_are_predicted_exactly(
 ) -> None:
     """From themselves."""
     trace = job(lengths, len(lengths), before, after)
-    found, times = predicted_epochs(trace), trace.run.times
+    found, times = asked_of(Run.of(trace)), trace.run.times
     assert found is not None
     assert times is not None
     assert times.end_ns is not None
@@ -78,9 +85,10 @@ def test_the_first_epochs_predict_as_a_shorter_run(
     lengths: list[list[int]], asked: int, before: int, after: int
 ) -> None:
     """What came after them has no influence."""
-    long, short = (job(each, asked, before, after) for each in (lengths, lengths[:2]))
-    assert predicted_epochs(short) == predicted_epochs(long, from_epochs=2)
-    assert predicted_epochs(long) == predicted_epochs(long, from_epochs=len(lengths))
+    long, short = (Run.of(job(each, asked, before, after)) for each in (lengths, lengths[:2]))
+    whole = Extrapolated(epochs=asked)
+    assert extrapolate(short, whole) == extrapolate(long, whole, 2 * len(lengths[0]))
+    assert extrapolate(long, whole) == extrapolate(long, whole, sum(map(len, lengths)))
 
 
 @pytest.mark.parametrize(
@@ -180,7 +188,7 @@ def test_bytes_from_storage_are_those_of_their_epoch() -> None:
         config={"predict_epochs": 9, "steps_per_epoch": 2},
         times={"start_ns": 0, "end_ns": 200},
     )
-    found = predicted_epochs(trace)
+    found = asked_of(Run.of(trace))
     assert found is not None
     assert (300, 100) == found.storage_bytes
 
@@ -201,3 +209,129 @@ def test_the_notes_of_a_study_name_the_model_that_was_run() -> None:
     rows = tuple(replace(row, model="small_cnn") for row in made.rows)
     assert "Model of these runs: small_cnn." in study_notes(replace(made, rows=rows))
     assert not any(note.startswith("Model") for note in study_notes(made))
+
+
+# --------------------------------------------------------------------------- parts of a training
+
+
+def part(steps: int, length: int, reads: str = "", **run: Any) -> Run:
+    """The first steps of an epoch, all of that many ticks; `reads` are lanes of drawings."""
+    bar = "".join(f"{number:x}" * length for number in range(steps))
+    lanes = "\n".join(f"{words} {bar}" for words in reads.split(", ") if words)
+    times = {"start_ns": -2 * TICK_NS, "end_ns": (steps * length + 3) * TICK_NS}
+    return Run.of(timeline(f"step {bar}\ncompute {bar}\n{lanes}", times=times, **run))
+
+
+@settings(max_examples=15)
+@given(st.integers(4, 16), st.integers(1, 6), st.integers(1, 90), st.integers(1, 10**6))
+def test_equal_steps_make_a_training_of_as_many_as_it_has(
+    steps: int, length: int, epochs: int, records: int
+) -> None:
+    """With nothing read and one sample to a step, that is all there is."""
+    found = extrapolate(part(steps, length), Extrapolated(epochs=epochs, records=records))
+    assert pytest.approx((5 + epochs * records * length) * TICK_NS / 1e9) == found.seconds
+    assert found.low_s <= found.seconds <= found.high_s
+    assert pytest.approx(sum(each.seconds for each in found.parts)) == found.seconds
+
+
+@pytest.mark.parametrize(
+    ("source", "memory", "bounded", "asks"),
+    [
+        ("cache", 10**6, True, set()),
+        # of what is not in memory, a recording that read from there knows nothing
+        ("cache", 500, False, {"cold"}),
+        ("storage", 1, True, set()),
+        ("storage", 10**6, True, set()),
+        ("unknown", 1, True, set()),
+    ],
+)
+def test_later_epochs_have_what_memory_has_of_the_data(
+    source: str, memory: int, bounded: bool, asks: set[str]
+) -> None:
+    """By the bytes of a record, as often as there are records."""
+    hosts = [{"name": "node1", "memory_bytes": memory}]
+    run = part(16, 4, f"fetch w0, read w0 100B {source}", hosts=hosts)
+    found = extrapolate(run, Extrapolated(epochs=90, records=160))
+    assert 16_000 == found.dataset_bytes
+    assert bounded == (found.high_s is not None)
+    assert asks == {each.what for each in found.record_next}
+    assert {"storage": True, "cache": False, "unknown": None}[source] is found.is_cold
+
+
+def test_epochs_of_a_part_of_the_data_need_a_word() -> None:
+    """Else they are the whole ones."""
+    run = Run.of(job([[3, 2, 4], [2, 2, 2]], 9, 0, 0))
+    with pytest.raises(CommandError, match="--from-cut"):
+        extrapolate(run, Extrapolated(records=300))
+    found = extrapolate(run, Extrapolated(epochs=2, records=300, from_cut=True))
+    assert (300, 6) == (found.steps_per_epoch, found.recorded_steps)
+
+
+def test_what_cannot_be_said_names_what_to_record() -> None:
+    """A run of a part of an epoch does not say how long one is."""
+    with pytest.raises(CommandError, match="give --records"):
+        extrapolate(part(8, 2), Extrapolated())
+
+
+# ------------------------------------------------------------------ studies over several settings
+
+
+def test_the_studies_that_come_with_ioprof_can_be_made() -> None:
+    """Their files name only options that there are, and each cell has all of them."""
+    assert {"chainermn-scaling", "layouts", "mlperf-storage", "tsubame-scaling"} == {*grid_names()}
+    for name in grid_names():
+        grid = load_grid(name)
+        assert grid is not None
+        assert grid.source
+        assert grid.date
+        assert len({*grid.places()}) == len(grid.places()) > 5
+
+
+def small_study(folder: Path, rates: tuple[float, ...]) -> Path:
+    """The file of a study of storage that delivers so much."""
+    values = ", ".join(f'{{ is = "{each:g}", "storage.bytes_per_s" = {each} }}' for each in rates)
+    job = 'system = "nvme-node"\njob = "mlperf-unet3d"\ndevice = "h100-mlperf-storage"\nsteps = 9'
+    path = folder / "mine.toml"
+    path.write_text(
+        f'kind = "simulate"\nquantity = "use"\nabout = "own"\n[job]\n{job}\n[[axes]]\nname ='
+        f' "ranks"\nvalues = [{{ is = "1", ranks = 1 }}, {{ is = "4", ranks = 4 }}]\n[[axes]]\nname'
+        f' = "storage"\nvalues = [{values}]\n'
+    )
+    return path
+
+
+def test_a_study_that_was_stopped_goes_on(tmp_path: Path) -> None:
+    """What it made before stays as it is, and more storage is never worse."""
+    first = ioprof.study(str(small_study(tmp_path, (1e9, 5e9))), out=tmp_path / "made")
+    more = ioprof.study(str(small_study(tmp_path, (1e9, 2e9, 5e9))), out=tmp_path / "made")
+    assert isinstance(first, Grid)
+    assert isinstance(more, Grid)
+    assert {*first.cells} < {*more.cells}
+    assert more == Grid.load(tmp_path / "made" / "study.json")
+    for _, cells in more.rows():
+        uses = [each.value for each in cells if each]
+        assert pytest.approx(sorted(uses)) == uses
+        assert all(each.low <= each.value <= each.high for each in cells if each)
+    page = (tmp_path / "made" / "study.html").read_text()
+    assert "Predicted by simulation" in page
+    cells = json.loads((tmp_path / "made" / "study.ipynb").read_text())["cells"]
+    assert ["markdown", "code", "code", "code"] == [each["cell_type"] for each in cells]
+    assert not any(each.get("outputs") for each in cells)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('kind = "simulate"\naxes = [{ name = "a", values = [{ is = "1" }] }]', "no 'system'"),
+        ('kind = "guess"\naxes = [{ name = "a", values = [{ is = "1" }] }]', "give kind"),
+        ('axes = [{ name = "a", values = [{ ranks = 1 }] }]', "`is`"),
+        ('axes = [{ name = "a", values = [{ is = "1" }] }]\nmore = 1', "more is unknown"),
+    ],
+)
+def test_a_study_that_cannot_be_made_says_what_to_change(
+    text: str, message: str, tmp_path: Path
+) -> None:
+    """Before anything is run."""
+    (tmp_path / "mine.toml").write_text(text)
+    with pytest.raises(CommandError, match=message):
+        ioprof.study(str(tmp_path / "mine.toml"), out=tmp_path / "made")

@@ -9,7 +9,6 @@ from typing import Any, Final
 import polars as pl
 
 from ioprof.analysis.answer.details import Details
-from ioprof.analysis.answer.epoch_prediction import predicted_epochs
 from ioprof.analysis.answer.epoch_verdict import with_first_epoch
 from ioprof.analysis.answer.evidence import Evidence
 from ioprof.analysis.answer.job_verdict import with_phase
@@ -161,7 +160,7 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         unexplained=evidence.code,
         collectives=collective_sources(trace),
         findings=more,
-        prediction=predicted_epochs(trace),
+        evaluations=run.learning.evaluations if run.learning else (),
         device_time=device_time(trace) if trace.run.capture.imported_from is not None else None,
         whole_job=run.whole_job,
         saves=evidence.saves,

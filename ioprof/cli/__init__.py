@@ -29,6 +29,7 @@ PANELS: Final = {
         "compare",
         "whatif",
         "prove",
+        "extrapolate",
         "simulate",
         "size",
         "watch",
@@ -41,7 +42,7 @@ PANELS: Final = {
 COMMANDS: Final = {command: panel for panel, commands in PANELS.items() for command in commands}
 """Each is a module of this package (`import` is `import_`) or of a folder in it (`FOLDERS`);
 several verbs under one name are a `typer.Typer` called `app`."""
-FOLDERS: Final = dict.fromkeys(("simulate", "size"), "simulator.")
+FOLDERS: Final = dict.fromkeys(("extrapolate", "simulate", "size"), "simulator.")
 """Of commands that are not at the top of this package."""
 _STDERR: Final = 2
 

@@ -15,6 +15,7 @@ _IN_OTHERS: Final = {
     "dataset_scale",
     "epochs",
     "predict_epochs",
+    "as_of",
     "eval_every",
     "checkpoint_every",
     "probe_network",

@@ -115,8 +115,7 @@ def plan_job(options: RunOptions, environment: Mapping[str, str], reporter: Repo
             raise CommandError("--loader null without a dataset has no epochs; give --steps")
         epochs = options.epochs or (1 if options.predict_epochs is None else _PREDICTING_EPOCHS)
         config = replace(config, steps=epochs * per_epoch)
-    if options.predict_epochs is not None:
-        check_prediction(options.predict_epochs, config.steps, per_epoch, options.resume)
+    check_prediction(options)
     config = with_learning(
         replace(config, steps_per_epoch=per_epoch),
         options,
@@ -135,18 +134,17 @@ def plan_job(options: RunOptions, environment: Mapping[str, str], reporter: Repo
     )
 
 
-def check_prediction(epochs: int, steps: int, per_epoch: int, resumes: bool) -> None:
-    """CommandError where the steps of a job do not say how long so many epochs take."""
-    if resumes:
+def check_prediction(options: RunOptions) -> None:
+    """CommandError where a job cannot say how long a whole training takes."""
+    if options.predict_epochs is not None and options.resume:
         raise CommandError(
-            f"--predict-epochs {epochs}: a job that goes on has no cold first epoch; leave"
-            " --resume out"
+            f"--predict-epochs {options.predict_epochs}: a job that goes on has no first epoch;"
+            " leave --resume out"
         )
-    if steps < 2 * per_epoch:
-        what = f"{steps} steps are no two epochs of {per_epoch}"
+    if options.as_of is not None and options.predict_epochs is None:
         raise CommandError(
-            f"--predict-epochs {epochs}: {what}, of which the first is cold; give --epochs 2 or"
-            " more"
+            f"--as-of {options.as_of}: says of which dataset epochs are predicted; add"
+            " --predict-epochs, such as --predict-epochs 90"
         )
 
 

@@ -14,12 +14,14 @@ from ioprof.format.run_record import (
     Advice,
     CauseGain,
     CauseShare,
+    EpochPrediction,
     NoGain,
     ReplayRecord,
     Verdict,
 )
 from ioprof.model.accuracy import MOST_BASELINE_ERROR
 from ioprof.model.advice import ranked, with_reason, without_gain
+from ioprof.model.extrapolation.whole import asked_of
 from ioprof.model.gains import Gains, gains_of
 from ioprof.model.pipeline import Pipeline
 from ioprof.model.recorded import pipeline
@@ -48,7 +50,16 @@ def with_gains(run: Run, is_asked: bool = True) -> Run:
         each.replace(can_be_proved=can_be_proved(run.trace.run, each)) for each in verdict.advice
     )
     verdict = verdict.replace(advice=advice, candidates=())
-    return replace(found, summary=found.summary.replace(verdict=verdict))
+    summary = found.summary.replace(verdict=verdict, prediction=_extrapolated(run))
+    return replace(found, summary=summary)
+
+
+def _extrapolated(run: Run) -> EpochPrediction | None:
+    """The time of a whole training, where the run asked for it (`--predict-epochs`)."""
+    try:
+        return asked_of(run)
+    except _FAILURES:  # of a damaged run; what was recorded must not be lost for it
+        return None
 
 
 def _replayed(run: Run, is_asked: bool) -> Run:

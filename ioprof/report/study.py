@@ -8,13 +8,11 @@ import plotly.graph_objects as go
 from rich import box
 from rich.table import Table
 
-from ioprof import __version__
 from ioprof.analysis.study import Iteration, Study, StudyRow
 from ioprof.files import write_atomically
+from ioprof.report.article import Section, article
 from ioprof.report.figures import layout
-from ioprof.report.page.document import Chart, document, figure
-from ioprof.report.page.markup import element, table
-from ioprof.report.page.sections import section
+from ioprof.report.page.document import Chart
 from ioprof.report.palette import CAUSE_COLOURS
 from ioprof.report.texts.units import MISSING, amount, clean, count, duration, percent, rate
 
@@ -92,32 +90,10 @@ def write_study(study: Study, folder: Path) -> None:
     write_atomically(folder / "study.json", study.to_json())
     columns, title = _columns(study), f"{study.preset}: {study.varied.replace('_', ' ')}"
     drawn = [*_charts_of_scales(study), ("What a step is made of", _chart(study))]
-    charts = [chart for _, chart in drawn]
     cells = [tuple(clean(cell(row)) for _, cell in columns) for row in study.rows]
-    header = element(
-        "header", element("p", "ioprof study", class_="brand"), element("h1", clean(title))
-    )
-    main = element(
-        "main",
-        element(
-            "section",
-            *(element("p", clean(note, 400)) for note in study_notes(study)),
-            id="answer",
-            aria_label="Answer",
-        ),
-        *(section(f"figure-{chart.name}", heading, figure(chart)) for heading, chart in drawn),
-        section(
-            "runs",
-            "Runs",
-            table(
-                tuple(heading for heading, _ in columns), cells, frozenset(range(1, len(columns)))
-            ),
-        ),
-    )
-    footer = element(
-        "footer", f"ioprof {__version__}. This file contains all it shows and requests nothing."
-    )
-    write_atomically(folder / "study.html", document(title, (header, main, footer), charts))
+    runs = Section("runs", "Runs", tuple(heading for heading, _ in columns), cells)
+    page = article(title, "ioprof study", study_notes(study), drawn, [runs])
+    write_atomically(folder / "study.html", page)
 
 
 def _columns(study: Study) -> Columns:

@@ -62,9 +62,17 @@ class JobOptions(LoadingOptions):
     predict_epochs: Annotated[
         int | None,
         Option(
-            "Predict the time of this many epochs, from a run of two (or of --epochs).",
+            "Predict the time of this many epochs, from a run of two (or of --epochs, --steps).",
             _PANEL,
             least=2,
+        ),
+    ] = None
+    as_of: Annotated[
+        int | None,
+        Option(
+            "With --predict-epochs: samples of the whole dataset, of which this one is a part.",
+            _PANEL,
+            least=1,
         ),
     ] = None
     copy: Annotated[str, _one_of("How batches get to the device", COPIES)] = COPIES[0]

@@ -1,1 +1,1 @@
-"""Commands that ask the simulator: `simulate` and `size`."""
+"""Commands that predict what was not run: `extrapolate`, `simulate` and `size`."""

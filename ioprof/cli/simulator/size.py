@@ -6,10 +6,12 @@ from typing import Annotated, Any
 from typer import Option
 
 import ioprof
-from ioprof.cli.console import next_command, output
+from ioprof.cli.console import next_command, output, say
 from ioprof.cli.options import takes_options
+from ioprof.files import write_atomically
 from ioprof.model.simulator.asked import SizeAsked
-from ioprof.report.texts.sizing import needs_table, size_lines, use_table
+from ioprof.report.page.page_file import check_page_file, write_page_file
+from ioprof.report.texts.sizing import size_lines, size_tables, terminal_table
 
 
 @takes_options(SizeAsked)
@@ -22,6 +24,11 @@ def size(
             help="A run folder: its job, with what its loader and steps took.", show_default=False
         ),
     ] = None,
+    html: Annotated[
+        Path | None,
+        Option(help="Write the page with the curves here as well.", show_default=False),
+    ] = None,
+    force: Annotated[bool, Option("--force", help="Replace that file.")] = False,
     json: Annotated[
         bool, Option("--json", help="Print the numbers as JSON, and nothing else.")
     ] = False,
@@ -31,16 +38,23 @@ def size(
     For each layout, and for the next devices. --storage-rate adds staging and when it pays, --watts
     and --price-per-hour what the job takes and costs.
     """
+    if html:
+        check_page_file(html, force)
     found = ioprof.size(model, like=like, **given)
+    if html:
+        # the libraries that draw are loaded for a page alone
+        from ioprof.report.size_page import size_page
+
+        say(write_page_file(html, lambda path: write_atomically(path, size_page(found))))
     if json:
         output.file.write(found.to_json() + "\n")
         return 0
     for line in size_lines(found):
         output.print(line, markup=False)
     output.print()
-    output.print(needs_table(found))
-    output.print()
-    output.print(use_table(found))
+    for heading, rows in size_tables(found).items():
+        output.print(terminal_table(heading, found, rows))
+        output.print()
     next_command(
         "ioprof", "simulate", "dgx-h100-pod", "--job", like or model, "--ranks", found.ranks
     )

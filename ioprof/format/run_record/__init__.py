@@ -62,8 +62,10 @@ from ioprof.format.run_record.job_json import (
 )
 from ioprof.format.run_record.ledger_json import (
     EpochPrediction,
+    ExtrapolatedPart,
     Ledger,
     LoadedWeights,
+    NextRecording,
     Phase,
     Saves,
 )
@@ -157,6 +159,7 @@ __all__ = [
     "EpochReads",
     "EvaluationRecord",
     "ExchangeRate",
+    "ExtrapolatedPart",
     "Failure",
     "FailureCode",
     "FaultRecord",
@@ -182,6 +185,7 @@ __all__ = [
     "LoadingRecord",
     "MemoryLimitRecord",
     "NetworkRecord",
+    "NextRecording",
     "NoGain",
     "ObjectStore",
     "Overlap",

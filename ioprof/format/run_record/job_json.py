@@ -65,6 +65,8 @@ class ConfigRecord(Record, frozen=True, omit_defaults=True):
     checkpoint_every: Count | None = None
     predict_epochs: Count | None = None
     """Of how many epochs the time is to be predicted."""
+    as_of: Count | None = None
+    """Samples of the dataset of which that time is to be predicted; null: of the run's own."""
     gradient_bytes: Count | None = None
     """Of the parameters that DistributedDataParallel exchanges, on each rank."""
     loading_rank: Count | None = None

@@ -74,26 +74,69 @@ class Saves(Record, frozen=True):
         return self.seconds + self.slowed_s
 
 
+class ExtrapolatedPart(Record, frozen=True):
+    """A part of the time of a whole training."""
+
+    name: str
+    """`start and end`, `first epoch`, `later epochs`, `epoch starts`, `validations` or
+    `checkpoints`."""
+    seconds: float
+    low_s: float
+    high_s: float | None = None
+    """Null: it has no bound that is known."""
+
+
+class NextRecording(Record, frozen=True):
+    """What to record so that a prediction becomes surer."""
+
+    what: str
+    """`cold`, `two epochs`, `epochs`, `steps`, `validations` or `checkpoints`."""
+    steps: int | None = None
+    """About how many."""
+
+
 class EpochPrediction(Record, frozen=True):
-    """How long the job would take with more epochs than it made."""
+    """How long a whole training would take, of more epochs or more data than were recorded."""
 
     epochs: int
     made: int
-    """Epochs on which the prediction rests; the first is cold."""
+    """Complete epochs that were recorded, on which the prediction rests."""
     seconds: float
     """From the start of the job's command to its end."""
     error_s: float
-    """95 % bound of the error that the spread of the later epochs' steps leaves. It knows nothing
-    of what was not there in those: other users, a warmer machine."""
+    """The larger distance of `seconds` to `low_s` and `high_s`; 0 where there is no upper bound."""
     fixed_s: float
     """Before the first step and after the last."""
     first_epoch_s: float
     later_epoch_s: float
-    """Without evaluations and checkpoints, as the first."""
+    """With its start, and without validations and checkpoints, as the first."""
     evaluations: int
     checkpoints: int
     between_s: float
-    """Of all evaluations and checkpoints."""
+    """Of all validations and checkpoints."""
     storage_bytes: tuple[int, ...] = ()
-    """Read from storage in each epoch that was made."""
+    """Read from storage for the batches of each complete epoch that was made."""
     dataset_bytes: int | None = None
+    """Of all records of the whole training's dataset."""
+    records: int | None = None
+    steps_per_epoch: int | None = None
+    recorded_steps: int | None = None
+    low_s: float | None = None
+    """95 % bounds of what was recorded, and of what is not known. They know nothing of what was not
+    there: other users, a warmer machine."""
+    high_s: float | None = None
+    """Null: there is none; what later epochs read from storage was never read in the recording."""
+    later_basis: str | None = None
+    """Of a later epoch's steps: `measured`, or `predicted` where only the first epoch, which reads
+    more from storage, was recorded."""
+    memory_ratio: float | None = None
+    """Share of a later epoch's bytes that memory has, predicted from its size."""
+    is_cold: bool | None = None
+    """Whether the first epoch read from storage. Null: the sources of its bytes are not known."""
+    parts: tuple[ExtrapolatedPart, ...] = ()
+    """Whose seconds sum to `seconds`."""
+    not_seen: tuple[str, ...] = ()
+    """`validation`, `checkpoint`: none was recorded, and no epoch was complete, so that a whole
+    training may have them. Their time is not in the prediction."""
+    record_next: tuple[NextRecording, ...] = ()
+    """Empty: the range is at most 15 % on either side."""

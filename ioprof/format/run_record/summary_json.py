@@ -8,7 +8,7 @@ from msgspec import field
 from ioprof.errors import RunError
 from ioprof.format.run_record.capture_json import CollectiveSources
 from ioprof.format.run_record.findings_json import Findings
-from ioprof.format.run_record.job_json import DatasetRecord
+from ioprof.format.run_record.job_json import DatasetRecord, EvaluationRecord
 from ioprof.format.run_record.ledger_json import EpochPrediction, Ledger, Saves
 from ioprof.format.run_record.reasons import CpuLimit, JobKind, Reason, StepsBy, reason_in
 from ioprof.format.run_record.record import Record, is_too_deep, parse
@@ -492,6 +492,8 @@ class Summary(Record, frozen=True):
     """Null: the run did not ask for one (`--predict-epochs`), or made no two epochs."""
     saves: Saves | None = None
     """Null: no rank wrote a checkpoint, as far as is known."""
+    evaluations: tuple[EvaluationRecord, ...] = ()
+    """Of the model by the built-in job, in order of time: accuracy and loss."""
     replay: ReplayRecord | None = None
     """Null: no replay was made, as by versions before 2026-11-23."""
     device_time: DeviceTime | None = None

@@ -1,8 +1,10 @@
 """What `ioprof simulate` and `ioprof size` are asked for, as they are typed."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated
 
 from ioprof.errors import CommandError
@@ -18,7 +20,7 @@ from ioprof.model.simulator.simulation import (
     setting,
     simulate,
 )
-from ioprof.model.simulator.system import System, load_system
+from ioprof.model.simulator.system import System, load_system, with_values
 from ioprof.model.simulator.values import Value
 from ioprof.options import Option, check_options
 from ioprof.train.accelerators.exchange import SCHEMES
@@ -105,11 +107,17 @@ class SizeAsked(JobAsked):
     price_per_hour: Annotated[float | None, Option("Of a rank, for the price.", least=0.0)] = None
 
 
-def simulation(system: str | Path, job: str | Path, asked: SimulationAsked) -> Simulation:
+def simulation(
+    system: str | Path,
+    job: str | Path,
+    asked: SimulationAsked,
+    changed: Mapping[str, float] = MappingProxyType({}),
+) -> Simulation:
     """Simulate a job on a system, each a name or a run folder; CommandError for what is neither,
-    ReplayError for a run that says too little.
+    ReplayError for a run that says too little. `changed` replaces values of the system.
     """
     host = system_of_run(Trace.load(Path(system))) if _is_run(system) else load_system(str(system))
+    host = with_values(host, changed)
     if _is_run(job):
         check_measured(asked)
         found = jobs.recorded(Trace.load(Path(job)))[0]

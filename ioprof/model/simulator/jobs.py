@@ -38,6 +38,7 @@ COPIED: Final = Value(
 STEP: Final = Value(
     0.5e-3, 0.1e-3, 5e-3, "assumed", "what a step takes on the host is known of recorded jobs only"
 )
+NOTHING: Final = Value(0.0, 0.0, 0.0, "source", "not known of this job, and not in its times")
 SPREAD: Final = (
     np.array([0.01, 0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1.0]),
     np.array([0.635, 0.749, 0.904, 1.0, 1.10, 1.205, 1.28, 1.513, 2.24, 6.3]),
@@ -111,6 +112,10 @@ class Job:
     """Use of the accelerator that counts as held."""
     hit_ratio: float = 0.0
     """Of its bytes, that the page cache had in the run; 0 where it is described."""
+    once_s: Value = NOTHING
+    """What the first epoch takes besides: compiled kernels, tuned algorithms, first connections."""
+    staging_start_s: Value = NOTHING
+    """What staging takes besides the copy: processes that start, unpack and check."""
     fixed_s: float = 0.0
     """Of a batch besides, that waits for nothing shared, such as the way to the loop."""
 
@@ -172,13 +177,18 @@ def _workload(name: str, device: str, samples: int) -> Job:
     if key not in times:
         raise CommandError(
             f"--device {device}: {name} has no published time on it; choose one of"
-            f" {', '.join(f'{each}-mlperf-storage' for each in times)}"
+            f" {', '.join(times)}"
         )
     shares = bool(table["threads_share_a_batch"])
+    once = {
+        key: parse_value(f"{name}: {key}", table[key]) if key in table else NOTHING
+        for key in ("once_s", "staging_start_s")
+    }
+    of = table.get("from", "MLPerf Storage")
     return Job(
         name=name,
         basis=DESCRIBED,
-        source=f"MLPerf Storage: batch {table['batch']} in {times[key]:g} s on {key}",
+        source=f"{of}: batch {table['batch']} in {times[key]:g} s on {key}",
         batch=table["batch"],
         samples=samples,
         sample_bytes=table["sample_bytes"],
@@ -197,6 +207,8 @@ def _workload(name: str, device: str, samples: int) -> Job:
         use_limit=table["use_limit"],
         cpu_s=parse_value(f"{name}: cpu_s", table["cpu_s"]),
         overhead_s=parse_value(f"{name}: overhead_s", table["overhead_s"]),
+        once_s=once["once_s"],
+        staging_start_s=once["staging_start_s"],
     )
 
 

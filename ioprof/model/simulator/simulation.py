@@ -7,7 +7,7 @@ is wide where values are assumed. What the model itself gets wrong is no part of
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import ceil, isfinite
 from typing import Final
 
@@ -17,7 +17,7 @@ from ioprof.errors import CommandError
 from ioprof.model.simulator.cache import hits
 from ioprof.model.simulator.engine import ALL, NODE, Load, Shared, Simulated, run
 from ioprof.model.simulator.exchange_time import exposed_s
-from ioprof.model.simulator.jobs import Job
+from ioprof.model.simulator.jobs import NOTHING, Job
 from ioprof.model.simulator.system import Numbers, System
 from ioprof.model.simulator.validation import comparisons
 from ioprof.model.simulator.values import Value
@@ -106,6 +106,24 @@ class Simulation:
     basis: str = "predicted"
     """Of all numbers but the description of the system and the job."""
 
+    def most_beside_compute(self, epoch: Epoch) -> tuple[str, float]:
+        """What takes most of a step beside the computation, and its share of the step: the resource
+        that is used most, `slowest rank`, `exchange` or `loop`. Where a resource is used more than
+        the accelerators, the slowest rank is the one that it served last.
+        """
+        used = {name: share for name, share in epoch.busy.items() if name != _COMPUTE}
+        exchange_s = min(self.exchange_s, epoch.other_s)
+        resource = max(used, key=lambda name: used[name], default="data")
+        is_full = used.get(resource, 0.0) > epoch.busy[_COMPUTE]
+        parts = {
+            resource: epoch.wait_s + epoch.straggler_s * is_full,
+            "slowest rank": epoch.straggler_s * (not is_full),
+            "exchange": exchange_s,
+            "loop": epoch.other_s - exchange_s,
+        }
+        most = max(parts, key=lambda name: parts[name])
+        return most, parts[most] / (epoch.compute_s + sum(parts.values()))
+
     def to_json(self) -> str:
         """The simulation as JSON, with the errors of the simulator beside it."""
         found = asdict(self)
@@ -177,9 +195,12 @@ def simulate(
         cold[end] = _epoch(
             system, job, found, end, job.hit_ratio * as_recorded, simulated, per_epoch, seed
         )
-        warm[end] = _epoch(system, job, found, end, getattr(kept, end), simulated, per_epoch, seed)
+        again = replace(job, once_s=NOTHING)
+        warm[end] = _epoch(
+            system, again, found, end, getattr(kept, end), simulated, per_epoch, seed
+        )
         if found.reads_from == STAGED:
-            staging[end] = staging_s(system.at(end), job, found)
+            staging[end] = staging_s(system.at(end), job, found, end)
     totals = {
         end: staging.get(end, 0.0) + cold[end].seconds + (epochs - 1) * warm[end].seconds
         for end in ENDS
@@ -242,14 +263,14 @@ _HELD_PARTS: Final = 200
 _MOST_RANKS: Final = 1 << 16
 
 
-def staging_s(numbers: Numbers, job: Job, found: Setting) -> float:
+def staging_s(numbers: Numbers, job: Job, found: Setting, end: str = "value") -> float:
     """Copying the data to the disks of the nodes: all of them to each node whose disk has room for
     that, else a part to each, by many readers at once.
     """
     fits = job.dataset_bytes <= numbers.disk_capacity_bytes
     each = job.dataset_bytes if fits else job.dataset_bytes / found.nodes
     files = job.samples * job.files_per_sample * (found.nodes if fits else 1)
-    return max(
+    return job.staging_start_s.at(end, is_cost=True) + max(
         each * found.nodes / numbers.storage_bytes_per_s,
         each / numbers.nodes_client_bytes_per_s,
         each / numbers.disk_write_bytes_per_s if numbers.disk_write_bytes_per_s else 0.0,
@@ -286,6 +307,7 @@ def _epoch(
     took = made.steps_s
     steady = took[len(took) // 2 :] if len(took) > 1 else took
     seconds = float(made.end_s[-1]) + (per_epoch - steps) * float(steady.mean())
+    seconds += job.once_s.at(end, is_cost=True)
     later_s, computed_s = float(took[1:].sum()), float(made.compute_s[1:].sum())
     span = float(made.end_s[-1])
     busy = {name: each / span for name, each in made.busy_s.items()}

@@ -4,7 +4,8 @@ What a file does not give sets no limit, and is named in every answer (`Numbers.
 """
 
 import tomllib
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from importlib.resources import files
 from math import inf
 from pathlib import Path
@@ -153,6 +154,15 @@ def load_system(name: str) -> System:
     if part and part not in table:
         raise CommandError(f"{name}: {file} has {', '.join(table)}")
     return parse_system(name, table[part] if part else table)
+
+
+def with_values(system: System, changed: Mapping[str, float]) -> System:
+    """The system with these values instead of its own; CommandError for a key that none has."""
+    for key in changed:
+        if key not in FIELDS.values():
+            raise CommandError(f"{key}: unknown; a system has {', '.join(FIELDS.values())}")
+    given = {key: Value(each, each, each, "source", "given") for key, each in changed.items()}
+    return replace(system, values=system.values | given)
 
 
 def parse_system(name: str, table: dict[str, Any]) -> System:

@@ -11,6 +11,7 @@ import polars as pl
 from ioprof.files import write_atomically
 from ioprof.format.run_record import Summary
 from ioprof.format.trace import Trace
+from ioprof.report.learning import learning_section
 from ioprof.report.page import sections
 from ioprof.report.page.answer import answer, header
 from ioprof.report.page.markup import Html, element, join
@@ -134,6 +135,11 @@ def _main(
             ),
         ),
         sections.section("steps", "Steps", step_section(summary, steps)),
+        *(
+            [sections.section("learning", "Learning", learning_section(summary))]
+            if summary.evaluations
+            else []
+        ),
         sections.section("storage", "Storage", storage),
         sections.section(
             "saves", "Checkpoints and start-up", sections.saves_section(summary, mtbf_s)

@@ -98,6 +98,11 @@ def _asked(summary: Summary, trace: Trace | None) -> Iterator[str]:
         yield epochs_text(summary.prediction)
     if trace is None:
         return
+    if (epochs := trace.run.config.predict_epochs) and not summary.prediction:
+        yield (
+            f"the time of {epochs} epochs is not predicted; why: ioprof extrapolate RUN --epochs"
+            f" {epochs}"
+        )
     if text := break_even_text(trace):
         yield f"staging breaks even: {text}"
     evaluations = trace.run.learning.evaluations if trace.run.learning else ()

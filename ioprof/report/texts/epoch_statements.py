@@ -1,19 +1,116 @@
-"""The predicted time of a job of more epochs, what its checkpoints and its start take, and how
+"""The predicted time of a whole training, what checkpoints and the start of a job take, and how
 often it should save, in words.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ioprof.analysis.cpu.code_lines import shortened
 from ioprof.analysis.ledger import TO_FIRST_STEP
 from ioprof.analysis.save_interval import save_interval
-from ioprof.format.run_record import EpochPrediction, Ledger, Phase, Saves, Summary
+from ioprof.format.run_record import (
+    EpochPrediction,
+    Ledger,
+    NextRecording,
+    Phase,
+    Saves,
+    Summary,
+)
 from ioprof.report.texts.units import amount, clean, count, duration, percent
 from ioprof.report.texts.whole_job import length
 
 _LEAST_PART: Final = 0.01  # of a checkpoint, or of the start, for a part that is named
 _LONGEST_FILE: Final = 60
+
+_SURE: Final = 0.995
+"""Share that is printed as 100 %."""
+_NEXT: Final = {
+    "cold": "a first epoch that reads from storage (run --cache cold, or after echo 3 >"
+    " /proc/sys/vm/drop_caches)",
+    "two epochs": "two epochs, or the beginning of the second one",
+    "epochs": "more epochs",
+    "steps": "more steps",
+    "validations": "more than one validation",
+    "checkpoints": "more than one checkpoint",
+}
+"""By `NextRecording.what`."""
+
+
+def epochs_text(found: EpochPrediction) -> str:
+    """How long the whole training takes, within which range, and of what that is made."""
+    parts = [
+        f"start and end {duration(found.fixed_s)}",
+        f"first epoch {duration(found.first_epoch_s)}{_cold(found)}",
+        f"{count(found.epochs - 1)} later epochs of {duration(found.later_epoch_s)}{_kept(found)}",
+    ]
+    for number, what in ((found.evaluations, "validations"), (found.checkpoints, "checkpoints")):
+        if number:
+            parts.append(f"{count(number)} {what}")
+    if found.between_s:
+        parts.append(f"{duration(found.between_s)} for these")
+    made = f"from {count(found.made)} epochs"
+    if found.recorded_steps and found.made < 2:
+        made = f"from {count(found.recorded_steps)} steps"
+    of = f" of {count(found.records)} samples" if found.records else ""
+    return f"{count(found.epochs)} epochs{of} take {_time(found)}: {', '.join(parts)} ({made})"
+
+
+def extrapolation_lines(found: EpochPrediction) -> Iterator[str]:
+    """One sentence per line: the time, what is not in it, and what would make it surer."""
+    yield f"Predicted: {epochs_text(found)}."
+    if found.later_basis == "predicted":
+        yield (
+            "Later epochs were not recorded with what memory would have of this data: they are the"
+            " recorded ones with less reading."
+        )
+    if found.is_cold is None:
+        yield (
+            "Whether the first epoch read from storage is not known here: all epochs are taken to"
+            " read as it did."
+        )
+    elif not found.is_cold and found.dataset_bytes:
+        yield (
+            "The first epoch did not read from storage; it takes longer where the data are not in"
+            " memory. To know how long: record it with --cache cold."
+        )
+    for what in found.not_seen:
+        yield f"No {what} was recorded: the time of any is not in this."
+    if found.record_next:
+        yield (
+            f"The range is wider than 15 %. To make it smaller, record"
+            f" {'; '.join(map(_next, found.record_next))}."
+        )
+
+
+def _time(found: EpochPrediction) -> str:
+    if found.low_s is None:  # of a summary of before
+        return f"{duration(found.seconds)}, within {duration(found.error_s)}"
+    if found.high_s is None:
+        return f"at least {duration(found.low_s)}"
+    error = percent(found.error_s / found.seconds) if found.seconds else ""
+    return (
+        f"{duration(found.seconds)} ± {error} ({duration(found.low_s)} to {duration(found.high_s)})"
+    )
+
+
+def _cold(found: EpochPrediction) -> str:
+    if found.is_cold is None:
+        return ""
+    return " (from storage)" if found.is_cold else " (from memory)"
+
+
+def _kept(found: EpochPrediction) -> str:
+    """What memory has of the data, where that matters."""
+    if found.memory_ratio is None or not found.dataset_bytes:
+        return ""
+    size = amount(found.dataset_bytes)
+    if found.memory_ratio >= _SURE:
+        return f" ({size} fit in memory)"
+    return f" (memory has {percent(found.memory_ratio, 0)} of {size})"
+
+
+def _next(each: NextRecording) -> str:
+    return _NEXT[each.what] + (f" (about {count(each.steps)})" if each.steps else "")
 
 
 def saves_text(found: Saves) -> str:
@@ -84,40 +181,3 @@ def _parts(phases: Sequence[Phase]) -> str:
     rest_s = whole_s - sum(phase.seconds for phase in shown)
     texts = [f"{phase.name} {duration(phase.seconds)}" for phase in shown]
     return ", ".join([*texts, *([f"the rest {duration(rest_s)}"] if rest_s > 1e-9 else [])])
-
-
-def epochs_text(prediction: EpochPrediction) -> str:
-    """How long the job would take with more epochs, and of what that is made."""
-    seconds, error = duration(prediction.seconds), duration(prediction.error_s)
-    first, *later = [
-        _from_storage(each, prediction.dataset_bytes) for each in prediction.storage_bytes
-    ] or [""]
-    parts = [
-        f"start and end {duration(prediction.fixed_s)}",
-        f"first epoch {duration(prediction.first_epoch_s)}{first}",
-        (
-            f"{count(prediction.epochs - 1)} later epochs of"
-            f" {duration(prediction.later_epoch_s)}{later[-1] if later else ''}"
-        ),
-    ]
-    for number, what in (
-        (prediction.evaluations, "evaluations"),
-        (prediction.checkpoints, "checkpoints"),
-    ):
-        if number:
-            parts.append(f"{count(number)} {what}")
-    if prediction.between_s:
-        parts.append(f"{duration(prediction.between_s)} for these")
-    made = f"from {count(prediction.made)} epochs"
-    return (
-        f"{count(prediction.epochs)} epochs take {seconds}, within {error}: {', '.join(parts)}"
-        f" ({made})"
-    )
-
-
-def _from_storage(num_bytes: int, of_bytes: int | None) -> str:
-    return (
-        f" ({percent(min(1.0, num_bytes / of_bytes))} of the dataset from storage)"
-        if of_bytes
-        else ""
-    )

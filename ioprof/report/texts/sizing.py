@@ -33,9 +33,8 @@ def size_lines(found: Size) -> Iterator[str]:
         yield f"Assumed, without a source: {', '.join(found.assumed)}."
 
 
-def needs_table(found: Size) -> Table:
-    """A column for each layout."""
-    table = _table("needs", *(each.layout for each in found.needs))
+def needs_rows(found: Size) -> list[tuple[str, ...]]:
+    """What is needed; a column for each layout."""
     rows: dict[str, Callable[[Need], str]] = {
         "data": lambda each: amount(each.dataset_bytes),
         "bytes/s": lambda each: _range(each.bytes_per_s, amount),
@@ -50,26 +49,31 @@ def needs_table(found: Size) -> Table:
         rows["pays from epoch"] = lambda each: (
             "never" if each.staging_pays_from_epoch is None else count(each.staging_pays_from_epoch)
         )
-    for name, cell in rows.items():
-        table.add_row(name, *map(cell, found.needs))
-    return table
+    return [(name, *map(cell, found.needs)) for name, cell in rows.items()]
 
 
-def use_table(found: Size) -> Table:
+def use_rows(found: Size) -> list[tuple[str, ...]]:
     """Use of the accelerators by what storage delivers; it bends at what the layout needs."""
-    table = _table("storage delivers", *(each.layout for each in found.needs))
-    for place, (storage, _) in enumerate(found.needs[0].use):
-        shares = [percent(each.use[place][1]) for each in found.needs]
-        table.add_row(f"{amount(storage)}/s", *shares)
+    rows = [
+        (f"{amount(storage)}/s", *(percent(each.use[place][1]) for each in found.needs))
+        for place, (storage, _) in enumerate(found.needs[0].use)
+    ]
     bends = [f"bends at {amount(each.bends_at_bytes_per_s)}/s" for each in found.needs]
-    table.add_row("", *bends)
-    return table
+    return [*rows, ("", *bends)]
 
 
-def _table(*headings: str) -> Table:
+def size_tables(found: Size) -> dict[str, list[tuple[str, ...]]]:
+    """Both, by their first heading; the others are the layouts."""
+    return {"needs": needs_rows(found), "storage delivers": use_rows(found)}
+
+
+def terminal_table(heading: str, found: Size, rows: list[tuple[str, ...]]) -> Table:
+    """One of them."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for heading in headings:
-        table.add_column(heading, overflow="fold")
+    for each in (heading, *(need.layout for need in found.needs)):
+        table.add_column(each, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
     return table
 
 

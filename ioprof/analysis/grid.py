@@ -1,0 +1,156 @@
+"""A study over several settings: a number for each combination of their values, with how it came to
+be.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import pairwise, product
+from pathlib import Path
+from typing import Final
+
+from ioprof.errors import CommandError
+
+QUANTITIES: Final = {
+    "total_s": "time of the whole training",
+    "samples_per_s": "samples/s",
+    "use": "use of the accelerators",
+}
+"""What the table of a study may have, and what that is."""
+GRID_FILE: Final = "study.json"
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A setting that is varied."""
+
+    name: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One combination."""
+
+    place: tuple[str, ...]
+    """A value of each axis, in their order."""
+    value: float
+    low: float | None
+    """Null: it was measured once."""
+    high: float | None
+    basis: str
+    """`measured`, `emulated` (the device is a clock, all else is measured) or `predicted`."""
+    bound_by: str
+    """What takes most of the time beside the computation, or all of it."""
+    share: float
+    """Of the time, that it takes."""
+    samples_per_s: float | None
+    """Of all ranks."""
+    ranks: int
+    run: str = ""
+    """Its folder; empty: nothing was run."""
+    key: str = ""
+    """Digest of all that it depends on, by which a later call knows it again."""
+
+
+@dataclass(frozen=True)
+class MadeDataset:
+    """A dataset that was converted for a study."""
+
+    name: str
+    images: int
+    bytes: int
+    seconds: float
+    """Measured: of the conversion."""
+
+
+@dataclass(frozen=True)
+class Bend:
+    """Where more of the last axis brings less."""
+
+    row: tuple[str, ...]
+    """Values of the other axes."""
+    before: str
+    after: str
+    """Values of the last axis."""
+    efficiency_before: float
+    efficiency_after: float
+    """Samples/s of a rank over those of the first column."""
+    bound_by: str
+    share: float
+    """What takes most of the time after it, and how much."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A study."""
+
+    name: str
+    about: str
+    source: str
+    date: str
+    quantity: str
+    """One of `QUANTITIES`."""
+    axes: tuple[Axis, ...]
+    """The last one are the columns of a table, the one before it its rows."""
+    cells: tuple[Cell, ...]
+    datasets: tuple[MadeDataset, ...] = ()
+    basis_notes: tuple[str, ...] = ()
+    """What is stated, what assumed, and what is not modelled."""
+
+    @classmethod
+    def load(cls, path: Path | str) -> "Grid":
+        """The study of a study.json; CommandError for what is none."""
+        try:
+            table = json.loads(Path(path).read_text())
+            return cls(
+                **table
+                | {
+                    "axes": tuple(
+                        Axis(each["name"], tuple(each["values"])) for each in table["axes"]
+                    ),
+                    "cells": tuple(
+                        Cell(**each | {"place": tuple(each["place"])}) for each in table["cells"]
+                    ),
+                    "datasets": tuple(MadeDataset(**each) for each in table["datasets"]),
+                    "basis_notes": tuple(table["basis_notes"]),
+                }
+            )
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CommandError(f"{path}: is no study over several settings ({error})") from error
+
+    def to_json(self) -> str:
+        """All of it, with the bends."""
+        return json.dumps(asdict(self), indent=1, allow_nan=False)
+
+    def cell(self, *place: str) -> Cell | None:
+        """That of these values; None: it was not made."""
+        return next((each for each in self.cells if each.place == place), None)
+
+    def rows(self) -> Iterator[tuple[tuple[str, ...], list[Cell | None]]]:
+        """For each combination of the other axes, the cells along the last one."""
+        *others, columns = self.axes
+        for place in product(*(axis.values for axis in others)):
+            yield place, [self.cell(*place, value) for value in columns.values]
+
+    def bends(self) -> Iterator[Bend]:
+        """Of each row over numbers of ranks, the step after which a rank does least of what it did
+        before.
+        """
+        for place, found in self.rows():
+            cells = [each for each in found if each is not None and each.samples_per_s]
+            if len({each.ranks for each in cells}) < 2:
+                continue
+            per_rank = [float(each.samples_per_s or 0) / each.ranks for each in cells]
+            ratios = [after / before for before, after in pairwise(per_rank)]
+            least = min(range(len(ratios)), key=ratios.__getitem__)
+            before, after = cells[least], cells[least + 1]
+            yield Bend(
+                place,
+                before.place[-1],
+                after.place[-1],
+                per_rank[least] / per_rank[0],
+                per_rank[least + 1] / per_rank[0],
+                after.bound_by,
+                after.share,
+            )

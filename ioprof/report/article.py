@@ -1,0 +1,57 @@
+"""A page of sentences, figures and tables, of what is no run: a study, or what a job needs."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ioprof import __version__
+from ioprof.report.page.document import Chart, document, figure
+from ioprof.report.page.markup import element, table
+from ioprof.report.page.sections import section
+from ioprof.report.texts.units import clean
+
+_LENGTH = 600
+"""Of a sentence."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A table with its heading."""
+
+    name: str
+    title: str
+    headings: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+
+
+def article(
+    title: str,
+    brand: str,
+    sentences: Iterable[str],
+    charts: Sequence[tuple[str, Chart]],
+    tables: Iterable[Section],
+) -> str:
+    """The text of the page; charts with their headings."""
+    header = element("header", element("p", brand, class_="brand"), element("h1", clean(title)))
+    answer = element(
+        "section",
+        *(element("p", clean(each, _LENGTH)) for each in sentences),
+        id="answer",
+        aria_label="Answer",
+    )
+    main = element(
+        "main",
+        answer,
+        *(section(f"figure-{chart.name}", heading, figure(chart)) for heading, chart in charts),
+        *(
+            section(
+                each.name,
+                each.title,
+                table(each.headings, each.rows, frozenset(range(1, len(each.headings)))),
+            )
+            for each in tables
+        ),
+    )
+    footer = element(
+        "footer", f"ioprof {__version__}. This file contains all it shows and requests nothing."
+    )
+    return document(title, (header, main, footer), [chart for _, chart in charts])

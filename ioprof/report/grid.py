@@ -1,0 +1,199 @@
+"""The tables, the figure, the page and the notebook of a study over several settings."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import plotly.graph_objects as go
+from rich import box
+from rich.table import Table
+
+from ioprof.analysis.grid import QUANTITIES, Cell, Grid
+from ioprof.files import write_atomically
+from ioprof.report.article import Section, article
+from ioprof.report.figures import layout
+from ioprof.report.page.document import Chart
+from ioprof.report.palette import CAUSE_COLOURS
+from ioprof.report.texts.simulation import RESOURCES
+from ioprof.report.texts.units import MISSING, amount, clean, count, duration, percent, rate
+
+_HEIGHT: Final = 360
+_SHOWN: Final = {"total_s": duration, "samples_per_s": rate, "use": percent}
+_BASES: Final = {
+    "measured": "Measured here, each once.",
+    "emulated": "Measured here, each once, but for the device, whose computation is a clock"
+    " (emulated).",
+    "predicted": "Predicted by simulation; in brackets the range of all stated and assumed values"
+    " at their worse and better ends.",
+}
+_DASHES: Final = ("solid", "dash", "dot", "dashdot")
+
+
+def grid_tables(grid: Grid) -> Iterator[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
+    """Title, headings and rows of a table for each combination of the outer axes."""
+    *outer, last = grid.axes
+    tables: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
+    for place, cells in grid.rows():
+        shown = [_cell(grid, each) for each in cells]
+        tables.setdefault(place[:-1], []).append((place[-1] if place else "", *shown))
+    heading = outer[-1].name if outer else ""
+    for place, rows in tables.items():
+        title = ", ".join(place)
+        yield title, (heading, *(f"{last.name}: {value}" for value in last.values)), rows
+
+
+def terminal_tables(grid: Grid) -> Iterator[Table]:
+    """The same for a terminal."""
+    for title, headings, rows in grid_tables(grid):
+        drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, title=clean(title))
+        for heading in headings:
+            drawn.add_column(clean(heading), overflow="fold")
+        for row in rows:
+            drawn.add_row(*row)
+        yield drawn
+
+
+def grid_notes(grid: Grid) -> Iterator[str]:
+    """What the study asks, what its numbers are, and where they bend."""
+    date = f" ({grid.date})" if grid.date else ""
+    yield f"{grid.name}: {grid.about}. Source: {grid.source}{date}."
+    what = QUANTITIES[grid.quantity]
+    bases = sorted({each.basis for each in grid.cells})
+    beside = " beside the computation" if bases == ["predicted"] else ""
+    yield f"Each number: {what}, and what took most of the time{beside}."
+    for basis in bases:
+        yield _BASES[basis]
+    yield from filter(None, grid.basis_notes)
+    for each in grid.datasets:
+        per_s = each.images / each.seconds if each.seconds else None
+        yield (
+            f"The conversion to {each.name} took {duration(each.seconds)} (measured):"
+            f" {count(each.images)} images, {rate(per_s)} per second, {amount(each.bytes)}."
+        )
+
+
+def bend_lines(grid: Grid) -> Iterator[str]:
+    """Where more ranks bring least, and why."""
+    last = grid.axes[-1].name
+    for each in grid.bends():
+        yield (
+            f"{', '.join(each.row)}: from {each.before} to {each.after} {last} a rank falls from"
+            f" {percent(each.efficiency_before)} to {percent(each.efficiency_after)} of what"
+            f" the first column does; {percent(each.share)} of a step is"
+            f" {_words(grid, each.bound_by)}"
+            " there."
+        )
+
+
+def grid_figure(grid: Grid) -> go.Figure:
+    """Samples/s, or what the study is about, over the last axis; a line for each row."""
+    drawn = go.Figure(layout=layout(_HEIGHT))
+    colours = list(dict.fromkeys(CAUSE_COLOURS.values()))
+    rows = list(grid.rows())
+    inner = list(dict.fromkeys(place[-1:] for place, _ in rows))
+    outer = list(dict.fromkeys(place[:-1] for place, _ in rows))
+    is_use = grid.quantity == "use"
+    for place, found in rows:
+        cells = [each for each in found if each is not None]
+        name = ", ".join(place)
+        colour = colours[inner.index(place[-1:]) % len(colours)]
+        values = [each.value if is_use else each.samples_per_s or 0.0 for each in cells]
+        drawn.add_scatter(
+            x=[each.place[-1] for each in cells],
+            y=[float(f"{each:.6g}") for each in values],
+            name=name,
+            mode="lines+markers",
+            line={
+                "color": colour,
+                "dash": _DASHES[outer.index(place[:-1]) % len(_DASHES)],
+                "width": 2,
+            },
+            marker={"color": colour, "size": 7},
+            hovertemplate=f"{name}, %{{x}}: %{{y:,.4g}}<extra></extra>",
+        )
+    drawn.update_xaxes(title_text=grid.axes[-1].name, type="category")
+    drawn.update_yaxes(title_text=_drawn(grid), type="linear" if is_use else "log")
+    return drawn
+
+
+def _drawn(grid: Grid) -> str:
+    """What the figure shows: of times, the rates, since those bend."""
+    return QUANTITIES["use" if grid.quantity == "use" else "samples_per_s"]
+
+
+def write_grid(grid: Grid, folder: Path) -> None:
+    """Write the page `study.html` and the notebook `study.ipynb` beside `study.json`."""
+    label = "A line for each row of the tables, which have the same numbers."
+    basis = ", ".join(sorted({each.basis for each in grid.cells}))
+    chart = Chart("grid", label, {"grid": grid_figure(grid)}, {"grid": (f"Numbers: {basis}.",)})
+    tables = [
+        Section(f"table-{place}", title or "Table", headings, rows)
+        for place, (title, headings, rows) in enumerate(grid_tables(grid))
+    ]
+    notes = (*grid_notes(grid), *bend_lines(grid))
+    page = article(grid.name, "ioprof study", notes, [(_drawn(grid).capitalize(), chart)], tables)
+    write_atomically(folder / "study.html", page)
+    write_atomically(folder / "study.ipynb", notebook(grid))
+
+
+def notebook(grid: Grid) -> str:
+    """A notebook that shows the study from its study.json."""
+    notes = "\n\n".join((*grid_notes(grid), *bend_lines(grid)))
+    code = (
+        "import polars as pl\n\nfrom ioprof.analysis.grid import Grid\n"
+        "from ioprof.report.grid import grid_figure\n\n"
+        'grid = Grid.load("study.json")',
+        "names = [axis.name for axis in grid.axes]\n"
+        "pl.DataFrame(\n"
+        "    [\n"
+        "        dict(zip(names, cell.place)) | {grid.quantity: cell.value, 'low': cell.low,"
+        " 'high': cell.high, 'basis': cell.basis, 'bound by': cell.bound_by}\n"
+        "        for cell in grid.cells\n"
+        "    ]\n"
+        ")",
+        "grid_figure(grid)",
+    )
+    cells: list[dict[str, object]] = [
+        {
+            "cell_type": "markdown",
+            "id": "about",
+            "metadata": {},
+            "source": f"# {grid.name}\n\n{notes}",
+        }
+    ]
+    cells += [
+        {
+            "cell_type": "code",
+            "id": f"code-{place}",
+            "metadata": {},
+            "source": text,
+            "outputs": [],
+            "execution_count": None,
+        }
+        for place, text in enumerate(code)
+    ]
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    whole = {
+        "cells": cells,
+        "metadata": {"kernelspec": kernel},
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
+    return json.dumps(whole, indent=1) + "\n"
+
+
+def _cell(grid: Grid, cell: Cell | None) -> str:
+    if cell is None:
+        return MISSING
+    shown = _SHOWN[grid.quantity]
+    between = ""
+    if cell.low is not None and cell.high is not None:
+        between = f" ({shown(cell.low)} to {shown(cell.high)})"
+    return f"{shown(cell.value)}{between}; {_words(grid, cell.bound_by)} {percent(cell.share, 0)}"
+
+
+def _words(grid: Grid, bound_by: str) -> str:
+    """Of a simulation a resource has a name; of a run it is a cause."""
+    is_simulated = all(each.basis == "predicted" for each in grid.cells)
+    return RESOURCES.get(bound_by, bound_by) if is_simulated else bound_by
