@@ -11,6 +11,8 @@ An instant of a rank's part of the job belongs to the first of `PHASES` that cov
     process group   `init_process_group`, which waits for all ranks
     imports         the outermost imports of 10 ms or more
     interpreter     from the start of the process to the start of recording in it
+    restart         from the last step of an attempt to the first wait or step of the next one, in a
+                    job whose ranks were started again
     start-up        the rank's process before its first wait or step: own code, models, indices of
                     datasets
     end             the rank's process after its last step
@@ -19,13 +21,14 @@ An instant of a rank's part of the job belongs to the first of `PHASES` that cov
     between         none of these: between two steps
 """
 
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
 import polars as pl
 
 from ioprof.analysis.charge.validation import validations
-from ioprof.analysis.intervals import EMPTY, Intervals, charge, pack, union
+from ioprof.analysis.intervals import EMPTY, Intervals, charge, pack, union, union_all
 from ioprof.analysis.selection import intervals
 from ioprof.format.run_record import Ledger, Phase, ProcessRecord
 from ioprof.format.trace import Trace
@@ -36,6 +39,7 @@ PHASES: Final = (
     "first batch",
     "epoch start",
     "steps",
+    "restart",
     "process group",
     "imports",
     "interpreter",
@@ -58,6 +62,7 @@ SHOWN: Final = (
     "validation",
     "checkpoint",
     "between",
+    "restart",
     "end",
     "exit",
 )
@@ -105,7 +110,7 @@ def _phases_of(trace: Trace, rank: int, spans: pl.DataFrame) -> tuple[int, ...]:
     times = trace.run.times
     begin_ns = times.start_ns if times and times.start_ns is not None else first_ns
     end_ns = max(begin_ns, times.end_ns) if times and times.end_ns is not None else last_ns
-    own = _of_training_thread(spans)
+    own = _of_training_threads(spans, _attempts(trace, rank))
     steps = intervals(own.filter(pl.col("kind") == "step"))
     waits = own.filter(pl.col("kind") == "wait").sort("start_ns", "end_ns")
     first_batch, epochs = (
@@ -121,6 +126,7 @@ def _phases_of(trace: Trace, rank: int, spans: pl.DataFrame) -> tuple[int, ...]:
         "first batch": first_batch,
         "epoch start": intervals(epochs),
         "steps": steps,
+        "restart": _restarts(trace, rank, own),
         "process group": intervals(named.filter(pl.col("name") == "process group")),
         "imports": intervals(named.filter(pl.col("name").str.starts_with("import "))),
         "interpreter": intervals(named.filter(pl.col("name") == "interpreter")),
@@ -143,6 +149,35 @@ def _lifetime(known: list[ProcessRecord], spans: pl.DataFrame) -> tuple[int, int
     ]
     bounds = [int(spans["start_ns"].min()), int(spans["end_ns"].max())]  # type: ignore[arg-type]  # there is at least one
     return min(times + bounds), max(times + bounds)
+
+
+def _attempts(trace: Trace, rank: int) -> dict[int, set[int]]:
+    """The processes of each attempt of a rank, in order; one, if it was not started again."""
+    found: dict[int, set[int]] = {}
+    for process in trace.run.processes:
+        if process.rank == rank and process.role == "rank" and process.pid is not None:
+            found.setdefault(process.attempt, set()).add(process.pid)
+    return dict(sorted(found.items()))
+
+
+def _of_training_threads(spans: pl.DataFrame, attempts: dict[int, set[int]]) -> pl.DataFrame:
+    """The spans of the thread that trains, of each attempt of a rank."""
+    if len(attempts) < 2:
+        return _of_training_thread(spans)
+    parts = (spans.filter(pl.col("pid").is_in(list(pids))) for pids in attempts.values())
+    return pl.concat([_of_training_thread(part) for part in parts])
+
+
+def _restarts(trace: Trace, rank: int, own: pl.DataFrame) -> Intervals:
+    """From the last wait or step of each attempt but the last to the first one of the next."""
+    active = own.filter(pl.col("kind").is_in(["wait", "step"]))
+    bounds = []
+    for pids in _attempts(trace, rank).values():
+        times = active.filter(pl.col("pid").is_in(list(pids)))
+        if len(times):
+            bounds.append((int(times["start_ns"].min()), int(times["end_ns"].max())))  # type: ignore[arg-type]  # they are numbers
+    gaps = [(before[1], after[0]) for before, after in pairwise(bounds)]
+    return union_all([_single(*gap) for gap in gaps]) if gaps else EMPTY
 
 
 def _of_training_thread(spans: pl.DataFrame) -> pl.DataFrame:

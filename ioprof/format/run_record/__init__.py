@@ -69,10 +69,12 @@ from ioprof.format.run_record.reasons import (
     NoGain,
     Reason,
     StepsBy,
+    WhyMissing,
 )
 from ioprof.format.run_record.record import Problem, Record, merge
 from ioprof.format.run_record.replay_json import CauseGain, ReplayRecord
 from ioprof.format.run_record.run_json import (
+    AttemptRecord,
     ClockAnchor,
     ClockMessages,
     ClockRecord,
@@ -98,6 +100,7 @@ from ioprof.format.run_record.summary_json import (
     CpuEvidence,
     Demand,
     DeviceTime,
+    MissingRanks,
     Overlap,
     RankTime,
     RunSummary,
@@ -110,6 +113,7 @@ from ioprof.format.run_record.whole_job_json import JobMinutes, KindSums, WholeJ
 
 __all__ = [
     "Advice",
+    "AttemptRecord",
     "Capture",
     "CaptureRecord",
     "CauseDetail",
@@ -162,6 +166,7 @@ __all__ = [
     "LoaderTime",
     "LoadingRecord",
     "MemoryLimitRecord",
+    "MissingRanks",
     "NetworkRecord",
     "NoGain",
     "Overlap",
@@ -208,6 +213,7 @@ __all__ = [
     "Verdict",
     "Waiting",
     "WholeJob",
+    "WhyMissing",
     "WorkPart",
     "WorkersTime",
     "merge",
