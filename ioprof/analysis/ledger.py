@@ -30,7 +30,7 @@ import polars as pl
 from ioprof.analysis.charge.validation import validations
 from ioprof.analysis.intervals import EMPTY, Intervals, charge, pack, union, union_all
 from ioprof.analysis.selection import intervals
-from ioprof.format.run_record import Ledger, Phase, ProcessRecord
+from ioprof.format.run_record import CommandTimes, Ledger, Phase, ProcessRecord
 from ioprof.format.trace import Trace
 
 PHASES: Final = (
@@ -77,8 +77,14 @@ def phases(trace: Trace) -> pl.DataFrame:
     """
     spans = trace.rows(pl.col("rank").is_not_null(), kinds=_KINDS)
     ranks = sorted(spans.filter(pl.col("kind").is_in(["wait", "step"]))["rank"].unique().to_list())
+    known: dict[int | None, list[ProcessRecord]] = {}
+    for process in trace.run.processes:
+        if process.role == "rank":
+            known.setdefault(process.rank, []).append(process)
+    of_rank = spans.partition_by("rank", as_dict=True)  # once: a job may have thousands of ranks
     rows = [
-        (rank, *_phases_of(trace, rank, spans.filter(pl.col("rank") == rank))) for rank in ranks
+        (rank, *_phases_of(trace.run.times, of_rank[(rank,)], known.get(rank, [])))
+        for rank in ranks
     ]
     columns = ("rank", "wall_ns", *(f"{phase}_ns" for phase in PHASES))
     return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.Int64), orient="row")
@@ -99,18 +105,15 @@ def ledger(trace: Trace) -> Ledger:
     return Ledger(wall_ns / len(table) / 1e9, trace.run.times is not None, entries, _imports(trace))
 
 
-def _phases_of(trace: Trace, rank: int, spans: pl.DataFrame) -> tuple[int, ...]:
+def _phases_of(
+    times: CommandTimes | None, spans: pl.DataFrame, known: list[ProcessRecord]
+) -> tuple[int, ...]:
     """The wall time of a rank's part of the job, and its phases in the order of `PHASES`, in ns."""
-    known = [
-        process
-        for process in trace.run.processes
-        if process.rank == rank and process.role == "rank"
-    ]
     first_ns, last_ns = _lifetime(known, spans)
-    times = trace.run.times
     begin_ns = times.start_ns if times and times.start_ns is not None else first_ns
     end_ns = max(begin_ns, times.end_ns) if times and times.end_ns is not None else last_ns
-    own = _of_training_threads(spans, _attempts(trace, rank))
+    attempts = _attempts(known)
+    own = _of_training_threads(spans, attempts)
     steps = intervals(own.filter(pl.col("kind") == "step"))
     waits = own.filter(pl.col("kind") == "wait").sort("start_ns", "end_ns")
     first_batch, epochs = (
@@ -126,7 +129,7 @@ def _phases_of(trace: Trace, rank: int, spans: pl.DataFrame) -> tuple[int, ...]:
         "first batch": first_batch,
         "epoch start": intervals(epochs),
         "steps": steps,
-        "restart": _restarts(trace, rank, own),
+        "restart": _restarts(attempts, own),
         "process group": intervals(named.filter(pl.col("name") == "process group")),
         "imports": intervals(named.filter(pl.col("name").str.starts_with("import "))),
         "interpreter": intervals(named.filter(pl.col("name") == "interpreter")),
@@ -151,11 +154,11 @@ def _lifetime(known: list[ProcessRecord], spans: pl.DataFrame) -> tuple[int, int
     return min(times + bounds), max(times + bounds)
 
 
-def _attempts(trace: Trace, rank: int) -> dict[int, set[int]]:
+def _attempts(known: list[ProcessRecord]) -> dict[int, set[int]]:
     """The processes of each attempt of a rank, in order; one, if it was not started again."""
     found: dict[int, set[int]] = {}
-    for process in trace.run.processes:
-        if process.rank == rank and process.role == "rank" and process.pid is not None:
+    for process in known:
+        if process.pid is not None:
             found.setdefault(process.attempt, set()).add(process.pid)
     return dict(sorted(found.items()))
 
@@ -168,11 +171,13 @@ def _of_training_threads(spans: pl.DataFrame, attempts: dict[int, set[int]]) -> 
     return pl.concat([_of_training_thread(part) for part in parts])
 
 
-def _restarts(trace: Trace, rank: int, own: pl.DataFrame) -> Intervals:
+def _restarts(attempts: dict[int, set[int]], own: pl.DataFrame) -> Intervals:
     """From the last wait or step of each attempt but the last to the first one of the next."""
+    if len(attempts) < 2:
+        return EMPTY
     active = own.filter(pl.col("kind").is_in(["wait", "step"]))
     bounds = []
-    for pids in _attempts(trace, rank).values():
+    for pids in attempts.values():
         times = active.filter(pl.col("pid").is_in(list(pids)))
         if len(times):
             bounds.append((int(times["start_ns"].min()), int(times["end_ns"].max())))  # type: ignore[arg-type]  # they are numbers

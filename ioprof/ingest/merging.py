@@ -126,6 +126,7 @@ def _assign_names(parts: Sequence[Trace]) -> list[_Part]:
     later ones get a number.
     """
     found: list[_Part] = []
+    taken: set[str] = set()
     machines: dict[str, list[str | None]] = {}
     for number, part in enumerate(parts):
         own = (part.run.hosts[0].name or "") if part.run.hosts else f"part {number}"
@@ -135,11 +136,9 @@ def _assign_names(parts: Sequence[Trace]) -> list[_Part]:
         place = known.index(kernel)
         part = _rename_host(part, own, f"{own} ({place + 1})") if place else part
         name = own if not place else f"{own} ({place + 1})"
-        found.append(
-            _Part(
-                f"{name}, task {number}" if name in {other.name for other in found} else name, part
-            )
-        )
+        name = f"{name}, task {number}" if name in taken else name
+        taken.add(name)
+        found.append(_Part(name, part))
     return found
 
 
