@@ -22,7 +22,10 @@ _LONGEST_S: Final = 60.0
 _BEGIN_S: Final = 0.3
 """After the start, when a job has loaded its first libraries from the disk."""
 _LENGTH_BYTES: Final = 8
-_OF_THE_JOB: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_OF_THE_JOB: Final = (
+    signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2,
+    signal.SIGALRM,
+)  # fmt: skip
 """Signals that end the job, sent to its whole process group maybe."""
 
 
@@ -62,12 +65,13 @@ class LoadedEarly:
         process, data = self._process, pickle.dumps(record.to_dict())
         if process is None:
             return None
+        self._process = None
         try:
             with open(self._writing, "wb") as pipe:
                 pipe.write(len(data).to_bytes(_LENGTH_BYTES) + data)
-        except OSError:
+        except OSError:  # it has ended
+            process.wait()
             return None
-        self._process = None
         return process
 
     def close(self) -> None:
