@@ -17,7 +17,8 @@ Result = TypeVar("Result")
 ENGINES: Final = ("local", "dask")
 
 _LIBRARIES: Final = ("pillow", "simplejpeg")  # by which images are decoded and encoded
-_CONNECT_S: Final = 30
+_CONNECT_S: Final = 3
+"""A scheduler that lives answers within milliseconds; one on a busy host within seconds."""
 _WINDOW_PER_THREAD: Final = 4
 
 

@@ -1,6 +1,7 @@
 """How complete the recording is, what it cost, and what it cannot show."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Final
 
 import polars as pl
@@ -204,11 +205,20 @@ def _name(process: ProcessRecord) -> str:
 def _missing_ranks(trace: Trace) -> Iterator[str]:
     absent = sorted(set(range(trace.run.config.ranks or 0)) - set(trace.ranks))
     if absent:
-        names = f"rank{'s' if len(absent) > 1 else ''} {', '.join(map(str, absent))}"
+        names = f"rank{'s' if len(absent) > 1 else ''} {ranges(absent)}"
         yield (
             f"nothing was recorded of {names}: no number here includes"
             f" {'them' if len(absent) > 1 else 'it'}"
         )
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Sorted numbers as text: `1, 4 to 7`."""
+    rows = groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])
+    found = [[number for _, number in row] for _, row in rows]
+    return ", ".join(
+        f"{row[0]} to {row[-1]}" if len(row) > 2 else ", ".join(map(str, row)) for row in found
+    )
 
 
 def _reads(trace: Trace) -> Iterator[str]:

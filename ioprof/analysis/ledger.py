@@ -16,6 +16,8 @@ An instant of a rank's part of the job belongs to the first of `PHASES` that cov
     loading weights before the first wait or step, the thread of the steps loaded a checkpoint, or
                     decoded or read a file of weights, page faults of mapped files included
     interpreter     from the start of the process to the start of recording in it
+    restart         from the last step of an attempt to the first wait or step of the next one, in a
+                    job whose ranks were started again
     start-up        the rank's process before its first wait or step: own code, models, indices of
                     datasets
     end             the rank's process after its last step
@@ -24,17 +26,27 @@ An instant of a rank's part of the job belongs to the first of `PHASES` that cov
     between         none of these: between two steps
 """
 
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
 import polars as pl
 
 from ioprof.analysis.charge.validation import validations
-from ioprof.analysis.intervals import EMPTY, Intervals, charge, clip, pack, total, union
+from ioprof.analysis.intervals import (
+    EMPTY,
+    Intervals,
+    charge,
+    clip,
+    pack,
+    total,
+    union,
+    union_all,
+)
 from ioprof.analysis.loader_use import discarded
 from ioprof.analysis.loaders import batches
 from ioprof.analysis.selection import intervals
-from ioprof.format.run_record import Ledger, LoadedWeights, Phase, ProcessRecord
+from ioprof.format.run_record import CommandTimes, Ledger, LoadedWeights, Phase, ProcessRecord
 from ioprof.format.span_parts import FIRST_NS, Where
 from ioprof.format.trace import Trace
 
@@ -45,6 +57,7 @@ PHASES: Final = (
     "fast-forward",
     "epoch start",
     "steps",
+    "restart",
     "process group",
     "imports",
     "loading weights",
@@ -70,6 +83,7 @@ SHOWN: Final = (
     "validation",
     "checkpoint",
     "between",
+    "restart",
     "end",
     "exit",
 )
@@ -93,13 +107,19 @@ def phases(trace: Trace, loads: pl.DataFrame | None = None) -> pl.DataFrame:
     loads = loads_of_weights(trace) if loads is None else loads
     skipped = discarded(trace, batches(trace))
     ranks = sorted(spans.filter(pl.col("kind").is_in(["wait", "step"]))["rank"].unique().to_list())
+    known: dict[int | None, list[ProcessRecord]] = {}
+    for process in trace.run.processes:
+        if process.role == "rank":
+            known.setdefault(process.rank, []).append(process)
+    of_rank = spans.partition_by("rank", as_dict=True)  # once: a job may have thousands of ranks
     rows = [
         (
             rank,
             *_phases_of(
-                trace,
-                rank,
-                *(table.filter(pl.col("rank") == rank) for table in (spans, loads, skipped)),
+                trace.run.times,
+                of_rank[(rank,)],
+                known.get(rank, []),
+                *(table.filter(pl.col("rank") == rank) for table in (loads, skipped)),
             ),
         )
         for rank in ranks
@@ -179,19 +199,18 @@ def _weights(trace: Trace, loads: pl.DataFrame) -> LoadedWeights | None:
 
 
 def _phases_of(
-    trace: Trace, rank: int, spans: pl.DataFrame, loads: pl.DataFrame, skipped: pl.DataFrame
+    times: CommandTimes | None,
+    spans: pl.DataFrame,
+    known: list[ProcessRecord],
+    loads: pl.DataFrame,
+    skipped: pl.DataFrame,
 ) -> tuple[int, ...]:
     """The wall time of a rank's part of the job, and its phases in the order of `PHASES`, in ns."""
-    known = [
-        process
-        for process in trace.run.processes
-        if process.rank == rank and process.role == "rank"
-    ]
     first_ns, last_ns = _lifetime(known, spans)
-    times = trace.run.times
     begin_ns = times.start_ns if times and times.start_ns is not None else first_ns
     end_ns = max(begin_ns, times.end_ns) if times and times.end_ns is not None else last_ns
-    own = _of_training_thread(spans)
+    attempts = _attempts(known)
+    own = _of_training_threads(spans, attempts)
     steps = intervals(own.filter(pl.col("kind") == "step"))
     waits = own.filter(pl.col("kind") == "wait").sort("start_ns", "end_ns")
     first_batch, epochs = (
@@ -218,6 +237,7 @@ def _phases_of(
         "fast-forward": _from_to(skipped),
         "epoch start": intervals(epochs),
         "steps": steps,
+        "restart": _restarts(attempts, own),
         "process group": intervals(named.filter(pl.col("name") == "process group")),
         "imports": intervals(named.filter(pl.col("name").str.starts_with("import "))),
         "loading weights": union(at_start),
@@ -241,6 +261,37 @@ def _lifetime(known: list[ProcessRecord], spans: pl.DataFrame) -> tuple[int, int
     ]
     bounds = [int(spans["start_ns"].min()), int(spans["end_ns"].max())]  # type: ignore[arg-type]  # there is at least one
     return min(times + bounds), max(times + bounds)
+
+
+def _attempts(known: list[ProcessRecord]) -> dict[int, set[int]]:
+    """The processes of each attempt of a rank, in order; one, if it was not started again."""
+    found: dict[int, set[int]] = {}
+    for process in known:
+        if process.pid is not None:
+            found.setdefault(process.attempt, set()).add(process.pid)
+    return dict(sorted(found.items()))
+
+
+def _of_training_threads(spans: pl.DataFrame, attempts: dict[int, set[int]]) -> pl.DataFrame:
+    """The spans of the thread that trains, of each attempt of a rank."""
+    if len(attempts) < 2:
+        return _of_training_thread(spans)
+    parts = (spans.filter(pl.col("pid").is_in(list(pids))) for pids in attempts.values())
+    return pl.concat([_of_training_thread(part) for part in parts])
+
+
+def _restarts(attempts: dict[int, set[int]], own: pl.DataFrame) -> Intervals:
+    """From the last wait or step of each attempt but the last to the first one of the next."""
+    if len(attempts) < 2:
+        return EMPTY
+    active = own.filter(pl.col("kind").is_in(["wait", "step"]))
+    bounds = []
+    for pids in attempts.values():
+        times = active.filter(pl.col("pid").is_in(list(pids)))
+        if len(times):
+            bounds.append((int(times["start_ns"].min()), int(times["end_ns"].max())))  # type: ignore[arg-type]  # they are numbers
+    gaps = [(before[1], after[0]) for before, after in pairwise(bounds)]
+    return union_all([_single(*gap) for gap in gaps]) if gaps else EMPTY
 
 
 def _of_training_thread(spans: pl.DataFrame) -> pl.DataFrame:

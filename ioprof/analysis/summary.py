@@ -38,6 +38,7 @@ from ioprof.analysis.loader_use import loader_use
 from ioprof.analysis.loaders import batches, samples_in, take_turns
 from ioprof.analysis.ranks.collectives import collective_sources, may_be_hidden
 from ioprof.analysis.ranks.exchange_rate import small_sums
+from ioprof.analysis.ranks.unrecorded import missing_ranks
 from ioprof.analysis.ranks.variation import epochs
 from ioprof.analysis.reads.demand import TENTHS, Fetched, demand
 from ioprof.analysis.reads.flushes import flushed
@@ -115,6 +116,7 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         wall_s=_span_s(table) or 0.0,
         warmup_ratio=_warmup_ratio(table),
         making_ns=work.stages,
+        missing=missing_ranks(trace),
         own=_shares_of(charged.own_ns, charged),
         threads={} if charged.by_tasks else _shares_of(charged.derived_ns, charged),
         cpu=cpu,
@@ -142,7 +144,7 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
     )
     answer = with_first_epoch(verdict(evidence), evidence, later, more.trend)
     return Summary(
-        run=_run(run),
+        run=_run(run).replace(missing=evidence.missing),
         throughput=throughput,
         steps=steps,
         overlap=hidden,
@@ -333,6 +335,7 @@ def _run(run: RunRecord) -> RunSummary:
         microbatches=config.microbatches if config.stages else None,
         changed=changes_text(run.loaders),
         imported_from=run.capture.imported_from,
+        attempts=run.attempts,
     )
 
 
@@ -398,7 +401,7 @@ def _rate(run: RunRecord, table: pl.DataFrame, received: pl.DataFrame) -> float 
     on every rank of the job. Of the stages of a pipeline one, or several, or all may load what all
     of them train on.
     """
-    wall_s = _span_s(table)
+    wall_s = _of_attempts_s(table, run)
     if not wall_s:
         return None
     if run.config.loading_rank is None:
@@ -423,6 +426,15 @@ def _span_s(table: pl.DataFrame) -> float | None:
         if len(table)
         else None
     )
+
+
+def _of_attempts_s(table: pl.DataFrame, run: RunRecord) -> float:
+    """`_span_s` of the steps of each attempt, added up: ranks that are started again make none."""
+    firsts = [attempt.first_step for attempt in run.attempts[1:]]
+    parts = table.with_columns(
+        attempt=sum(((pl.col("step") >= first) for first in firsts), pl.lit(0))
+    )
+    return sum(_span_s(part) or 0.0 for part in parts.partition_by("attempt"))
 
 
 def _num_steps(table: pl.DataFrame) -> int:

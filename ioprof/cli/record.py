@@ -13,7 +13,7 @@ from ioprof.errors import IoprofError
 from ioprof.instrument import gpu
 from ioprof.instrument.variables import DEBUG_VARIABLE
 from ioprof.process import Fork, return_freed_memory, signal_name, started_environment
-from ioprof.recording.command import EndedCommand, default_run_folder, recorded_command
+from ioprof.recording.command import EndedCommand, MakeRun, default_run_folder, recorded_command
 from ioprof.recording.signal_forwarding import inherited_descriptors
 from ioprof.recording.unrecorded import has_begun, run_unrecorded
 
@@ -66,6 +66,7 @@ def record(
             command,
             folder,
             environment,
+            apart=lambda make_run: _make(make_run, folder, quiet),
             force=force,
             gpu_window=gpu_window,
             stacks=stacks,
@@ -93,9 +94,9 @@ def _make_apart(ended: EndedCommand, folder: Path, quiet: bool) -> None:
     command's exit code.
     """
     try:
-        process = Fork(lambda: _make(ended, folder, quiet))
+        process = ended.make_early() or Fork(lambda: _make(ended.make_run, folder, quiet))
     except OSError:  # no process, or no memory for one
-        _make(ended, folder, quiet)
+        _make(ended.make_run, folder, quiet)
         return
     ended.forwarder.forward_to(process)
     if (code := process.wait()) < 0:
@@ -107,9 +108,9 @@ def _make_apart(ended: EndedCommand, folder: Path, quiet: bool) -> None:
         )
 
 
-def _make(ended: EndedCommand, folder: Path, quiet: bool) -> int:
+def _make(make_run: MakeRun, folder: Path, quiet: bool) -> int:
     try:
-        return guarded(lambda: _show(ended.make_run(), folder, quiet))
+        return guarded(lambda: _show(make_run, folder, quiet))
     except BaseException as error:  # also one of polars, which is no Exception
         if DEBUG_VARIABLE in os.environ:
             raise
@@ -118,16 +119,22 @@ def _make(ended: EndedCommand, folder: Path, quiet: bool) -> int:
         return 1
 
 
-def _show(run: "Run", folder: Path, quiet: bool) -> int:
+def _show(make_run: MakeRun, folder: Path, quiet: bool) -> int:
+    run = make_run(None if quiet else _print_answer)
     if run.trace.run.part is None and not quiet:
-        # after the job: it loads the libraries of the report
-        from ioprof.report.texts.brief import (
-            brief_text,
-        )
-
-        messages.print(brief_text(run.summary, run.steps), markup=False)
+        if run.trace.run.parts:
+            _print_answer(run)
         next_command("ioprof", "open", run.folder or folder)
     return 0
+
+
+def _print_answer(run: "Run") -> None:
+    # after the job: it loads the libraries of the report
+    from ioprof.report.texts.brief import (
+        brief_text,
+    )
+
+    messages.print(brief_text(run.summary, run.steps), markup=False)
 
 
 def _close(descriptors: list[int]) -> None:

@@ -52,10 +52,14 @@ A `channel` is a pipe, a socket or an eventfd from which something is to be rece
 what its sender waits for. `process` and `thread` are waits for the end of one. `descriptors` are
 those of a call of epoll of which it is not known which one ended it."""
 
-ENDS: Final = ("woken", "time was over", "hung up", "interrupted")
+ENDS: Final = ("woken", "time was over", "hung up", "interrupted", "reaped")
 """How a block ended; the number in a record is the place. `hung up`: the other end of a channel was
 closed, by a call or because its process ended. `interrupted`: by a signal, such as that of the end
-of a child. A wake that is `hung up` is such a call."""
+of a child. A wake that is `hung up` is such a call. One that is `reaped` is none: a process waited
+for a child that had ended, whose id is the object, and whose status (man 2 wait) is in `step`."""
+
+BY_LAUNCHER: Final = "SIGTERM"
+"""The signal by which launchers end the other ranks when one has failed."""
 
 OF_SEVERAL: Final = 1 << 62
 """In the number of an object that is not of one process alone; others are addresses."""

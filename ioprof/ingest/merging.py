@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any, Final
 
 import polars as pl
@@ -9,10 +10,12 @@ import polars as pl
 from ioprof.clock import Anchor
 from ioprof.errors import RunError
 from ioprof.format.run_record import (
+    AttemptRecord,
     CaptureRecord,
     ClockAnchor,
     ClockRecord,
     CommandTimes,
+    Failure,
     FaultRecording,
     GpuCapture,
     HostRecord,
@@ -24,6 +27,7 @@ from ioprof.format.run_record import (
 from ioprof.format.trace import Trace
 from ioprof.ingest.clocks.clock_alignment import ClockAlignment
 from ioprof.ingest.clocks.clock_offset import Clock, Messages
+from ioprof.ingest.failures import began_ns
 from ioprof.ingest.job_sums import merged_jobs
 
 _OF_THE_RUN: Final = ("name", "command", "started", "config", "device", "dataset")
@@ -74,6 +78,7 @@ def merge_parts(parts: Sequence[Trace], name: str) -> Trace:
     """
     named = _assign_names(sorted(parts, key=_order))
     _check(named)
+    named = _with_common_numbers(named)
     tables = {part.name: part.spans() for part in named}
     messages = {part.name: found for part in named[1:] if (found := _messages(named[0], part))}
     alignment = ClockAlignment([part.clock() for part in named], tables.items(), messages=messages)
@@ -121,6 +126,7 @@ def _assign_names(parts: Sequence[Trace]) -> list[_Part]:
     later ones get a number.
     """
     found: list[_Part] = []
+    taken: set[str] = set()
     machines: dict[str, list[str | None]] = {}
     for number, part in enumerate(parts):
         own = (part.run.hosts[0].name or "") if part.run.hosts else f"part {number}"
@@ -130,11 +136,9 @@ def _assign_names(parts: Sequence[Trace]) -> list[_Part]:
         place = known.index(kernel)
         part = _rename_host(part, own, f"{own} ({place + 1})") if place else part
         name = own if not place else f"{own} ({place + 1})"
-        found.append(
-            _Part(
-                f"{name}, task {number}" if name in {other.name for other in found} else name, part
-            )
-        )
+        name = f"{name}, task {number}" if name in taken else name
+        taken.add(name)
+        found.append(_Part(name, part))
     return found
 
 
@@ -230,10 +234,16 @@ def _facts(parts: list[_Part], name: str, alignment: ClockAlignment) -> RunRecor
         part=None,
         status=max((part.run.status or "unknown" for part in parts), key=_badness),
         failures=tuple(
-            failure.replace(what=f"{failure.what} (on {part.name})")
-            for part in parts
-            for failure in part.run.failures
+            sorted(
+                (
+                    _on_part(failure, part, alignment)
+                    for part in parts
+                    for failure in part.run.failures
+                ),
+                key=began_ns,
+            )
         ),
+        attempts=_attempts(parts, alignment),
         times=_times(parts, alignment),
         started=min((part.run.started for part in parts if part.run.started), default=None),
         exit_code=next((code for code in codes if code), 0 if codes else None),
@@ -245,6 +255,69 @@ def _facts(parts: list[_Part], name: str, alignment: ClockAlignment) -> RunRecor
         parts=tuple(_own_facts(part, first) for part in parts),
         whole_job=merged_jobs([part.run.whole_job for part in parts]),
     )
+
+
+def _on_part(failure: Failure, part: _Part, alignment: ClockAlignment) -> Failure:
+    return failure.replace(
+        what=f"{failure.what} (on {part.name})", time_ns=_align(failure.time_ns, part, alignment)
+    )
+
+
+def _with_common_numbers(parts: Sequence[_Part]) -> list[_Part]:
+    """The parts, where the steps and batches of each attempt begin with the same number in all."""
+    firsts = _first_numbers(part.run.attempts for part in parts)
+    if len(firsts) < 2:
+        return list(parts)
+    found = []
+    for part in parts:
+        spans, columns = part.trace.spans, {}
+        for name in ("step", "batch"):
+            number = shift = pl.col(name)
+            for own, first in zip(part.run.attempts, firsts, strict=False):
+                added = first[name] - getattr(own, f"first_{name}")
+                shift = (
+                    pl.when(number >= getattr(own, f"first_{name}"))
+                    .then(number + added)
+                    .otherwise(shift)
+                )
+            columns[name] = shift
+        found.append(replace(part, trace=replace(part.trace, spans=spans.with_columns(**columns))))
+    return found
+
+
+def _first_numbers(attempts: Iterable[Sequence[AttemptRecord]]) -> list[dict[str, int]]:
+    """Of each attempt the number of its first step and batch, the largest of all parts."""
+    return [
+        {
+            "step": max(each.first_step for each in of_attempt if each),
+            "batch": max(each.first_batch for each in of_attempt if each),
+        }
+        for of_attempt in zip_longest(*attempts)
+    ]
+
+
+def _attempts(parts: list[_Part], alignment: ClockAlignment) -> tuple[AttemptRecord, ...]:
+    """The attempts of the whole job; what ended one is the first failure of it in any part."""
+    firsts = _first_numbers(part.run.attempts for part in parts)
+    found = []
+    for number, first in enumerate(firsts):
+        own = [
+            (part, part.run.attempts[number]) for part in parts if number < len(part.run.attempts)
+        ]
+        starts = [_align(each.start_ns, part, alignment) for part, each in own]
+        ends = [_align(each.end_ns, part, alignment) for part, each in own]
+        failures = [_on_part(each.failure, part, alignment) for part, each in own if each.failure]
+        found.append(
+            AttemptRecord(
+                first_step=first["step"],
+                first_batch=first["batch"],
+                num_steps=max(each.num_steps for _, each in own),
+                start_ns=min((time for time in starts if time is not None), default=None),
+                end_ns=max((time for time in ends if time is not None), default=None),
+                failure=min(failures, key=began_ns, default=None),
+            )
+        )
+    return tuple(found)
 
 
 def _times(parts: list[_Part], alignment: ClockAlignment) -> CommandTimes | None:

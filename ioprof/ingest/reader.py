@@ -22,11 +22,13 @@ from ioprof.errors import CaptureError
 from ioprof.format.run_record import CommandTimes, RunRecord, merge
 from ioprof.format.schema import SPAN_COLUMNS
 from ioprof.format.trace import Trace, empty_table, table_schema
+from ioprof.ingest.attempts import attempt_records, attempts_of
 from ioprof.ingest.chunks import Buffers
 from ioprof.ingest.clocks.clock_alignment import ClockAlignment, best_anchors
 from ioprof.ingest.clocks.clock_messages import read_clock_messages
 from ioprof.ingest.clocks.clock_offset import Clock
 from ioprof.ingest.collectives import add_collectives
+from ioprof.ingest.failures import Ends, failures_of
 from ioprof.ingest.job_window import JobWindow, in_window, without_begun_steps
 from ioprof.ingest.joining import (
     FetchIndex,
@@ -35,7 +37,6 @@ from ioprof.ingest.joining import (
     assign_batches,
     join_faults,
 )
-from ioprof.ingest.killed_workers import killed_workers
 from ioprof.ingest.kineto import add_windows
 from ioprof.ingest.numbering import Numbering
 from ioprof.ingest.process_cpus import with_cpus
@@ -51,7 +52,12 @@ from ioprof.ingest.rings import (
     storage_reads,
     survey,
 )
-from ioprof.ingest.sidecar_files import SidecarData, read_job_facts, read_sidecar_files
+from ioprof.ingest.sidecar_files import (
+    SidecarData,
+    read_job_facts,
+    read_restarts,
+    read_sidecar_files,
+)
 from ioprof.ingest.wakers import blocks_of
 
 _NOTHING_KNOWN: Final = RunRecord()
@@ -92,10 +98,11 @@ class Spool:
             for capture in whole:
                 window.limit(capture)
         with ThreadPoolExecutor(_THREADS) as threads:
-            for capture, rank, surveyed in zip(
-                whole, ranks, threads.map(survey, whole), strict=True
-            ):
-                hold(capture, surveyed, rank, self._numbering)
+            surveyed = list(zip(whole, threads.map(survey, whole), strict=True))
+        self._attempts = attempts_of(self._processes, read_restarts(folder), surveyed)
+        for (capture, survey_of), rank in zip(surveyed, ranks, strict=True):
+            capture.shift = self._attempts.shift(capture.host, int(capture.header["pid"]))
+            hold(capture, survey_of, rank, self._numbering)
         sidecar = read_sidecar_files(folder, self._processes, self._numbering)
         if window is not None:
             sidecar = _in_window(sidecar, window.since_ns)
@@ -240,6 +247,20 @@ class Spool:
         """The whole trace, in memory."""
         return replace(self.held, spans=pl.concat([*self.blocks(), self.held.spans]))
 
+    def _ends(self) -> dict[tuple[str | None, int | None], Ends]:
+        """How processes ended, by host and process id, on the clock of the run."""
+        found: dict[tuple[str | None, int | None], Ends] = {}
+        for process in self._processes:
+            own = found.setdefault((process.host, process.pid), Ends())
+            for ends in (capture.ends for capture in process.captures):
+                own.children += [
+                    (pid, self._alignment.align_time(process.host, seen_ns), status)
+                    for pid, seen_ns, status in ends.children
+                ]
+                if ends.own_ns is not None:
+                    own.own_ns = self._alignment.align_time(process.host, ends.own_ns)
+        return found
+
     def _facts(
         self, folder: Path, run: RunRecord, sidecar: SidecarData, captures: list[Capture]
     ) -> RunRecord:
@@ -255,8 +276,29 @@ class Spool:
                 *sidecar.damaged,
             ),
         )
-        records = (process.facts(self._alignment.align_time) for process in self._processes)
+        records = (
+            process.facts(self._alignment.align_time).replace(
+                attempt=self._attempts.of_process.get((process.host, process.pid), 0)
+            )
+            for process in self._processes
+        )
         described = with_cpus(records, folder, sidecar.sampled_processes)
+        known = tuple(
+            failure.replace(time_ns=_aligned_to_run(failure.time_ns, run, self._alignment))
+            for failure in run.failures
+        )
+        failures = failures_of(described, self._ends(), known, run.hosts)
+        last = len(self._attempts.first) - 1
+        of_process = {(each.pid, each.rank): each.attempt for each in described}
+        earlier = [each for each in failures if of_process.get((each.pid, each.rank), last) < last]
+        steps = pl.concat(
+            [
+                capture.held.filter(pl.col("kind") == "step").select("rank", "step")
+                for process in self._processes
+                for capture in process.captures
+            ]
+            or [empty_table(SPAN_COLUMNS).select("rank", "step")]
+        )
         return run.replace(
             config=merge([run.config, job.config], {}),
             loaders=job.loaders,
@@ -264,7 +306,8 @@ class Spool:
             times=_aligned_times(run, self._alignment),
             processes=described,
             capture=recorded,
-            failures=(*run.failures, *killed_workers(described)),
+            failures=tuple(each for each in failures if each not in earlier),
+            attempts=attempt_records(self._attempts, described, steps, earlier),
         )
 
 
@@ -301,9 +344,17 @@ def _in_window(sidecar: SidecarData, since_ns: int | None) -> SidecarData:
 
 def _aligned_times(run: RunRecord, alignment: ClockAlignment) -> CommandTimes | None:
     """When the command ran; the recording host's clock is that of the first host of the run."""
-    times, host = run.times, run.hosts[0].name if run.hosts else None
+    times = run.times
     if times is None or times.start_ns is None or times.end_ns is None or alignment.zero_ns is None:
         return None
     return CommandTimes(
-        *(alignment.align_time(host or "", time_ns) for time_ns in (times.start_ns, times.end_ns))
+        _aligned_to_run(times.start_ns, run, alignment),
+        _aligned_to_run(times.end_ns, run, alignment),
     )
+
+
+def _aligned_to_run(time_ns: int | None, run: RunRecord, alignment: ClockAlignment) -> int | None:
+    """A time of the recording host as one of the run."""
+    if time_ns is None or alignment.zero_ns is None:
+        return None
+    return alignment.align_time(run.hosts[0].name or "" if run.hosts else "", time_ns)

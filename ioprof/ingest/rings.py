@@ -44,6 +44,7 @@ from ioprof.ingest.chunks import (
     read_blocks,
     read_headers,
 )
+from ioprof.ingest.failures import Ends
 from ioprof.ingest.job_sums import JobSums
 from ioprof.ingest.numbering import Numbering, StringIds
 from ioprof.ingest.untrusted_values import anchor_of, damage_facts, nullable, text, valid_ids
@@ -97,6 +98,10 @@ class Capture:
     """Where all spans are summed up, also those that are left out; None: nowhere."""
     shift_ns: int = 0
     """What the times of `sums` are later than those of the file."""
+    ends: Ends = field(default_factory=Ends)
+    """How processes ended."""
+    shift: dict[str, int] = field(default_factory=dict)
+    """What is added to numbers of steps and batches, by column; see `attempts`."""
 
     @property
     def tallies(self) -> dict[str, int]:
@@ -152,6 +157,21 @@ class Process:
     def pid(self) -> int:
         """Its process id on that host."""
         return int(self.captures[0].header["pid"])
+
+    @property
+    def begin_ns(self) -> int:
+        """When its first capture file was made."""
+        return int(self.captures[0].header["anchor_before_ns"])
+
+    @property
+    def last_ns(self) -> int:
+        """When it last recorded a span."""
+        return max((each.last_ns or 0 for each in self.captures), default=0)
+
+    @property
+    def is_rank(self) -> bool:
+        """Whether it trained, or took batches."""
+        return self._role() == "rank"
 
     def facts(
         self, align_time: Callable[[str, int], int] = lambda _, time_ns: time_ns
@@ -300,7 +320,9 @@ def survey(capture: Capture) -> Survey:
                     found.strings.setdefault(number, data)
                 is_wait = WAIT_KINDS[block.records["kind"]]
                 if is_wait.any():
-                    of_waits = _in_window(capture, _chosen(block, is_wait))
+                    of_waits = _chosen(block, is_wait)
+                    of_waits = _chosen(of_waits, capture.ends.add(of_waits.records))
+                    of_waits = _in_window(capture, of_waits)
                     capture.waits.add(of_waits.records, of_waits.tids)
                     block = _chosen(block, ~is_wait)
                 block = _in_window(capture, block, capture.sums)
@@ -490,7 +512,10 @@ def _table(
         "name": _gather(numbering.name_series(), capture.names.map(records["name"])),
     }
     for name in ("stream", "step", "batch", "bytes", "offset"):
-        columns[name] = _nullable(records[name].copy())
+        values = records[name].copy()
+        if shift := capture.shift.get(name):
+            values[values >= 0] += shift
+        columns[name] = _nullable(values)
     return pl.DataFrame([columns[name].alias(name).cast(dtype) for name, dtype in _SERIES.items()])
 
 

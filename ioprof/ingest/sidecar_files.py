@@ -41,6 +41,8 @@ FOLDS: Final[dict[str, tuple[Fold, int]]] = {
 """The files of a spool whose oldest part can be dropped while they are written: by pattern, how,
 and the bytes of their header."""
 
+LAUNCHED: Final = "launched"
+"""Key of the facts that `ioprof.instrument.identity.launch_facts` records."""
 _OF_LOADER: Final = ("dataset", "batch_size", "workers", "prefetch", "persistent_workers")
 """Settings in run.json that are those of a loader."""
 
@@ -160,9 +162,12 @@ def read_job_facts(folder: Path, processes: list[Process]) -> JobFacts:
     libraries: dict[str, None] = {}
     unobserved = []
     loaders: list[LoaderRecord] = []
+    num_ranks = len({process.rank for process in processes} - {None})
     for path in sorted(folder.glob("facts-*.jsonl")):
         for facts in filter(None, map(_object, lines_of(path))):
-            if "unobserved" in facts:
+            if isinstance(launched := facts.get(LAUNCHED), dict):
+                num_ranks = max(num_ranks, _count(launched.get("ranks")))
+            elif "unobserved" in facts:
                 unobserved.append(Unobserved.of(facts))
             elif isinstance(loader := facts.get("made_loader"), dict):
                 loaders.append(LoaderRecord.of(loader))
@@ -179,9 +184,26 @@ def read_job_facts(folder: Path, processes: list[Process]) -> JobFacts:
         trained := next((loader for loader in merged if loader.is_trained_from), None)
     ) is not None and "workers" in config:
         config |= {name: getattr(trained, name) for name in _OF_LOADER}
-    ranks = {process.rank for process in processes} - {None}
-    record = ConfigRecord.of({"ranks": len(ranks), **config} if ranks else config)
+    record = ConfigRecord.of({"ranks": num_ranks, **config} if num_ranks else config)
     return JobFacts(record, merged, tuple(unobserved))
+
+
+def read_restarts(folder: Path) -> dict[tuple[str, int], int]:
+    """How often the launcher of each process had started the ranks again, by host and process
+    id, where that is not 0.
+    """
+    found: dict[tuple[str, int], int] = {}
+    for path in sorted(folder.glob("facts-*.jsonl")):
+        for line in lines_of(path):
+            launched = _object(line).get(LAUNCHED) if LAUNCHED.encode() in line else None
+            if isinstance(launched, dict) and (restarts := _count(launched.get("restarts"))):
+                found[str(launched.get("host")), _count(launched.get("pid"))] = restarts
+    return found
+
+
+def _count(value: object) -> int:
+    """A number that a process wrote, within what a job can have; 0: it is none."""
+    return value if isinstance(value, int) and 0 < value < 1 << 31 else 0
 
 
 def _object(line: bytes) -> dict[str, Any]:

@@ -20,6 +20,16 @@ RANK_VARIABLES: Final = {
 }
 """Variables that hold a process's rank, by `schema.RANK_SOURCES`, best first."""
 
+SIZE_VARIABLES: Final = {
+    "torch": ("WORLD_SIZE",),
+    "mpi": ("OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE"),
+    "pmi": ("PMI_SIZE",),
+    "scheduler": ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
+}
+"""Variables that hold the number of ranks, by the source of the rank."""
+RESTARTS_VARIABLE: Final = "TORCHELASTIC_RESTART_COUNT"
+"""How often torchrun has started its workers again."""
+
 _RANKS: Final = 1 << 20
 _FREE_NUMBERS: Final = 4096
 
@@ -79,6 +89,17 @@ def rank_of(environment: Mapping[str, str]) -> tuple[int, str | None]:
             ):
                 return rank, source
     return -1, None
+
+
+def launch_facts(environment: Mapping[str, str], source: str | None) -> dict[str, int]:
+    """What the launcher that gave a rank says of the job, where it says it: `ranks`, how many it
+    started, and `restarts`, how often it had started them again before.
+    """
+    sizes = (environment.get(name, "") for name in SIZE_VARIABLES.get(source or "", ()))
+    ranks = next((size for size in map(_number, sizes) if size), 0)
+    restarts = _number(environment.get(RESTARTS_VARIABLE, "")) or 0
+    found = {"ranks": ranks if ranks > 1 else 0, "restarts": restarts}
+    return {name: number for name, number in found.items() if number}
 
 
 def _number(text: str) -> int | None:

@@ -98,7 +98,7 @@ def pipeline(trace: Trace) -> Pipeline:
     for rank, spans in by_rank(
         trace, (*KINDS, "sampler", "compute"), ("host", *COLUMNS, "step", "bytes")
     ):
-        if rank in own:
+        if rank in own and rank in ends:
             of_rank = reads.filter(pl.col("rank") == rank)
             of_arrivals = arrived.filter(pl.col("rank") == rank)
             of_lost = lost.filter(pl.col("rank") == rank)

@@ -27,6 +27,9 @@ from ioprof.model.pipeline import Pipeline
 from ioprof.model.recorded import pipeline
 from ioprof.model.refusals import Refusal, ReplayError
 
+_MOST_RANKS: Final = 32
+"""Of a run that is replayed without being asked for: a rank takes 0.3 s of CPU time, in the 140
+replays of a job whose workers make its batches."""
 _FAILURES: Final = (
     ArithmeticError,
     AssertionError,
@@ -41,8 +44,7 @@ def with_gains(run: Run, is_asked: bool = True) -> Run:
     """The same run; its summary says what each cause costs and what each advice would bring, or why
     that is not known.
 
-    Of a run with very many spans only where it `is_asked` for: all others take less than two
-    seconds.
+    Of a run with very many spans or ranks only where it `is_asked` for.
     """
     found = _replayed(run, is_asked)
     verdict = found.summary.verdict
@@ -63,11 +65,13 @@ def _extrapolated(run: Run) -> EpochPrediction | None:
 
 
 def _replayed(run: Run, is_asked: bool) -> Run:
-    if run.trace.is_stored and not is_asked:
+    is_wide = len(run.summary.steps.per_rank) > _MOST_RANKS
+    if (run.trace.is_stored or is_wide) and not is_asked:
         return _without(
             run,
             NoGain.RUN_TOO_LARGE,
-            "a replay of so many spans takes long; ask for it: ioprof report RUN --gains",
+            f"a replay of so many {'ranks' if is_wide else 'spans'} takes long; ask for it: ioprof"
+            " report RUN --gains",
         )
     if not run.summary.steps.count:
         return _without(run, NoGain.NOT_REPLAYED, Refusal.NO_STEP.text())

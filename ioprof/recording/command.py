@@ -14,16 +14,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ioprof import clock
 from ioprof.errors import NOT_EXECUTABLE, NOT_FOUND, CommandError, IoprofError
 from ioprof.format.run_record import Failure, FailureCode
 from ioprof.instrument import gpu, preload
 from ioprof.masking import masked_command
-from ioprof.process import signal_name
+from ioprof.process import Fork, signal_name
 from ioprof.recording.attempts import usable_run_folder
 from ioprof.recording.gathering import gather_tasks
 from ioprof.recording.keeping import check_keeping, parse_keep
 from ioprof.recording.lifecycle import Recording, initial_record
-from ioprof.recording.parts import is_launched, name_of_job
+from ioprof.recording.parts import is_launched, name_of_job, unrecorded_nodes
 from ioprof.recording.run_folder import begin_job_log, check_output
 from ioprof.recording.signal_forwarding import SignalForwarder, forwarded_signals
 from ioprof.recording.signals_given import (
@@ -39,6 +40,10 @@ if TYPE_CHECKING:
     from ioprof.analysis.run import Run
 
 _SIGNALLED: Final = 128
+
+MakeRun = Callable[["Callable[[Run], None] | None"], "Run"]
+"""Makes the run folder. Its argument shows the answer as soon as that is known; None: nobody waits
+for it."""
 
 
 def default_run_folder(environment: Mapping[str, str]) -> Path:
@@ -62,8 +67,10 @@ class EndedCommand:
     """Forwards signals to the command, or to another process that is named to it."""
     restore_signals: Callable[[], None]
     """Gives signals to whom they went before the command was started."""
-    make_run: "Callable[[], Run]"
+    make_run: "MakeRun"
     """Makes the run folder."""
+    make_early: Callable[[], Fork | None]
+    """Has a process that has loaded the libraries call `apart`; None: there is none."""
 
 
 def record_command(
@@ -106,7 +113,7 @@ def record_command(
         reporter=reporter,
     ) as ended:
         ended.restore_signals()
-        run = ended.make_run()
+        run = ended.make_run(None)
     if in_series and ended.forwarder.interrupted and run.trace.run.status == "complete":
         raise KeyboardInterrupt
     return run
@@ -119,6 +126,7 @@ def recorded_command(
     environment: Mapping[str, str],
     *,
     is_first: bool = True,
+    apart: Callable[[MakeRun], int] | None = None,
     force: bool = False,
     gpu_window: str = gpu.DEFAULT_WINDOW,
     stacks: bool = True,
@@ -129,7 +137,8 @@ def recorded_command(
     """Run and record a command to its end, for the block, which makes the run folder; see
     `record_command`.
 
-    `is_first`: it is no further run of a series, as `record_command` makes them.
+    `is_first`: it is no further run of a series, as `record_command` makes them. `apart` makes the
+    run in another process, whose exit code it returns.
 
     Whatever fails once the command has been started is raised by `EndedCommand.make_run`, so that
     the command's exit code is known.
@@ -145,6 +154,11 @@ def recorded_command(
         check_output(out, force)
     if keep_ns is not None:
         check_keeping()
+    if (nodes := unrecorded_nodes(command, environment)) and is_first:
+        reporter.say(
+            f"srun starts tasks on {nodes} nodes, and only what runs on this one is recorded; to"
+            " record all of them type: srun ... ioprof record --out RUN -- COMMAND"
+        )
     run = initial_record(command, out, environment, keep_arguments=keep_arguments)
     ignored = signals_ignored_by_caller()
     recording = Recording(
@@ -154,6 +168,16 @@ def recorded_command(
         with _no_reason_for_jobs(environment):
             at_end.enter_context(recording)
         process, error = None, None
+
+        def make_run(answer: "Callable[[Run], None] | None") -> "Run":
+            with recording.kept():
+                if error is not None:
+                    raise error
+                recorded = recording.finish(answer)
+            return gather_tasks(recorded, out, recording.part, force, reporter)
+
+        if apart is not None:
+            at_end.callback(recording.load_early(partial(apart, make_run)))
         forwarder = signals.enter_context(forwarded_signals())
         try:
             with ExitStack() as samplers, _streams(None if is_first else recording.out) as streams:
@@ -166,22 +190,21 @@ def recorded_command(
                 process = _start(command, job_environment, ignored, streams)
                 forwarder.forward_to(process)
                 process.wait()
-            _note_end(recording, command[0], process.returncode, forwarder)
+            _note_end(recording, command[0], process.returncode, process.pid, forwarder)
         except BaseException as failed:
             if process is None:
                 raise
             process.wait()
             error = failed
 
-        def make_run() -> "Run":
-            with recording.kept():
-                if error is not None:
-                    raise error
-                recorded = recording.finish()
-            return gather_tasks(recorded, out, recording.part, force, reporter)
-
         yield EndedCommand(
-            process.returncode, recording.spool, recording.out, forwarder, signals.close, make_run
+            process.returncode,
+            recording.spool,
+            recording.out,
+            forwarder,
+            signals.close,
+            make_run,
+            recording.make_early if error is None else lambda: None,
         )
 
 
@@ -262,9 +285,12 @@ def _start(
             return begun(subprocess.Popen(as_script(command, environment), **how))
 
 
-def _note_end(recording: Recording, program: str, code: int, forwarder: SignalForwarder) -> None:
+def _note_end(
+    recording: Recording, program: str, code: int, pid: int, forwarder: SignalForwarder
+) -> None:
     status = "interrupted" if forwarder.interrupted and code else "failed" if code else "complete"
     failures = [_failure(program, code)] if status == "failed" else []
+    failures = [each.replace(pid=pid, time_ns=clock.monotonic_ns()) for each in failures]
     recording.end(
         status=status, failures=failures, exit_code=code if code >= 0 else _SIGNALLED - code
     )

@@ -36,6 +36,7 @@ _BEGUN_TIMEOUT_S: Final = 5.0
 """How long it waits for a task that has not begun to record; tasks of one training begin before the
 first ends."""
 _POLL_S: Final = 0.2
+_MOST_NAMED: Final = 8  # parts, in a message
 _UNKNOWN_END: Final = Failure(
     what="ioprof was killed before the job ended; how the job ended is not known",
     code=FailureCode.RECORDER_KILLED,
@@ -61,7 +62,7 @@ def gather(
         parts = (
             list(folders)
             if len(folders) > 1
-            else parts_in(folders[0]) or parts_in(parts_folder(folders[0]))
+            else parts_in(folders[0]) or parts_in(parts_folder(folders[0])) or _one_part(folders[0])
         )
     recorded = (
         _merge(folders, parts, out, force, reporter)
@@ -89,10 +90,10 @@ def gather_tasks(
         if (waited_s := time.monotonic() - begin_s) > (
             GATHER_TIMEOUT_S if has_begun else _BEGUN_TIMEOUT_S
         ):
-            numbers = ", ".join(map(str, sorted(missing)))
             reporter.say(
-                f"part {numbers} of {part.of} is not there {waited_s:.0f} s after this one; its"
-                " task may be lost"
+                f"{waited_s:.0f} s after this part there {_are_missing(missing)}:"
+                f" {_where_they_are(parts_folder(out), missing)}; when all are there: ioprof gather"
+                f" {shlex.quote(str(out))}"
             )
             return recorded
         time.sleep(_POLL_S)
@@ -105,21 +106,55 @@ def gather_tasks(
         return recorded
 
 
+def _are_missing(numbers: set[int]) -> str:
+    shown = ", ".join(map(str, sorted(numbers)[:_MOST_NAMED]))
+    more = f" and {len(numbers) - _MOST_NAMED} more" if len(numbers) > _MOST_NAMED else ""
+    return f"{'are no parts' if len(numbers) > 1 else 'is no part'} {shown}{more}"
+
+
+def _where_they_are(folder: Path, missing: set[int]) -> str:
+    """On which hosts parts are that have begun, as far as is known, and what completes them
+    there.
+    """
+    begun = {
+        number: part
+        for number, part in _part_folders(folder).items()
+        if number in missing and is_pending(part)
+    }
+    if not begun:
+        return "their tasks have not begun to record, or their hosts do not see this folder"
+    number, part = min(begun.items())
+    return (
+        f"part {number} is recorded on {part.name.partition('-')[2]}; if its ioprof is gone, type"
+        f" there: ioprof gather {shlex.quote(str(part))}"
+    )
+
+
+def _one_part(folder: Path) -> list[Path]:
+    """The folder, if it is a part of a run that is gathered alone."""
+    is_part = (folder / "run.json").is_file() and whole_of(folder.resolve().parent) is not None
+    return [folder] if is_part else []
+
+
 def _part_numbers(folder: Path, *, ended: bool) -> set[int]:
     """The numbers of the parts in the folder; with `ended` of those that are complete, or whose
     ioprof on this host is gone.
     """
+    return {
+        number
+        for number, part in _part_folders(folder).items()
+        if not ended or (part / "run.json").is_file() or is_abandoned(part)
+    }
+
+
+def _part_folders(folder: Path) -> dict[int, Path]:
+    """The folders of parts by their numbers."""
     names = [
         name
         for name in (os.listdir(folder) if folder.is_dir() else [])
         if re.match(r"\d{1,7}-", name, re.ASCII)
     ]
-    parts = {int(name.partition("-")[0]): folder / name for name in names}
-    return {
-        number
-        for number, part in parts.items()
-        if not ended or (part / "run.json").is_file() or is_abandoned(part)
-    }
+    return {int(name.partition("-")[0]): folder / name for name in names}
 
 
 def _complete(folder: Path, out: Path | None, force: bool, reporter: Reporter = SILENT) -> "Run":
@@ -205,17 +240,18 @@ def _merge(
         )
     check_output(whole, force)
     traces = [_load_part(folder, reporter) for folder in parts]
-    if len(folders) == 1 and (missing := missing_parts(traces)):
-        numbers = ", ".join(map(str, missing))
+    are_all = len(folders) == 1 and parts != list(folders)
+    if are_all and (missing := missing_parts(traces)):
         these = f"ioprof gather {shlex.join(map(str, parts))} --out {shlex.quote(str(whole))}"
+        where = _where_they_are(parts[0].parent, set(missing))
         raise CommandError(
-            f"{parts[0].parent}: part {numbers} of the job is not there (yet); wait for it, or go"
+            f"{parts[0].parent}: there {_are_missing(set(missing))}: {where}; wait for them, or go"
             f" on without: {these}"
         )
     recorded = with_gains(Run.of(merge_parts(traces, whole.resolve().name), whole), is_asked=False)
     create_output(whole, force)
     write_run_folder(recorded, whole)
-    if len(folders) == 1:
+    if are_all:
         reporter.say(
             f"the parts are not needed any more: rm -r {shlex.quote(str(parts[0].parent))}"
         )

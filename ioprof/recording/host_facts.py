@@ -6,7 +6,9 @@ import resource
 import socket
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Final
 
 import psutil
@@ -69,6 +71,18 @@ def _cpu_seconds() -> tuple[float, float, float]:
         sum(usage.ru_utime + usage.ru_stime for usage in usages),
         all_s,
     )
+
+
+def num_killed_for_memory() -> int | None:
+    """Processes of this host that the kernel has killed for lack of memory since it was started, of
+    all control groups (man 5 proc_vmstat, `oom_kill`). None: it does not count them.
+    """
+    with suppress(OSError, ValueError):
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            name, _, number = line.partition(" ")
+            if name == "oom_kill":
+                return int(number)
+    return None
 
 
 def gpus() -> list[str]:

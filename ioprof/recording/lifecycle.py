@@ -2,9 +2,10 @@
 `ioprof record` have in common.
 """
 
+import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -21,13 +22,21 @@ from ioprof.format.run_record import (
 from ioprof.instrument import preload
 from ioprof.instrument.kernel_clocks import clock_facts, wall_error_ns
 from ioprof.masking import masked_command
-from ioprof.process import printable
+from ioprof.process import Fork, printable
 from ioprof.recording.costs import with_costs
 from ioprof.recording.external_samplers import ExternalSamplers, capture_record
-from ioprof.recording.host_facts import CpuMeter, host_record, recorded_variables, versions
+from ioprof.recording.host_facts import (
+    CpuMeter,
+    host_record,
+    num_killed_for_memory,
+    recorded_variables,
+    versions,
+)
 from ioprof.recording.keeping import Keeper
-from ioprof.recording.parts import own_part, part_folder
+from ioprof.recording.loaded_early import LoadedEarly
+from ioprof.recording.parts import own_part, part_folder, part_name
 from ioprof.recording.pending_run import PendingRun
+from ioprof.recording.signal_forwarding import inherited_descriptors
 from ioprof.recording.storing_process import StoringProcess
 from ioprof.reporter import SILENT, Reporter
 
@@ -105,8 +114,10 @@ class Recording:
         self._base_environment, self._reporter = environment, reporter
         self._samplers = ExternalSamplers(stacks=stacks)
         self._storing = StoringProcess()
+        self._early: LoadedEarly | None = None
         self._keep_ns = keep_ns
         self._meter, self._anchor = CpuMeter(), clock.anchor()
+        self._killed_before = num_killed_for_memory()
 
     @property
     def out(self) -> Path:
@@ -125,6 +136,24 @@ class Recording:
             self.spool, self._base_environment, hooks=True, with_library=has_library
         )
         return self
+
+    def load_early(self, make: Callable[[], int]) -> Callable[[], None]:
+        """Have a copy of this process load what the analysis needs, while the job runs;
+        `make_early` has it call `make`. Returns what ends it.
+        """
+
+        def make_of(run: RunRecord) -> int:
+            self._pending.run = run
+            return make()
+
+        self._early = LoadedEarly(make_of, _close_inherited)
+        return self._early.close
+
+    def make_early(self) -> Fork | None:
+        """The copy, which makes the run; None: there is none."""
+        if self._early is None or self._storing.is_there:
+            return None
+        return self._early.make(self._pending.run)
 
     @contextmanager
     def external_samplers(self) -> Iterator[None]:
@@ -181,10 +210,14 @@ class Recording:
         """
         return self._pending.kept()
 
-    def finish(self) -> "Run":
-        """Make the run folder of a job that has ended, and remove the spool."""
+    def finish(self, answer: "Callable[[Run], None] | None" = None) -> "Run":
+        """Make the run folder of a job that has ended, and remove the spool. `answer` shows the
+        answer, before the page is made; not of a part.
+        """
         run = self._pending.run
-        finished = self._pending.make(run, self._storing, self._with_costs)
+        finished = self._pending.make(
+            run, self._storing, self._with_costs, answer if self.part is None else None
+        )
         if self._pending.left or self.spool.exists():
             self._reporter.say(
                 self._pending.left
@@ -194,9 +227,10 @@ class Recording:
             self._reporter.say(_lost_text(lost, self.spool.parent))
         self._reporter.say(f"run folder: {self._pending.out}")
         if self.part is not None:
-            which = f"which is part {self.part.number + 1} of {self.part.of}"
+            which = part_name(self.part.number, self.part.of)
             self._reporter.say(
-                f"{which}; when all have ended: ioprof gather {shlex.quote(str(self._whole))}"
+                f"which is {which}; when all have ended: ioprof gather"
+                f" {shlex.quote(str(self._whole))}"
             )
         return finished
 
@@ -223,13 +257,28 @@ class Recording:
         return max(errors) + moved_ns if len(errors) == 2 else None
 
     def _with_cpu_of_others(self, host: HostRecord, status: str) -> HostRecord:
+        if self._killed_before is not None and (killed := num_killed_for_memory()) is not None:
+            host = host.replace(killed_for_memory=killed - self._killed_before)
         if status == "complete":
-            return host.replace(others_cpu_ratio=self._meter.others_ratio(self._storing.cpu_s()))
+            return host.replace(
+                others_cpu_ratio=self._meter.others_ratio(
+                    self._storing.cpu_s() + (self._early.cpu_s() if self._early else 0.0)
+                )
+            )
         return host.replace(
             others_cpu_reason=(
                 "killed processes of the job cannot be distinguished from other programs"
             )
         )
+
+
+def _close_inherited() -> None:
+    """Close what the caller gave to the command: who reads from a pipe waits for the command
+    alone.
+    """
+    for descriptor in inherited_descriptors():
+        with suppress(OSError):
+            os.close(descriptor)
 
 
 def _lost_text(lost: int, folder: Path) -> str:

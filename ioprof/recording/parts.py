@@ -12,8 +12,10 @@ Without a launcher that numbers its tasks, give each host its own folder:
 
 import os
 import re
-from collections.abc import Mapping
+import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -41,6 +43,8 @@ _JOBS: Final = (
     "PMI_JOBID",
     "TORCHELASTIC_RUN_ID",
 )
+_NODES: Final = ("SLURM_JOB_NUM_NODES", "SLURM_NNODES")
+"""Of an allocation: the nodes that srun uses if it is not told."""
 _MOST_DIGITS: Final = 7
 
 
@@ -84,6 +88,13 @@ def name_of_job(environment: Mapping[str, str]) -> str | None:
     return re.sub(r"[^\w.-]+", "-", part.job, flags=re.ASCII) if part and part.job else None
 
 
+def part_name(number: int, of: int) -> str:
+    """How a part is spoken of, by the number that its folder begins with: `part 0 of parts 0 to
+    3`.
+    """
+    return f"part {number} of parts 0 to {of - 1}"
+
+
 def part_folder(out: Path, part: Part) -> Path:
     """Where that part of the run `out` goes on this host."""
     host = re.sub(r"[^\w.-]", "_", os.uname().nodename, flags=re.ASCII)
@@ -104,6 +115,22 @@ def whole_of(parts: Path) -> Path | None:
         if name.endswith(PARTS_SUFFIX) and name != PARTS_SUFFIX
         else None
     )
+
+
+def unrecorded_nodes(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """On how many nodes an `srun` that is recorded starts tasks, as far as is known, if that is
+    more than one: only what runs on this one is recorded. 0: none besides this.
+    """
+    if not command or Path(command[0]).name != "srun":
+        return 0
+    nodes = next((environment[name] for name in _NODES if environment.get(name)), "")
+    for word, after in pairwise([*command[1:], ""]):
+        if shutil.which(word, path=environment.get("PATH")):
+            break  # the command that srun starts
+        if found := re.fullmatch(r"(?:-N|--nodes)=?(\d*)(?:-\d+)?", word):
+            nodes = found[1] or after
+    number = _number(nodes.partition("-")[0]) or 0
+    return number if number > 1 else 0
 
 
 def parts_in(folder: Path) -> list[Path]:

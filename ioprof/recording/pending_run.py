@@ -93,10 +93,12 @@ class PendingRun:
         run: RunRecord,
         storing: StoringProcess | None = None,
         complete: Callable[[RunRecord], RunRecord] | None = None,
+        answer: "Callable[[Run], None] | None" = None,
     ) -> "Run":
         """Make the run folder, with all that is known of the run in the end; the spool goes.
 
-        `storing` stores what was recorded if it can; `complete` adds what is found out after that.
+        `storing` stores what was recorded if it can; `complete` adds what is found out after that;
+        `answer` shows the answer, before the page is made.
         """
         self.run = run
         with suppress(OSError):  # what was written at the start suffices
@@ -107,7 +109,7 @@ class PendingRun:
             make_run_folder,
         )
 
-        made = make_run_folder(self.spool, self.out, run, known, complete)
+        made = make_run_folder(self.spool, self.out, run, known, complete, answer)
         self._is_open = False
         self._remove()
         return made
@@ -349,8 +351,9 @@ def _named_spool(folder: Path) -> Path:
     spool = marker.spool
     if not spool.is_dir():
         raise CommandError(
-            f"{spool}: the capture files of {folder} are not there; gather on the host that made"
-            f" them: {marker.host or '?'}"
+            f"{spool}: the capture files of {folder} are not on this host; if its ioprof is gone,"
+            f" type on {marker.host or 'the host that made them'}: ioprof gather"
+            f" {shlex.quote(str(folder))}"
         )
     reason = misplaced(spool) if spool.is_absolute() else "is no absolute path"
     if reason is not None:

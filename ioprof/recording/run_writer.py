@@ -16,6 +16,8 @@ from ioprof.report.page.html import write_html
 
 Completing = Callable[[RunRecord], RunRecord]
 """Adds facts to run.json that can be found once all is stored that was recorded."""
+Answering = Callable[[Run], None]
+"""Shows the answer of a run as soon as it is known, before the page is made."""
 
 
 def make_run_folder(
@@ -24,6 +26,7 @@ def make_run_folder(
     record: RunRecord,
     known: bytes | None = None,
     complete: Completing | None = None,
+    answer: Answering | None = None,
 ) -> Run:
     """Make the run folder `out` of the capture files in `spool`, which stay as they are.
 
@@ -38,7 +41,7 @@ def make_run_folder(
     trim_heap()  # some 20 MB, of strings and tables that were read from capture files
     run = with_gains(Run.of(trace, out), is_asked=False)
     with removed_on_failure(out, ANALYSIS_FILES):
-        _write_analysis(run, out)
+        _write_analysis(run, out, answer)
         write_run(out, trace.run, DERIVED)
         if trace.is_stored:
             keep_analysis(out)
@@ -57,8 +60,10 @@ def write_run_folder(run: Run, out: Path) -> None:
             keep_analysis(out)
 
 
-def _write_analysis(run: Run, out: Path) -> None:
+def _write_analysis(run: Run, out: Path, answer: Answering | None = None) -> None:
     (out / ANALYSIS).unlink(missing_ok=True)
     run.steps.write_parquet(out / STEPS, compression="zstd")
     (out / SUMMARY).write_text(run.summary.to_json() + "\n", encoding="utf-8")
+    if answer is not None:
+        answer(run)
     write_html(run.trace, run.steps, run.summary, out / PAGE)

@@ -73,6 +73,11 @@ class StoringProcess:
                 return
             wait_s = _LOOK_S
 
+    @property
+    def is_there(self) -> bool:
+        """Whether it was started."""
+        return self._process is not None
+
     def cpu_s(self) -> float:
         """CPU seconds that the process used so far."""
         if self._process is None:

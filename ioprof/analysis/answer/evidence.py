@@ -47,6 +47,7 @@ from ioprof.format.run_record import (
     FrameUse,
     ImageRecord,
     LoaderTime,
+    MissingRanks,
     Overlap,
     QueueDepth,
     ReadPattern,
@@ -124,6 +125,8 @@ class Evidence:
     """For each cause, the share of its time that lies in the warm-up steps."""
     making_ns: dict[str, int]
     """What the workers spent their time on, see `workers_time.making`."""
+    missing: MissingRanks | None = None
+    """Ranks of which nothing was recorded."""
     own: dict[str, float] = field(default_factory=dict)
     """For each cause, the share of the steps' time that the training process itself spent on it,
     outside of waits for a loader."""

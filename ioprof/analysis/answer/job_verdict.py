@@ -65,6 +65,10 @@ _PARTS: Final = {
         " in each of them",
         5.0,
     ),
+    "restart": _Part(
+        "on starting its ranks again, from the last step of an attempt to the first of the next",
+        "Look at why the ranks failed",
+    ),
     "between": _Part("between its steps", "Do less between steps"),
     "end": _Part("after its last step", "Do less after the last step"),
 }

@@ -16,6 +16,7 @@ from ioprof.analysis.answer.store_advice import store_text
 from ioprof.analysis.answer.use_advice import comes_first, keep_cache, use_advice
 from ioprof.analysis.cpu.code_lines import line_text
 from ioprof.analysis.cpu.cpu_time import LEAST_DELAY_RATIO
+from ioprof.analysis.ranks.unrecorded import verdict_without
 from ioprof.analysis.reads.lineage import LEAVES
 from ioprof.format.run_record import Advice, NoGain, RunRecord, Verdict
 from ioprof.format.schema import PYTHON_PROGRAM
@@ -56,6 +57,8 @@ def verdict(evidence: Evidence) -> Verdict:
         )
     compared = _with_computing_line(shares, evidence)
     bound, is_own = _bound_by(compared, evidence)
+    if evidence.missing and (found := verdict_without(evidence, bound, evidence.missing, shares)):
+        return found
     text = _text_of_own(evidence, bound, shares) if is_own else _text(evidence, bound, shares)
     advice = advice_for(evidence, bound, is_own=is_own)
     if bound in LEAVES and not is_own:

@@ -79,10 +79,12 @@ from ioprof.format.run_record.reasons import (
     Reason,
     StepsBy,
     StoreBound,
+    WhyMissing,
 )
 from ioprof.format.run_record.record import Problem, Record, merge
 from ioprof.format.run_record.replay_json import CauseGain, ReplayRecord
 from ioprof.format.run_record.run_json import (
+    AttemptRecord,
     ClockAnchor,
     ClockMessages,
     ClockRecord,
@@ -116,6 +118,7 @@ from ioprof.format.run_record.summary_json import (
     CpuEvidence,
     Demand,
     DeviceTime,
+    MissingRanks,
     Overlap,
     RankTime,
     RunSummary,
@@ -128,6 +131,7 @@ from ioprof.format.run_record.whole_job_json import JobMinutes, KindSums, WholeJ
 
 __all__ = [
     "Advice",
+    "AttemptRecord",
     "Capture",
     "CaptureRecord",
     "CauseDetail",
@@ -184,6 +188,7 @@ __all__ = [
     "LoaderTime",
     "LoadingRecord",
     "MemoryLimitRecord",
+    "MissingRanks",
     "NetworkRecord",
     "NextRecording",
     "NoGain",
@@ -234,6 +239,7 @@ __all__ = [
     "Verdict",
     "Waiting",
     "WholeJob",
+    "WhyMissing",
     "WorkPart",
     "WorkersTime",
     "merge",

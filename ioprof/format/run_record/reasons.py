@@ -200,6 +200,19 @@ class FailureCode(StrEnum):
     """ioprof was killed before the job ended; how the job ended is not known."""
 
 
+class WhyMissing(StrEnum):
+    """Why nothing was recorded of some ranks."""
+
+    PART = "part"
+    """The run is one of several parts, or not all parts were gathered."""
+    LAUNCHER = "launcher"
+    """ioprof recorded a launcher, which started them on other hosts."""
+    HIDDEN = "hidden"
+    """The folder of the recording was not there for them, as in a container."""
+    UNKNOWN = "unknown"
+    """Their hosts were not recorded, or they ended before they trained."""
+
+
 class CpuLimit(StrEnum):
     """What kept ranks or workers from the CPU time that they could use."""
 

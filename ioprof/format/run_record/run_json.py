@@ -55,6 +55,10 @@ class Failure(Record, frozen=True):
     """What happened, as a code."""
     signal: str | None = None
     """Of a process that was killed, or that lost a loader worker: the signal, e.g. `SIGKILL`."""
+    time_ns: Time | None = None
+    """When it ended. Null: not known."""
+    pid: Integer | None = None
+    """The process that failed. Null: not known."""
 
     @classmethod
     def of_other(cls, value: object) -> dict[str, Any] | None:
@@ -91,6 +95,9 @@ class HostRecord(Record, frozen=True):
     """Share of the host's CPU time that programs other than the job took while it ran, 0 to 1.
     High: rates depend on them. Null: see `others_cpu_reason`."""
     others_cpu_reason: str | None = None
+    killed_for_memory: Count | None = None
+    """Processes of the host, of this job or of others, that the kernel killed for lack of memory
+    while the job ran (`oom_kill` of /proc/vmstat). Null: the kernel does not count them."""
 
 
 class ClockAnchor(Record, frozen=True):
@@ -263,6 +270,8 @@ class ProcessRecord(Record, frozen=True):
     killed_in_batch: Count | None = None
     """Number of the batch that it was making when it was killed. Null: it was not killed, or made
     none."""
+    attempt: Count = 0
+    """How often the ranks of the job had been started again before; see `AttemptRecord`."""
 
 
 class CommandTimes(Record, frozen=True):
@@ -320,6 +329,25 @@ _LIBRARY_KINDS: Final = {
     "tfrecord": JobKind.TFRECORD,
 }
 """By the name of a library that a torch DataLoader was used with."""
+
+
+class AttemptRecord(Record, frozen=True):
+    """One attempt of a job whose launcher started all ranks again, as torchrun --max-restarts does.
+
+    The numbers of its steps and batches go on where those of the attempt before ended, so that no
+    two attempts have one in common.
+    """
+
+    first_step: Count = 0
+    first_batch: Count = 0
+    num_steps: Count = 0
+    """Of the rank that made most."""
+    start_ns: Time | None = None
+    """When the first of its ranks was started."""
+    end_ns: Time | None = None
+    """When the last of its ranks last recorded anything."""
+    failure: Failure | None = None
+    """What ended it. Null: it is the last one, or that is not known."""
 
 
 class PartRecord(Record, frozen=True):
@@ -400,6 +428,8 @@ class RunRecord(Record, frozen=True):
     part: PartNumber | None = None
     parts: tuple[PartRecord, ...] = ()
     processes: Annotated[tuple[ProcessRecord, ...], ESSENTIAL] = ()
+    attempts: tuple[AttemptRecord, ...] = ()
+    """Of a job whose ranks were started again; empty: they were not."""
     storage: tuple[UsedStorage, ...] = ()
     whole_job: WholeJob | None = None
     """Null: the run is all of the job. Else its spans are those of the last part of the job

@@ -10,10 +10,17 @@ from ioprof.format.run_record.capture_json import CollectiveSources
 from ioprof.format.run_record.findings_json import Findings
 from ioprof.format.run_record.job_json import DatasetRecord, EvaluationRecord
 from ioprof.format.run_record.ledger_json import EpochPrediction, Ledger, Saves
-from ioprof.format.run_record.reasons import CpuLimit, JobKind, Reason, StepsBy, reason_in
+from ioprof.format.run_record.reasons import (
+    CpuLimit,
+    JobKind,
+    Reason,
+    StepsBy,
+    WhyMissing,
+    reason_in,
+)
 from ioprof.format.run_record.record import Record, is_too_deep, parse
 from ioprof.format.run_record.replay_json import CauseGain, ReplayRecord
-from ioprof.format.run_record.run_json import Failure
+from ioprof.format.run_record.run_json import AttemptRecord, Failure
 from ioprof.format.run_record.storage_json import Storage
 from ioprof.format.run_record.summary_upgrade import of_second_schema
 from ioprof.format.run_record.verdict_json import Ceilings, Verdict
@@ -26,6 +33,15 @@ def _with_code(value: dict[str, Any]) -> dict[str, Any]:
     if "reason_code" not in value and isinstance(reason := value.get("reason"), str):
         return {**value, "reason_code": reason_in(reason)}
     return value
+
+
+class MissingRanks(Record, frozen=True):
+    """Ranks of the job of which nothing was recorded."""
+
+    ranks: tuple[int, ...]
+    num_ranks: int
+    """How many ranks the job has."""
+    why: WhyMissing = WhyMissing.UNKNOWN
 
 
 class RunSummary(Record, frozen=True):
@@ -65,6 +81,10 @@ class RunSummary(Record, frozen=True):
     """What `ioprof prove` changed in the job, in words. Null: nothing, as in every other run."""
     imported_from: str | None = None
     """The profiler whose files were imported. Null: ioprof recorded the run."""
+    missing: MissingRanks | None = None
+    """Null: something was recorded of every rank, as far as is known."""
+    attempts: tuple[AttemptRecord, ...] = ()
+    """Of a job whose ranks were started again; empty: they were not."""
 
     @classmethod
     def upgrade(cls, value: dict[str, Any]) -> dict[str, Any]:

@@ -85,9 +85,16 @@ def add_windows(trace: Trace, spool: Path) -> Trace:
         return trace
     run = trace.run
     ranks = {(process.host, process.pid): process.rank for process in run.processes}
+    first_steps = {
+        (process.host, process.pid): run.attempts[process.attempt].first_step
+        for process in run.processes
+        if process.attempt < len(run.attempts)
+    }
     aligned = [
         window.aligned(
-            _shift_ns(run.clocks, window), ranks.get((window.host, window.pid), window.rank)
+            _shift_ns(run.clocks, window),
+            ranks.get((window.host, window.pid), window.rank),
+            first_steps.get((window.host, window.pid), 0),
         )
         for window in windows
     ]

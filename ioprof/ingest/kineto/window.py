@@ -99,10 +99,14 @@ class Window:
         )
         return int((waits["end_ns"] - waits["start_ns"]).sum())
 
-    def aligned(self, shift_ns: int, rank: int | None) -> "Window":
-        """A copy with this rank and all times shifted by `shift_ns`."""
+    def aligned(self, shift_ns: int, rank: int | None, first_step: int = 0) -> "Window":
+        """A copy with this rank, all times shifted by `shift_ns`, and steps that are counted from
+        `first_step`.
+        """
         spans = self.spans.with_columns(
-            pl.col("start_ns", "end_ns") + shift_ns, rank=pl.lit(rank, pl.Int32)
+            pl.col("start_ns", "end_ns") + shift_ns,
+            pl.col("step") + first_step,
+            rank=pl.lit(rank, pl.Int32),
         )
         return replace(
             self,
@@ -111,7 +115,7 @@ class Window:
             end_ns=None if self.end_ns is None else self.end_ns + shift_ns,
             ready_ns=None if self.ready_ns is None else self.ready_ns + shift_ns,
             ending_ns=None if self.ending_ns is None else self.ending_ns + shift_ns,
-            marks=[(step, at_ns + shift_ns) for step, at_ns in self.marks],
+            marks=[(step + first_step, at_ns + shift_ns) for step, at_ns in self.marks],
             spans=spans,
         )
 

@@ -28,7 +28,7 @@ from ioprof.instrument.hooks.steps import Steps
 from ioprof.instrument.hooks.thread_pools import thread_pool_sizes
 from ioprof.instrument.hooks.versions import UnknownVersionError
 from ioprof.instrument.host import host
-from ioprof.instrument.identity import Identity
+from ioprof.instrument.identity import Identity, launch_facts
 from ioprof.instrument.loader_change import LoaderChange
 from ioprof.instrument.span import emit
 from ioprof.instrument.variables import CHANGE_VARIABLE
@@ -269,6 +269,8 @@ class HookState:
         if self.identity.role != "other":
             return
         self.identity.become_rank(self.spool)
+        if launched := launch_facts(self._environment, self.identity.source):
+            self.record_fact(launched={**launched, "host": host(), "pid": os.getpid()})
         if (
             self._begin_ns
             and (started_ns := process_start_ns()) is not None

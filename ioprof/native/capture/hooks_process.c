@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* A program that cannot be followed. A child of vfork writes to its parent's file: they share their memory, and the child has no
@@ -124,18 +125,33 @@ EXEC(fexecve, "", (int descriptor, char *const *arguments, char *const *environm
 SPAWN(posix_spawn)
 SPAWN(posix_spawnp)
 
-static void end_child_wait(int64_t start, uint64_t child)
+/* `status` is that of man 2 wait; -1: the caller did not ask for it. */
+static void end_child_wait(int64_t start, uint64_t child, int status)
 {
     int saved_errno = errno;
     int64_t end = clock_now();
     compare_around_child(true);
+    if (child != 0 && status >= 0 && (WIFEXITED(status) || WIFSIGNALED(status)))
+        emit_reaped(end, child, status);
     if (end - start >= LEAST_BLOCK_NS && is_recording_already())
         emit_block(start, end, OBJECT_PROCESS, child, END_WOKEN);
     errno = saved_errno;
 }
 
+/* What waitpid would say. */
+static int wait_status(const siginfo_t *information)
+{
+    if (information->si_code == CLD_EXITED)
+        return W_EXITCODE(information->si_status, 0);
+    return information->si_code == CLD_KILLED || information->si_code == CLD_DUMPED
+               ? information->si_status
+               : -1;
+}
+
+#define GIVEN(status) ((status) == NULL ? -1 : *(status))
+
 /* A wait that blocks may take long, so that the counters are compared before it, too. */
-#define WAIT(result_type, name, parameters, arguments, blocks, has_reaped, child) \
+#define WAIT(result_type, name, parameters, arguments, blocks, has_reaped, child, child_status) \
     result_type hook_##name parameters \
     { \
         if (blocks) \
@@ -143,20 +159,21 @@ static void end_child_wait(int64_t start, uint64_t child)
         int64_t start = clock_now(); \
         result_type result = REAL(name) arguments; \
         if (has_reaped) \
-            end_child_wait(start, (uint64_t)(child)); \
+            end_child_wait(start, (uint64_t)(child), child_status); \
         return result; \
     }
 
-WAIT(pid_t, wait, (int *status), (status), true, result > 0, result)
+WAIT(pid_t, wait, (int *status), (status), true, result > 0, result, GIVEN(status))
 WAIT(pid_t, waitpid, (pid_t pid, int *status, int options), (pid, status, options),
-     !(options & WNOHANG), result > 0, result)
+     !(options & WNOHANG), result > 0, result, GIVEN(status))
 WAIT(pid_t, wait3, (int *status, int options, struct rusage *usage), (status, options, usage),
-     !(options & WNOHANG), result > 0, result)
+     !(options & WNOHANG), result > 0, result, GIVEN(status))
 WAIT(pid_t, wait4, (pid_t pid, int *status, int options, struct rusage *usage),
-     (pid, status, options, usage), !(options & WNOHANG), result > 0, result)
+     (pid, status, options, usage), !(options & WNOHANG), result > 0, result, GIVEN(status))
 WAIT(int, waitid, (idtype_t whose, id_t id, siginfo_t *information, int options),
      (whose, id, information, options), !(options & WNOHANG),
-     result == 0 && !(options & WNOWAIT), information == NULL ? 0 : information->si_pid)
+     result == 0 && !(options & WNOWAIT), information == NULL ? 0 : information->si_pid,
+     information == NULL ? -1 : wait_status(information))
 
 int hook_system(const char *command)
 {
@@ -165,7 +182,7 @@ int hook_system(const char *command)
     int64_t start = clock_now();
     int result = REAL(system)(command);
     if (result >= 0)
-        end_child_wait(start, 0);
+        end_child_wait(start, 0, -1);
     return result;
 }
 

@@ -64,7 +64,7 @@ void waits_setup(void)
 /* ---------------------------------------------------------------------------------------- records */
 
 static void put(int64_t start, int64_t end, enum ioprof_kind kind, enum ioprof_object object_kind,
-                uint64_t object, int64_t how)
+                uint64_t object, int64_t how, int32_t status)
 {
     struct ioprof_record *record = ring_reserve(&ring, &writer, 1);
     if (record == NULL)
@@ -73,6 +73,7 @@ static void put(int64_t start, int64_t end, enum ioprof_kind kind, enum ioprof_o
     record->start_ns = start;
     record->end_ns = end;
     record->bytes = how;
+    record->step = status;
     record->offset = (int64_t)object;
     record->kind = (uint8_t)kind;
     record->source = (uint8_t)object_kind;
@@ -103,7 +104,7 @@ void emit_block(int64_t start, int64_t end, enum ioprof_object kind, uint64_t ob
         last.block->bytes = how;
         __atomic_store_n(&last.block->end_ns, end, __ATOMIC_RELEASE);
     } else {
-        put(start, end, KIND_BLOCK, kind, object, how);
+        put(start, end, KIND_BLOCK, kind, object, how, -1);
     }
     guard_leave();
 }
@@ -118,14 +119,14 @@ void emit_wake(int64_t start, int64_t end, enum ioprof_object kind, uint64_t obj
     if (is_again)
         return;
     guard_enter();
-    put(start, end, KIND_WAKE, kind, object, END_WOKEN);
+    put(start, end, KIND_WAKE, kind, object, END_WOKEN, -1);
     guard_leave();
 }
 
 void emit_hang_up(int64_t now, uint64_t channel)
 {
     guard_enter();
-    put(now, now, KIND_WAKE, OBJECT_CHANNEL, channel, END_HUNG_UP);
+    put(now, now, KIND_WAKE, OBJECT_CHANNEL, channel, END_HUNG_UP, -1);
     guard_leave();
 }
 
@@ -135,7 +136,16 @@ void emit_exit(void)
         return;
     int64_t now = clock_now();
     guard_enter();
-    put(now, now, KIND_WAKE, OBJECT_PROCESS, file_header.pid, END_HUNG_UP);
+    put(now, now, KIND_WAKE, OBJECT_PROCESS, file_header.pid, END_HUNG_UP, -1);
+    guard_leave();
+}
+
+void emit_reaped(int64_t now, uint64_t child, int status)
+{
+    if (!is_recording_already())
+        return;
+    guard_enter();
+    put(now, now, KIND_WAKE, OBJECT_PROCESS, child, END_REAPED, status);
     guard_leave();
 }
 

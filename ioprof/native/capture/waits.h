@@ -41,6 +41,9 @@ void emit_hang_up(int64_t now, uint64_t channel);
 /* This process ends. */
 void emit_exit(void);
 
+/* This process waited for a child that had ended, with this status (man 2 wait). */
+void emit_reaped(int64_t now, uint64_t child, int status);
+
 /* The object at an address that other processes may have mapped elsewhere. errno is kept. */
 uint64_t shared_object(const void *address);
 

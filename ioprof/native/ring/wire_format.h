@@ -151,7 +151,7 @@ enum ioprof_object {
 };
 
 enum ioprof_end {
-    END_WOKEN = 0, END_TIME_WAS_OVER = 1, END_HUNG_UP = 2, END_INTERRUPTED = 3,
+    END_WOKEN = 0, END_TIME_WAS_OVER = 1, END_HUNG_UP = 2, END_INTERRUPTED = 3, END_REAPED = 4,
 };
 
 enum ioprof_source {

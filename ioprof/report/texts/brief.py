@@ -40,12 +40,13 @@ from ioprof.report.texts.statements import (
 from ioprof.report.texts.storage_statements import break_even_text, uring_notes
 from ioprof.report.texts.text import Report, failure_style
 from ioprof.report.texts.units import ADVICE_LENGTH, clean, count, duration, percent, rate, sentence
-from ioprof.report.texts.whole_job import window_text
+from ioprof.report.texts.whole_job import attempts_text, window_text
 
 WIDTH: Final = 80
 _LINES: Final = 24
 """Of a terminal."""
 _MOST_CHANGES: Final = 3
+_MOST_FAILURES: Final = 3
 _LEAST_SHARE: Final = 0.005
 """Causes below this share of the steps' time are one row together, as are all but the largest
 `_MOST_ROWS`."""
@@ -67,7 +68,7 @@ def brief_text(
     what the job was asked for besides.
     """
     blocks: list[RenderableType] = [
-        Text(line, style=failure_style(summary)) for line in failure_lines(summary)[:2]
+        Text(line, style=failure_style(summary)) for line in failure_lines(summary)[:_MOST_FAILURES]
     ]
     blocks.append(Text(headline(summary), style="bold"))
     if summary.cpu and summary.verdict.cpu_limits:
@@ -77,6 +78,8 @@ def brief_text(
         blocks.append(Text(f"{sentence(line)}."))
     if window := window_text(summary):
         blocks.append(Text(f"{sentence(window)}."))
+    if summary.run.attempts:
+        blocks.append(Text(f"{sentence(attempts_text(summary))}."))
     blocks += [Text(line) for line in import_notes(summary)]
     blocks += [Text(line) for line in uring_notes(summary)]
     if not summary.steps.count:

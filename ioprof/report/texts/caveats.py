@@ -9,6 +9,7 @@ from typing import Final
 from ioprof.analysis.answer.options import JobOptions, options_of
 from ioprof.analysis.reads.storage_bytes import are_untimed, untimed_text
 from ioprof.format.run_record import FailureCode, JobKind, Reason, Summary
+from ioprof.format.schema import BY_LAUNCHER
 from ioprof.report.texts.statements import (
     COMPLETE,
     INTERRUPTED,
@@ -114,7 +115,11 @@ def _changed_job(summary: Summary) -> Caveat | None:
 
 
 def _process_killed(summary: Summary) -> Caveat | None:
-    killed = [failure for failure in summary.run.failures if failure.code is FailureCode.KILLED]
+    killed = [
+        failure
+        for failure in summary.run.failures
+        if failure.code is FailureCode.KILLED and failure.signal != BY_LAUNCHER
+    ]
     if not killed:
         return None
     options, workers, first = _options(summary), summary.run.workers, killed[0]

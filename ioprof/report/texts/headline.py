@@ -32,6 +32,11 @@ def headline(summary: Summary) -> str:
     verdict = summary.verdict
     if verdict.bound_by is None and summary.steps.count and summary.run.imported_from:
         return "What the devices did is not in the files: what the job waited for is not known."
+    if verdict.bound_by is None and summary.steps.count and summary.run.missing:
+        return (
+            "Most of the time went to exchanges with ranks that were not recorded: what the job"
+            " waited for is not known."
+        )
     if verdict.bound_by is None:
         return "No step was completed: what the job waited for is not known."
     text = _of_steps(summary)

@@ -22,7 +22,7 @@ from ioprof.report.texts.epoch_statements import epochs_text, interval_text, sav
 from ioprof.report.texts.finding_statements import finding_lines
 from ioprof.report.texts.import_statements import device_text, more_text, steps_text
 from ioprof.report.texts.units import MISSING, amount, clean, count, duration, percent, rate, shares
-from ioprof.report.texts.whole_job import window_text
+from ioprof.report.texts.whole_job import attempts_text, missing_text, window_text
 
 COMPLETE: Final = "complete"
 """The `status` of a run that came to its end."""
@@ -89,6 +89,11 @@ def statements(summary: Summary) -> tuple[Statement, ...]:
             else []
         ),
         _throughput(summary),
+        *(
+            [Statement("attempts", attempts_text(summary), "measured")]
+            if summary.run.attempts
+            else []
+        ),
         _steps(summary),
         *_imported(summary),
         *_stages(summary),
@@ -177,25 +182,29 @@ def failures(summary: Summary) -> tuple[str, ...]:
     """What went wrong with the run, one sentence each; empty if it came to its end."""
     status = summary.run.status or "unknown"
     is_snapshot = summary.whole_job is not None and not summary.whole_job.ended
+    missing = missing_text(summary)
+    if (status == COMPLETE or is_snapshot) and not summary.run.failures:
+        return (missing,) if missing else ()
     sentences = [
         clean(failure.what if failure.rank is None else f"rank {failure.rank}: {failure.what}", 300)
         for failure in summary.run.failures
     ]
-    if (status == COMPLETE or is_snapshot) and not sentences:
-        return ()
     how = (
         stopped_text(summary)
         if status == INTERRUPTED
         else f"the run did not complete (status: {clean(status)}); the numbers cover what was"
         " recorded"
     )
-    return (how, *first_of(sentences))
+    return (*([missing] if missing else []), how, *first_of(sentences))
 
 
 def failure_lines(summary: Summary) -> tuple[str, ...]:
     """`failures` as lines of a terminal: a job that was stopped did not fail."""
     if not (found := failures(summary)):
         return ()
+    if missing_text(summary):
+        lines = failure_lines(summary.replace(run=summary.run.replace(missing=None)))
+        return (f"NOT RECORDED: {found[0]}", *lines)
     first, *others = found
     if summary.run.status == INTERRUPTED:
         return (f"{first[:1].upper()}{first[1:]}.", *(f"FAILED: {line}" for line in others))

@@ -1,11 +1,64 @@
-"""What a report says of a run that is the last part of a job (`ioprof record --keep`), or a
-snapshot of one that goes on.
+"""What a report says of which part of a job a run is: the last minutes (`ioprof record --keep`), a
+snapshot, some of its ranks, or several attempts.
 """
 
-from ioprof.format.run_record import Summary, WholeJob
-from ioprof.report.texts.units import amount, count, percent
+from typing import Final
+
+from ioprof.analysis.capture import ranges
+from ioprof.format.run_record import AttemptRecord, Summary, WholeJob, WhyMissing
+from ioprof.report.texts.units import amount, clean, count, duration, percent
 
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+_MOST_ATTEMPTS: Final = 3  # of which it is said how they ended
+_WHY_MISSING: Final = {
+    WhyMissing.PART: "this is a part of the run; make one of all parts with: ioprof gather RUN",
+    WhyMissing.LAUNCHER: (
+        "ioprof records what runs on its own host; put it behind the launcher: srun ioprof record"
+        " --out RUN -- COMMAND"
+    ),
+    WhyMissing.HIDDEN: (
+        "the folder of the recording was not there for them, as in a container with a /tmp of its"
+        " own; type: TMPDIR=FOLDER ioprof record ..., with a folder that has the same path in there"
+    ),
+    WhyMissing.UNKNOWN: (
+        "their hosts were not recorded, or they ended before they trained; type on each host:"
+        " ioprof record --out RUN -- COMMAND"
+    ),
+}
+
+
+def missing_text(summary: Summary) -> str:
+    """Of which ranks nothing was recorded, and what to do; empty: there are none."""
+    found = summary.run.missing
+    if found is None:
+        return ""
+    names = f"rank{'s' if len(found.ranks) > 1 else ''} {clean(ranges(found.ranks), 80)}"
+    return f"nothing was recorded of {names} of {count(found.num_ranks)}: {_WHY_MISSING[found.why]}"
+
+
+def attempts_text(summary: Summary) -> str:
+    """How often the ranks were started again, how each attempt ended, and what that took."""
+    attempts = summary.run.attempts
+    lost_s = sum(phase.seconds for phase in summary.ledger.phases if phase.name == "restart")
+    ended = [
+        f"attempt {number} made {count(each.num_steps)} step{'' if each.num_steps == 1 else 's'}"
+        f"{_how_it_ended(each)}"
+        for number, each in enumerate(attempts[:-1], 1)
+    ]
+    shown = "; ".join(ended[:_MOST_ATTEMPTS])
+    more = f"; and {len(ended) - _MOST_ATTEMPTS} more" if len(ended) > _MOST_ATTEMPTS else ""
+    return (
+        f"the ranks were started {count(len(attempts))} times: {shown}{more};"
+        f" {duration(lost_s)} passed from the last step of an attempt to the first of the next"
+    )
+
+
+def _how_it_ended(attempt: AttemptRecord) -> str:
+    failure = attempt.failure
+    if failure is None:
+        return ""
+    who = "" if failure.rank is None else f"rank {failure.rank} "
+    return f" until {who}{clean(failure.what, 120)}"
 
 
 def window_text(summary: Summary) -> str:
