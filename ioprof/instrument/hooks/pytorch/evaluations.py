@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from ioprof.format.schema import BY_MODE
+from ioprof.instrument.hooks.native_numbers import PassNumbers
 from ioprof.instrument.span import emit
 
 FEWEST_STEPS: Final = 2
@@ -31,7 +32,7 @@ _MOST_SIZES: Final = 8
 """Training batches whose size is looked at."""
 
 
-class Evaluation:
+class Evaluation(PassNumbers):
     """What one thread has called without training since it trained last."""
 
     __slots__ = (
@@ -39,14 +40,8 @@ class Evaluation:
         "_ended_at",
         "_evaluated",
         "_is_apart",
-        "_num_sizes",
         "_size",
-        "_trained",
         "_trained_size",
-        "end_ns",
-        "in_pass",
-        "num_passes",
-        "was_fed",
     )
 
     def __init__(self) -> None:
