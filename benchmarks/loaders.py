@@ -31,12 +31,14 @@ Findings:
 """  # noqa: E501
 
 import argparse
+import importlib.util
 import io
 import json
 import math
 import os
 import random
 import statistics
+import sys
 import tempfile
 import time
 import warnings
@@ -60,7 +62,6 @@ from ioprof.format.dataset import read_index
 from ioprof.loaders import make_loader
 from ioprof.loaders.base import LoaderOptions
 from ioprof.loaders.crops import crop_box
-from ioprof.loaders.dali_pipelines import is_installed
 
 try:
     import torchvision
@@ -87,19 +88,26 @@ def main() -> None:
             name: convert(options.sample, Path(folder) / name, ConvertOptions(**each))
             for name, each in DATASETS.items()
         }
-        wanted = [name for name in options.only.split(",") if name != "dali" or is_installed()]
-        result = {name: compared(COMPARISONS[name], datasets, options) for name in wanted}
-    print(
-        json.dumps(result, indent=1)
-        if options.json
-        else "\n".join(line(name, found) for name, found in result.items())
-    )
+        for name in options.only.split(","):
+            if missing := [each for each in NEEDS.get(name, ()) if not is_installed(each)]:
+                print(f"{name}: not measured; {missing[0]} is not installed", file=sys.stderr)
+                continue
+            found = compared(COMPARISONS[name], datasets, options)
+            print(json.dumps({name: found}) if options.json else line(name, found), flush=True)
+
+
+def is_installed(module: str) -> bool:
+    """Whether it can be imported, as far as is known without doing so."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # nor the package that it is in
+        return False
 
 
 def parse() -> argparse.Namespace:
     sample = os.environ.get("IOPROF_IMAGENET_SAMPLE")
     parser = argparse.ArgumentParser(description="What each loader delivers.")
-    parser.add_argument("--json", action="store_true", help="for machines")
+    parser.add_argument("--json", action="store_true", help="one object per line, for machines")
     parser.add_argument("--pairs", type=int, default=9)
     parser.add_argument("--batches", type=int, default=30, help="batches that are measured")
     parser.add_argument("--work", type=Path, help="where to write the datasets")
@@ -386,6 +394,13 @@ COMPARISONS: dict[str, tuple[Side, Side, float]] = {
     "files / spdl": (ours("files", "files"), bare_spdl, 1.3),
     "files / dali": (ours("files", "files"), bare_dali, 1.3),
 }
+NEEDS = {
+    "webdataset": ("webdataset",),
+    "dali": ("nvidia.dali",),
+    "files / dali": ("nvidia.dali",),
+    "files / spdl": ("spdl.io", "spdl.pipeline"),
+}
+"""Packages that a comparison needs and ioprof does not."""
 
 if __name__ == "__main__":
     main()

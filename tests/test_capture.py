@@ -73,6 +73,27 @@ def test_each_read_of_a_loop_is_a_span(big: Path, tmp_path: Path) -> None:
     assert process.closed
 
 
+LIST = """
+import os, sys
+assert all(len(os.listdir(sys.argv[1])) == 5000 for _ in range(20))
+open(sys.argv[2], "rb").read()
+"""
+
+
+def test_a_listing_is_timed_where_it_asks_the_kernel(big: Path, tmp_path: Path) -> None:
+    """Twenty listings of 5,000 entries are some hundred calls of the kernel, whose time is there;
+    what comes from the C library's buffer is not timed."""
+    (folder := tmp_path / "many").mkdir()
+    for number in range(5000):
+        (folder / str(number)).touch()
+    run_python(tmp_path / "spool", LIST, folder, big)
+    trace = captured(tmp_path / "spool")
+    (process,) = check_counters(trace)
+    listed = trace.spans.filter(pl.col("kind") == "open", pl.col("name") == "readdir")
+    assert 40 <= listed.height + (process.reads.short_calls or 0) < 20 * 5000 / 10
+    assert listed.height > 0 or (process.reads.short_ns or 0) > 0
+
+
 def numpy_arrays(big: Path, folder: Path) -> str:
     return f"""
 import numpy

@@ -150,6 +150,12 @@ def step(number: int) -> int:
     return _session.step(number) if _session is not None else 0
 
 
+def end_step(number: int) -> int:
+    """The same, but returns the time, CLOCK_MONOTONIC ns, until which no call is needed."""
+    step(number)
+    return _session.idle_until_ns if _session is not None else 0
+
+
 def stop() -> int:
     """End the session and an open window. Returns how long this took in nanoseconds."""
     global _session
@@ -242,6 +248,11 @@ class Session:
         """No window starts before this time, so `step` need not check."""
         self._given_up = False
         self._facts: dict[str, Any] = {}
+
+    @property
+    def idle_until_ns(self) -> int:
+        """Until then `step` does nothing."""
+        return self._idle_until_ns if self._window is None else 0
 
     def step(self, number: int) -> int:
         """See the module's function."""

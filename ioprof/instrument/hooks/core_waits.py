@@ -43,9 +43,8 @@ class CoreWaits:
         self._used = (0, 0)
         """What the thread had used then, see `_read`."""
 
-    def begin(self, place: int) -> None:
+    def begin(self, place: int, now_ns: int) -> None:
         """A wait, a computation or a step has ended."""
-        now_ns = monotonic_ns()
         if now_ns >= self._next_ns[place]:
             self._next_ns[place] = now_ns + PERIOD_NS
             self._begin_ns, self._place, self._used = now_ns, place, _read()

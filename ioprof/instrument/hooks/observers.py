@@ -4,30 +4,36 @@ others.
 They are those of the extension; in an interpreter that cannot load it (see `ring`), those in
 Python. `watch` says whether they record, `forget` drops what threads are doing, `makes` says which
 batch a thread makes, `fetches` whether it is within the fetch of one, `decoded` adds an image that
-was decoded elsewhere, and `interrupted` excludes a time from the transform in progress. `calling`
-observes calls of torch modules, `decoding` a function that decodes, and `decoding_items` one that
+was decoded elsewhere, and `interrupted` excludes a time from the transform in progress. `Loop` is
+what a thread's training loop computes; `calling` observes calls of torch modules, `propagating`
+backward passes, `begin_step` and `end_step` those of optimizers, all for the state that they
+`follow`. `decoding` a function that decodes, and `decoding_items` one that
 returns an iterator that does.
 """
 
 try:
     from ioprof._native import (
+        Loop,
+        begin_step,
         calling,
         decoded,
         decoding,
         decoding_items,
+        end_step,
         fetches,
+        follow,
         forget,
         interrupted,
         loading,
         makes,
         operating,
+        propagating,
         transforming,
         type_modified,
         watch,
     )
 except ImportError:  # this interpreter cannot load it
     from ioprof.instrument.hooks.python_observers import (
-        calling,
         decoded,
         decoding,
         decoding_items,
@@ -41,18 +47,31 @@ except ImportError:  # this interpreter cannot load it
         type_modified,
         watch,
     )
+    from ioprof.instrument.hooks.pytorch.compute import Loop  # type: ignore[assignment]
+    from ioprof.instrument.hooks.pytorch.python_step_hooks import (
+        begin_step,
+        calling,
+        end_step,
+        follow,
+        propagating,
+    )
 
 __all__ = [
+    "Loop",
+    "begin_step",
     "calling",
     "decoded",
     "decoding",
     "decoding_items",
+    "end_step",
     "fetches",
+    "follow",
     "forget",
     "interrupted",
     "loading",
     "makes",
     "operating",
+    "propagating",
     "transforming",
     "type_modified",
     "watch",

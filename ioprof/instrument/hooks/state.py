@@ -22,8 +22,9 @@ from ioprof.instrument.hooks.loader_names import LoaderNames
 from ioprof.instrument.hooks.loader_numbers import LoaderNumbers
 from ioprof.instrument.hooks.patches import Function, Patches
 from ioprof.instrument.hooks.pytorch.collective_state import CollectiveState
-from ioprof.instrument.hooks.pytorch.compute import Loop
+from ioprof.instrument.hooks.pytorch.evaluations import Evaluation
 from ioprof.instrument.hooks.pytorch.gradient_exchange import GradientExchange
+from ioprof.instrument.hooks.pytorch.losses import TensorWatch
 from ioprof.instrument.hooks.steps import Steps
 from ioprof.instrument.hooks.thread_pools import thread_pool_sizes
 from ioprof.instrument.hooks.versions import UnknownVersionError
@@ -60,9 +61,7 @@ class ThreadState:
         "next_batch",
         "num_samples",
         "num_waits",
-        "optimizers",
         "product",
-        "recorded_optimizer",
         "saved_bytes",
         "taken",
         "takes_part",
@@ -89,11 +88,9 @@ class ThreadState:
         """It is saving or loading a checkpoint."""
         self.saved_bytes = 0
         """What functions have written that it called to save that checkpoint."""
-        self.optimizers: list[tuple[int, int]] = []
-        """Optimizers whose steps are in progress, outermost first: id and start."""
-        self.recorded_optimizer: type | None = None
-        """Type of the optimizer that was last written to the facts."""
-        self.loop = Loop()
+        self.loop = observers.Loop(
+            TensorWatch(of_gradients=True), TensorWatch(of_gradients=False), Evaluation()
+        )
         """Its training loop."""
         self.trains = False
         """It has waited for a batch, or an optimizer has stepped in it."""
@@ -194,6 +191,7 @@ class HookState:
         self._recorded_facts: set[str] = set()
         self._follows_forks = False
         self._compares_clocks = False
+        observers.follow(self, self.steps)
 
     def begin(self, spool: Path, window: str | None, environment: Mapping[str, str]) -> None:
         """Record this process into `spool`, and its GPU in windows (None: the default, see `gpu`).
@@ -283,7 +281,7 @@ class HookState:
                 gpu,
             )
 
-            self.steps.ended = gpu.step
+            self.steps.ended = gpu.end_step
             window = gpu_window or self._window or gpu.DEFAULT_WINDOW
             gpu.start(self.spool, window, rank=self.identity.rank, environment=self._environment)
         except CaptureError:  # a window that cannot be parsed; the launcher has refused it already
@@ -369,6 +367,12 @@ class HookState:
         if sizes := thread_pool_sizes():
             self.record_fact(thread_pools=sizes, host=host(), pid=os.getpid())
 
+    def note_optimizer(self, optimizer: Any, on_cpu: bool) -> None:
+        """An optimizer of that type has made its first step in this thread, or since another."""
+        self.per_thread.current.trains = True
+        device = "cpu" if on_cpu else "cuda"
+        self.record_fact(optimizer=type(optimizer).__name__, device=device)
+
     def take_number(self) -> int:
         """A number for a batch that a thread makes."""
         with _LOCK:
@@ -396,6 +400,7 @@ class HookState:
         """Drop what belongs to the parent process, or to an earlier recording."""
         self.per_thread = _PerThread()
         self.steps = Steps()
+        observers.follow(self, self.steps)
         self.gradients = GradientExchange()
         self.collectives = CollectiveState()
         self.dali_sources = WeakKeyDictionary()

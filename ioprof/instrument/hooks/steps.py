@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from ioprof.instrument.hooks.native_numbers import StepNumbers
 from ioprof.instrument.span import emit as emit_span
 
 if TYPE_CHECKING:
@@ -30,10 +31,14 @@ _FEWEST_LEFT: Final = 16
 """The same at the end of the recording, and for one that comes after another."""
 
 
-class Steps:
-    """The steps of this process. Times are CLOCK_MONOTONIC ns."""
+class Steps(StepNumbers):
+    """The steps of this process. Times are CLOCK_MONOTONIC ns.
 
-    def __init__(self, emit: Callable[..., None] = emit_span) -> None:
+    What the step of an optimizer does as a rule, the extension does by itself (`steps_end` of
+    `native/spans/steps.c`).
+    """
+
+    def __init__(self, emit: Callable[..., None] | None = None) -> None:
         self.number = 0
         """Of the step in progress."""
         self.known_number = -1
@@ -44,7 +49,8 @@ class Steps:
         self.trains = False
         """Whether an optimizer has made a step here."""
         self.ended: Callable[[int], Any] | None = None
-        """Called with the number of each step that ends."""
+        """Called with the number of a step that ends. It returns the time until which that need not
+        be done again."""
         self.looks_ahead = False
         """A loop waits for batches that it will use later. Who observes it calls `consume` again
         when the loop is given each."""
@@ -54,7 +60,8 @@ class Steps:
         """Of the loader of the last batch that was not one to validate on."""
         self._has_stepped = False
         """A step has ended since that batch."""
-        self._emit = emit
+        self._emit_elsewhere = emit
+        self._emit = emit or emit_span
         self._begin_ns = self._ready_ns = 0
         self._batch = -1
         self._waits: list[tuple[int, int | None]] = []

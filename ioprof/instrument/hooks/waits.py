@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from ioprof.clock import monotonic_ns
-from ioprof.instrument.hooks.core_waits import AFTER_WAIT
 from ioprof.instrument.hooks.pytorch.evaluations import wants_gradients
 from ioprof.instrument.hooks.state import HookState, ThreadState
 from ioprof.instrument.span import emit
@@ -31,7 +30,7 @@ def end_wait(
 
     `use` is of the loader that the batch came from, if that is known.
     """
-    thread.loop.cores.begin(AFTER_WAIT)
+    thread.loop.have_batch()
     steps = state.steps
     thread.trains = True
     thread.num_waits += 1
@@ -83,7 +82,7 @@ def with_waits(batches: Iterator[Any], state: HookState) -> Iterator[Any]:
                     return
             else:
                 state.start_rank()
-                thread.loop.cores.begin_wait()
+                thread.loop.begin_wait()
                 start_ns = monotonic_ns()
                 thread.waiting = thread.trains = True
                 try:

@@ -11,8 +11,8 @@
 static PyObject *known_strings;    /* str -> number in `recording` */
 static PyObject *kinds[MAX_KINDS]; /* interned; the index plus one is the kind's number */
 static int num_kinds;
-static struct kind user_kind = {"user", 0};
-struct kind transform_kind = {"transform", 0}, decode_kind = {"decode", 0};
+struct kind user_kind = {"user", 0}, transform_kind = {"transform", 0}, decode_kind = {"decode", 0}, compute_kind = {"compute", 0},
+            step_kind = {"step", 0};
 
 /* ---------------------------------------------------------------------------------------- strings */
 
@@ -92,6 +92,19 @@ int name_id(PyObject *name, int32_t *id)
     return result;
 }
 
+int32_t label_id(struct label *label)
+{
+    const uint32_t generation = atomic_load_explicit(&recording.generation, memory_order_relaxed);
+    if (current_ring() != &recording)
+        return -1;
+    if (label->generation != generation) {
+        if (name_id(label->text, &label->id) < 0)
+            return -1;
+        label->generation = generation;
+    }
+    return label->id;
+}
+
 /* ---------------------------------------------------------------------------------------- kinds */
 
 static void forget_kinds(void)
@@ -130,6 +143,8 @@ int take_kinds(PyObject *names)
         user_kind.number = num_kinds;
     find_number(&transform_kind);
     find_number(&decode_kind);
+    find_number(&compute_kind);
+    find_number(&step_kind);
     return 0;
 }
 

@@ -5,9 +5,13 @@
 #include "clock.h"
 #include "inactive.h"
 #include "labels.h"
+#include "loop.h"
+#include "passes.h"
 #include "observers.h"
 #include "span.h"
 #include "state.h"
+#include "step_hooks.h"
+#include "steps.h"
 
 #include <pthread.h>
 
@@ -142,10 +146,12 @@ static PyMethodDef functions[] = {
              "An observer of a method that is an operation of a pipeline: its spans have the name of the object's class. is_alone:\n"
              "also outside of pipelines."),
     FUNCTION(loading, METH_O, "loading(function, /)\n--\n\nAn observer of the `load` of a class of Pillow's images."),
-    FUNCTION(calling, METH_VARARGS,
-             "calling(function, enter, leave, /)\n--\n\n"
-             "An observer of the call of a module: an outermost one calls enter(module, arguments) before, and leave() after it if\n"
-             "that returned True."),
+    FUNCTION(follow, METH_VARARGS, "follow(hooks, steps, /)\n--\n\nObservers of steps ask this HookState and its Steps, and tell them."),
+    FUNCTION(calling, METH_O, "calling(function, /)\n--\n\nAn observer of the call of a module: an outermost one is a forward pass."),
+    FUNCTION(propagating, METH_O, "propagating(function, /)\n--\n\nAn observer of a function that makes a backward pass."),
+    FUNCTION(begin_step, METH_O,
+             "begin_step(optimizer, /)\n--\n\nAn optimizer is about to make a step. True: it is observed, and not part of another's."),
+    FUNCTION(end_step, METH_O, "end_step(optimizer, /)\n--\n\nIt has made it."),
     FUNCTION(fetches, METH_O,
              "fetches(is_fetching, /)\n--\n\nWhether this thread now fetches a batch: calls of modules are then not observed."),
     FUNCTION(decoding, METH_VARARGS,
@@ -164,18 +170,25 @@ static PyMethodDef functions[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static int add_types(PyObject *module)
+{
+    return PyModule_AddObjectRef(module, "Loop", loop_type) < 0 || PyModule_AddObjectRef(module, "PassNumbers", passes_type) < 0
+               ? -1
+               : PyModule_AddObjectRef(module, "StepNumbers", steps_type);
+}
+
 /* State is static, so that a second interpreter shares that of the first; 3.12 refuses the import where the GIL is not shared. */
-static int execute(PyObject *Py_UNUSED(module))
+static int execute(PyObject *module)
 {
     if (inactive_span != NULL)
-        return 0;
+        return add_types(module);
     if (intern_keywords() < 0 || prepare_strings() < 0 || prepare_observers() < 0 || prepare_spans() < 0)
         return -1;
     if (ring_setup() != 0 || pthread_atfork(NULL, NULL, after_fork_in_child) != 0) {
         PyErr_NoMemory();
         return -1;
     }
-    return prepare_inactive_span();
+    return prepare_inactive_span() < 0 ? -1 : add_types(module);
 }
 
 static PyModuleDef_Slot slots[] = {

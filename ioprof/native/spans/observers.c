@@ -2,8 +2,12 @@
 
 #include "clock.h"
 #include "iterators.h"
+#include "loop.h"
+#include "passes.h"
 #include "observing.h"
 #include "state.h"
+#include "step_hooks.h"
+#include "steps.h"
 
 struct observing observing = {.generation = 1};
 __thread struct thread_state thread_state;
@@ -109,52 +113,6 @@ static PyObject *call_decoding_items(PyObject *self, PyObject *const *args, size
     PyObject *result = call_decode(self, args, num_args, names);
     const bool is_observed = observing.mode != NOT_OBSERVING && !get_thread_state()->decoding;
     return result != NULL && is_observed ? observe_iterator(result, ((Observer *)self)->name) : result;
-}
-
-/* True: the call is to be observed, and `leave` called after it. */
-static bool enter_module(PyObject *const *args, size_t num_args, PyObject *names)
-{
-    const Py_ssize_t num_positional = IOPROF_VECTORCALL_NARGS(num_args), num_named = names == NULL ? 0 : PyTuple_Size(names);
-    PyObject *values = PyTuple_New(num_positional + num_named - 1);
-    if (values == NULL) {
-        drop_exception();
-        return false;
-    }
-    for (Py_ssize_t place = 1; place < num_positional + num_named; place++)
-        PyTuple_SetItem(values, place - 1, Py_NewRef(args[place]));
-    PyObject *result = PyObject_CallFunctionObjArgs(observing.enter, args[0], values, NULL);
-    const bool is_observed = result == Py_True;
-    if (result == NULL)
-        drop_exception();
-    Py_XDECREF(result);
-    Py_DECREF(values);
-    return is_observed;
-}
-
-/* A model calls its modules hundreds of times in a step; what matters is the outermost call, and the others pass here. */
-static PyObject *call_module(PyObject *self, PyObject *const *args, size_t num_args, PyObject *names)
-{
-    if (observing.mode == NOT_OBSERVING || observing.enter == NULL || IOPROF_VECTORCALL_NARGS(num_args) < 1)
-        return call_original(self, args, num_args, names);
-    struct thread_state *state = get_thread_state();
-    if (state->calling || state->fetching || state->transforming)
-        return call_original(self, args, num_args, names);
-    const uint32_t generation = state->generation;
-    state->calling = true;
-    const bool is_observed = enter_module(args, num_args, names);
-    PyObject *result = call_original(self, args, num_args, names);
-    if (!is_valid(state, generation))
-        return result;
-    state->calling = false;
-    if (is_observed && observing.leave != NULL) {
-        struct raised raised = save_exception(result);
-        PyObject *left = PyObject_CallNoArgs(observing.leave);
-        if (left == NULL)
-            drop_exception();
-        Py_XDECREF(left);
-        restore_exception(result, raised);
-    }
-    return result;
 }
 
 /* ---------------------------------------------------------------------------------------- attributes */
@@ -323,14 +281,24 @@ PyObject *native_decoding_items(PyObject *Py_UNUSED(module), PyObject *args)
     return new_decoder(args, call_decoding_items);
 }
 
-PyObject *native_calling(PyObject *Py_UNUSED(module), PyObject *args)
+PyObject *native_calling(PyObject *Py_UNUSED(module), PyObject *original)
 {
-    PyObject *original, *enter, *leave;
-    if (!PyArg_ParseTuple(args, "OOO", &original, &enter, &leave))
-        return NULL;
-    IOPROF_SET_REFERENCE(observing.enter, Py_NewRef(enter));
-    IOPROF_SET_REFERENCE(observing.leave, Py_NewRef(leave));
     return new_observer(original, call_module, NULL);
+}
+
+PyObject *native_propagating(PyObject *Py_UNUSED(module), PyObject *original)
+{
+    return new_observer(original, call_backward, NULL);
+}
+
+PyObject *native_follow(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *hooks, *steps;
+    if (!PyArg_ParseTuple(args, "OO!", &hooks, steps_type, &steps))
+        return NULL;
+    IOPROF_SET_REFERENCE(observing.steps, Py_NewRef(steps));
+    IOPROF_SET_REFERENCE(observing.hooks, Py_NewRef(hooks));
+    Py_RETURN_NONE;
 }
 
 PyObject *native_fetches(PyObject *Py_UNUSED(module), PyObject *is_fetching)
@@ -423,5 +391,5 @@ int prepare_observers(void)
     if (observing.tile == NULL || observing.format == NULL || observer_type == NULL || unbound_observer_type == NULL ||
         method_type == NULL)
         return -1;
-    return prepare_iterators();
+    return prepare_loops() < 0 || prepare_steps() < 0 || prepare_passes() < 0 || prepare_step_hooks() < 0 ? -1 : prepare_iterators();
 }

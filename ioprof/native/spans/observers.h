@@ -32,7 +32,9 @@ void forget_observations(void);
 PyObject *native_transforming(PyObject *module, PyObject *args);
 PyObject *native_operating(PyObject *module, PyObject *args);
 PyObject *native_loading(PyObject *module, PyObject *original);
-PyObject *native_calling(PyObject *module, PyObject *args);
+PyObject *native_calling(PyObject *module, PyObject *original);
+PyObject *native_propagating(PyObject *module, PyObject *original);
+PyObject *native_follow(PyObject *module, PyObject *args);
 PyObject *native_fetches(PyObject *module, PyObject *is_fetching);
 /* A decode of this thread begins; false: decodes are not observed, or it lies within another one, which is. */
 bool begin_decode(struct decode *decode);

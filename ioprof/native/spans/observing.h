@@ -19,7 +19,7 @@ struct observing {
     uint32_t generation;
     PyObject *wake; /* begins the recording of this process */
     PyObject *tile, *format;
-    PyObject *enter, *leave; /* called before and after an outermost call of a module */
+    PyObject *hooks, *steps; /* the HookState of this process and its Steps, or NULL */
 };
 
 extern struct observing observing;

@@ -6,34 +6,47 @@
  * are added up by name for HELD_NS at most, and written as one span per name, of their exact sum, before the end of the last one. */
 enum { SHORT_NS = 5000, HELD_NS = 1000000 };
 
-static void redirect_span(const struct kind *kind, int64_t start_ns, int64_t end_ns, PyObject *name, int64_t batch)
+static void redirect_span(const struct kind *kind, int64_t start_ns, int64_t end_ns, PyObject *name, int64_t step, int64_t batch)
 {
     PyObject *shown = name == NULL ? Py_None : name;
     PyObject *arguments = Py_BuildValue("(sLLO)", kind->text, (long long)start_ns, (long long)end_ns, shown);
-    PyObject *keywords = Py_BuildValue("{sL}", "batch", (long long)batch);
+    PyObject *keywords = Py_BuildValue("{sLsL}", "step", (long long)step, "batch", (long long)batch);
     PyObject *result = arguments == NULL || keywords == NULL ? NULL : PyObject_Call(redirection.emit, arguments, keywords);
     Py_XDECREF(arguments);
     Py_XDECREF(keywords);
     Py_XDECREF(result);
 }
 
-void write_span(const struct kind *kind, int64_t start_ns, int64_t end_ns, PyObject *name, int64_t batch)
+static void write_record(const struct kind *kind, int64_t start_ns, int64_t end_ns, int32_t name, int64_t step, int64_t batch)
 {
-    if (mode & REDIRECTED) {
-        redirect_span(kind, start_ns, end_ns, name, batch);
-        return;
-    }
-    struct ioprof_ring *ring = current_ring();
-    if (kind->number == 0 || !ring_is_open(ring))
-        return;
     struct ioprof_record record = IOPROF_EMPTY_RECORD;
     record.kind = (uint8_t)kind->number;
     record.start_ns = start_ns;
     record.end_ns = end_ns;
+    record.name = name;
+    record.step = (int32_t)step;
     record.batch = batch;
-    if (name != NULL && PyUnicode_Check(name) && name_id(name, &record.name) < 0)
-        record.name = -1;
-    ring_write(ring, &writer, &record);
+    ring_write(current_ring(), &writer, &record);
+}
+
+void write_span(const struct kind *kind, int64_t start_ns, int64_t end_ns, PyObject *name, int64_t batch)
+{
+    int32_t id = -1;
+    if (mode & REDIRECTED)
+        redirect_span(kind, start_ns, end_ns, name, -1, batch);
+    else if (kind->number != 0 && ring_is_open(current_ring())) {
+        if (name != NULL && PyUnicode_Check(name) && name_id(name, &id) < 0)
+            id = -1;
+        write_record(kind, start_ns, end_ns, id, -1, batch);
+    }
+}
+
+void write_step_span(const struct kind *kind, int64_t start_ns, int64_t end_ns, struct label *name, int64_t step, int64_t batch)
+{
+    if (mode & REDIRECTED)
+        redirect_span(kind, start_ns, end_ns, name == NULL ? NULL : name->text, step, batch);
+    else if (kind->number != 0 && ring_is_open(current_ring()))
+        write_record(kind, start_ns, end_ns, name == NULL ? -1 : label_id(name), step, batch);
 }
 
 void split_transform(struct thread_state *state, int64_t start_ns, int64_t end_ns)

@@ -34,11 +34,15 @@ struct thread_state {
     int64_t batch;    /* that it makes, -1: none, or of unknown number */
     struct short_calls held[MAX_HELD];
     int64_t held_start_ns, held_end_ns; /* of the first and the last of these calls */
+    PyObject *loop; /* see loop.h; held by the thread's state in Python; NULL: not known */
 };
 
 #pragma GCC visibility push(hidden)
 
 void write_span(const struct kind *kind, int64_t start_ns, int64_t end_ns, PyObject *name, int64_t batch);
+
+/* The same of a step; `name` may be NULL. */
+void write_step_span(const struct kind *kind, int64_t start_ns, int64_t end_ns, struct label *name, int64_t step, int64_t batch);
 
 /* This thread did something else than the transform that is under way, which continues after that. */
 void split_transform(struct thread_state *state, int64_t start_ns, int64_t end_ns);

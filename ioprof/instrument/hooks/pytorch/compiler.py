@@ -33,6 +33,11 @@ if _version() >= _FIRST_PUBLIC:
         result: bool = of_torch.compiler.is_compiling()
         return result
 
+    def is_traced() -> bool:
+        """Whether the compiler reads it and does not run it: a shorter question, for each step."""
+        result: bool = of_torch.compiler.is_dynamo_compiling()
+        return result
+
 elif hasattr(sys.modules.get("torch._utils"), "is_compiling"):
 
     def is_compiling() -> bool:
@@ -40,8 +45,12 @@ elif hasattr(sys.modules.get("torch._utils"), "is_compiling"):
         result: bool = of_torch._utils.is_compiling()  # noqa: SLF001
         return result
 
+    is_traced = is_compiling
+
 else:
 
     def is_compiling() -> bool:
         """No: torch 1 has no compiler."""
         return False
+
+    is_traced = is_compiling

@@ -14,7 +14,8 @@ host's time says nothing of the device's, and no span is made.
 
 from typing import Any, Final
 
-from ioprof.instrument.hooks.core_waits import AFTER_FORWARD, CoreWaits
+from ioprof.clock import monotonic_ns
+from ioprof.instrument.hooks.core_waits import AFTER_FORWARD, AFTER_STEP, AFTER_WAIT, CoreWaits
 from ioprof.instrument.hooks.pytorch.evaluations import Evaluation
 from ioprof.instrument.hooks.pytorch.losses import TensorWatch
 from ioprof.instrument.span import emit
@@ -29,10 +30,8 @@ _MAX_GAPS: Final = 1024
 
 class Loop:
     """What the training loop of a thread is computing, and what it has done since its last
-    computation.
-
-    The hooks use it a dozen times in a step, each time right after code that has displaced it from
-    the processor's caches; so they look it up once per call and read its attributes themselves.
+    computation. This is the version of interpreters that cannot load the extension, which has its
+    own (`native/spans/loop.h`).
     """
 
     __slots__ = (
@@ -47,11 +46,13 @@ class Loop:
         "gaps",
         "loss",
         "nested",
+        "optimizers",
         "pending",
         "step",
+        "stepped_type",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, loss: TensorWatch, clipping: TensorWatch, evaluation: Evaluation) -> None:
         self.forward_begin_ns = 0
         """Start of the forward pass in progress, or of its part since the last gap; 0: there is
         none."""
@@ -72,16 +73,20 @@ class Loop:
         self.backward_gaps: list[tuple[int, int]] = []
         """Times within the outermost of them that were no computation: collectives of sharded
         parameters."""
-        self.loss = TensorWatch(of_gradients=True)
+        self.loss = loss
         """What is done between the forward and the backward pass."""
-        self.clipping = TensorWatch(of_gradients=False)
+        self.clipping = clipping
         """What is done between the backward pass and the optimizer's step."""
         self.closures: list[tuple[int, int]] = []
         """Times of closures in the optimizer's step in progress."""
-        self.evaluation = Evaluation()
+        self.evaluation = evaluation
         """Its passes in evaluation mode since it trained last."""
         self.cores = CoreWaits()
         """When it could have run outside of computations and waits, but had no core."""
+        self.optimizers: list[tuple[int, int]] = []
+        """Optimizers whose steps are in progress, outermost first: id and start."""
+        self.stepped_type: type | None = None
+        """Type of the optimizer that stepped last."""
 
     def begin_forward(self, now_ns: int, step: int) -> None:
         """An outermost module is about to be called."""
@@ -100,7 +105,7 @@ class Loop:
 
     def end_forward(self, now_ns: int) -> None:
         """That call has ended."""
-        self.cores.begin(AFTER_FORWARD)
+        self.cores.begin(AFTER_FORWARD, now_ns)
         if self.pending is not None:
             self.emit_pending()
         self.pending, self.forward_begin_ns = (self.forward_begin_ns, now_ns, self.step), 0
@@ -147,6 +152,14 @@ class Loop:
             self.emit_pending()
         self.backward_end_ns = 0
 
+    def begin_wait(self) -> None:
+        """A wait for a batch begins."""
+        self.cores.begin_wait()
+
+    def have_batch(self) -> None:
+        """A batch that was waited for is there."""
+        self.cores.begin(AFTER_WAIT, monotonic_ns())
+
     def end_wait(self, start_ns: int, end_ns: int) -> None:
         """It waited for a batch, and has it or knows that there is none: `add_gap` and
         `end_computation` in one call.
@@ -166,6 +179,28 @@ class Loop:
             self.gaps = []
         if self.clipping.wanted and not self.loss.is_on:
             self.clipping.begin()
+
+    def begin_step(self, optimizer: int, now_ns: int) -> None:
+        """An optimizer, of that id, is about to make a step."""
+        if self.loss.is_on:
+            self.loss.end(None)
+        if self.clipping.is_on:
+            self.end_clipping(now_ns)
+        in_progress = self.optimizers
+        in_progress[:] = [entry for entry in in_progress if entry[0] != optimizer]
+        in_progress.append((optimizer, now_ns))
+        if len(in_progress) == 1:
+            self.closures.clear()
+
+    def end_step(self, start_ns: int, end_ns: int, step: int, on_cpu: bool) -> None:
+        """The outermost optimizer has made its step."""
+        if on_cpu:
+            self.cores.begin(AFTER_STEP, end_ns)
+            self.emit_since_backward(start_ns, step)
+            emit_without_gaps(start_ns, end_ns, self.closures, "optimizer", step)
+            if self.forward_begin_ns:
+                self.add_gap(start_ns, end_ns)
+        self.end_computation()
 
     def end_clipping(self, now_ns: int) -> None:
         """The optimizer's step begins while the time before it is observed in detail."""

@@ -174,7 +174,7 @@ def _observe_next(original: Function, state: HookState) -> Function:
             return original(self)
         if state.is_deferred or state.identity.role == "other":
             state.start_rank()
-        thread.loop.cores.begin_wait()
+        thread.loop.begin_wait()
         thread.waiting = True
         start_ns = monotonic_ns()
         try:
@@ -218,7 +218,7 @@ def _fetch_and_wait(
             iterator, state, "torchdata StatefulDataLoader" if is_stateful else "torch DataLoader"
         )
     number = thread.next_batch = series.take(state.spool, state.identity.rank)
-    thread.loop.cores.begin_wait()
+    thread.loop.begin_wait()
     thread.waiting = True
     start_ns = monotonic_ns()
     try:

@@ -29,6 +29,7 @@ from typing import Any, Final
 
 from ioprof.format.schema import BY_MODE
 from ioprof.instrument.hooks.loader_numbers import is_of_job
+from ioprof.instrument.hooks.native_numbers import PassNumbers
 from ioprof.instrument.span import emit
 
 FEWEST_STEPS: Final = 2
@@ -39,7 +40,7 @@ _MOST_SIZES: Final = 8
 """Training batches whose size is looked at."""
 
 
-class Evaluation:
+class Evaluation(PassNumbers):
     """What one thread has called without training since it trained last."""
 
     __slots__ = (
@@ -48,14 +49,8 @@ class Evaluation:
         "_ended_at",
         "_evaluated",
         "_is_apart",
-        "_num_sizes",
         "_size",
-        "_trained",
         "_trained_size",
-        "end_ns",
-        "in_pass",
-        "num_passes",
-        "was_fed",
     )
 
     def __init__(self) -> None:
@@ -83,7 +78,7 @@ class Evaluation:
         """
         size = _num_samples(arguments)
         if not self.num_passes:
-            self._caller = _caller(sys._getframe(2)) if model.training else None  # noqa: SLF001
+            self._caller = _caller(sys._getframe(1)) if model.training else None  # noqa: SLF001
             self._begin_ns, self._is_apart = now_ns, step - self._ended_at >= FEWEST_STEPS
             self._evaluated, self._size = weakref.ref(model), size
         self.num_passes += 1

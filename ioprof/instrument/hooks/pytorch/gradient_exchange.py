@@ -26,8 +26,14 @@ class GradientExchange:
     """The models of a process that log their exchanges."""
 
     def __init__(self) -> None:
-        self.models: WeakSet[Any] = WeakSet()
+        self.has_models = False
+        self._models: WeakSet[Any] = WeakSet()
         self._seen: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+
+    def add(self, model: Any) -> None:
+        """A model logs its exchanges from now on."""
+        self.has_models = True
+        self._models.add(model)
 
     def end_backward(
         self, start_ns: int, end_ns: int, step: int, gaps: list[tuple[int, int]]
@@ -39,7 +45,7 @@ class GradientExchange:
         """
         at_ns = start_ns
         # iterating over an empty WeakSet takes 2 us, in each backward pass of any other model
-        exchanges = sorted(self._exchanges()) if self.models else ()
+        exchanges = sorted(self._exchanges()) if self.has_models else ()
         for compute_end_ns, exchange_start_ns, exchange_end_ns in exchanges:
             first, last = max(exchange_start_ns, start_ns), min(exchange_end_ns, end_ns)
             if first >= last:
@@ -56,7 +62,7 @@ class GradientExchange:
         """The newest entry of each model's log, unless it was seen before: end of compute, start
         and end of the exchange.
         """
-        for model in list(self.models):
+        for model in list(self._models):
             try:
                 model.logger.set_runtime_stats_and_log()
                 log: dict[str, int] = model.logger._get_ddp_logging_data().ints_map  # noqa: SLF001

@@ -31,7 +31,7 @@ def _observe_init(original: Function, state: HookState) -> Function:
                 )
             if state.is_on and _logs_silently(self):
                 self._set_ddp_runtime_logging_sample_rate(1)
-                state.gradients.models.add(self)
+                state.gradients.add(self)
         except (AttributeError, RuntimeError) as error:  # a torch whose DDP keeps its log otherwise
             state.record_fact(
                 unobserved="DistributedDataParallel's exchange of gradients",

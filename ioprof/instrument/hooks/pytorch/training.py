@@ -5,10 +5,10 @@ from types import ModuleType
 from typing import Any
 
 from ioprof.clock import monotonic_ns
-from ioprof.instrument.hooks.core_waits import AFTER_STEP
+from ioprof.instrument.hooks import observers
 from ioprof.instrument.hooks.patches import Function
 from ioprof.instrument.hooks.pytorch import compute
-from ioprof.instrument.hooks.pytorch.compiler import is_compiling
+from ioprof.instrument.hooks.pytorch.compiler import is_compiling, is_traced
 from ioprof.instrument.hooks.state import HookState
 from ioprof.instrument.hooks.versions import require
 
@@ -16,7 +16,8 @@ from ioprof.instrument.hooks.versions import require
 def observe(module: ModuleType, state: HookState) -> None:
     """Observe `torch.autograd` or `torch.optim.optimizer`."""
     if module.__name__ == "torch.autograd":
-        state.wrap(module, "backward", _observe_backward)
+        require(module, "backward")
+        state.patches.wrap(module, "backward", observers.propagating)
         state.wrap(module, "grad", _observe_grad)
         return
     # torch 2.0 and newer
@@ -24,27 +25,14 @@ def observe(module: ModuleType, state: HookState) -> None:
     state.wrap(module.Optimizer, "__init__", _observe_init)
 
     def before_step(optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
-        if is_compiling() or not state.is_on or state.identity.role == "worker":
+        # the first argument is the optimizer
+        if is_traced() or not observers.begin_step(optimizer) or not (kwargs or len(args) > 1):
             return None
-        thread, start_ns = state.per_thread.current, monotonic_ns()
-        in_progress, loop = thread.optimizers, thread.loop
-        if loop.loss.is_on:
-            loop.loss.end(None)
-        if loop.clipping.is_on:
-            loop.end_clipping(start_ns)
-        if in_progress:
-            in_progress[:] = [entry for entry in in_progress if entry[0] != id(optimizer)]
-        in_progress.append((id(optimizer), start_ns))
-        if len(in_progress) == 1:
-            loop.closures.clear()
-            if kwargs or len(args) > 1:  # the first is the optimizer
-                return _with_closure(args, kwargs, state, loop)
-        return None
+        return _with_closure(args, kwargs, state, state.per_thread.current.loop)
 
     def after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        if is_compiling() or not state.is_on:
-            return
-        _end_step(optimizer, state)
+        if not is_traced():
+            observers.end_step(optimizer)
 
     # torch's own way to observe all optimizers, and the only one that leaves their classes as they
     # are.
@@ -57,7 +45,7 @@ def observe(module: ModuleType, state: HookState) -> None:
 
 
 def _with_closure(
-    args: Any, kwargs: Any, state: HookState, loop: compute.Loop
+    args: Any, kwargs: Any, state: HookState, loop: observers.Loop
 ) -> tuple[Any, Any] | None:
     """The arguments of an optimizer's step with its closure observed, which computes the loss;
     None: it has none.
@@ -72,7 +60,7 @@ def _with_closure(
 
 
 def _observed_closure(
-    closure: Callable[..., Any], state: HookState, loop: compute.Loop
+    closure: Callable[..., Any], state: HookState, loop: observers.Loop
 ) -> Callable[..., Any]:
     def observed(*args: Any, **kwargs: Any) -> Any:
         start_ns = monotonic_ns()
@@ -82,34 +70,6 @@ def _observed_closure(
             loop.end_closure(start_ns, monotonic_ns(), state.steps.number)
 
     return observed
-
-
-def _observe_backward(original: Function, state: HookState) -> Function:
-    def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_compiling() or not state.is_on or state.identity.role == "worker":
-            return original(tensors, *args, **kwargs)
-        loop = state.per_thread.current.loop
-        loop.nested += 1
-        on_cpu = loop.nested == 1 and compute.is_on_cpu(tensors)
-        start_ns = monotonic_ns()
-        if on_cpu:
-            if state.is_deferred:
-                state.start_deferred()
-            loop.begin_backward(start_ns)
-        try:
-            return original(tensors, *args, **kwargs)
-        finally:
-            end_ns = monotonic_ns()
-            loop.nested -= 1
-            if on_cpu:
-                gaps, loop.backward_gaps = loop.backward_gaps, []
-                state.gradients.end_backward(start_ns, end_ns, state.steps.number, gaps)
-                if loop.forward_begin_ns:
-                    loop.add_gap(start_ns, end_ns)
-                else:
-                    loop.end_backward(end_ns)
-
-    return backward
 
 
 def _observe_grad(original: Function, state: HookState) -> Function:
@@ -134,7 +94,7 @@ def _observe_grad(original: Function, state: HookState) -> Function:
             return original(outputs, *args, **kwargs)
         finally:
             loop.nested -= 1
-            loop.backward_gaps = []
+            loop.backward_gaps.clear()
             loop.end_forward(monotonic_ns())
 
     return grad
@@ -147,33 +107,3 @@ def _observe_init(original: Function, state: HookState) -> Function:
             state.steps.add_optimizer()
 
     return init
-
-
-def _end_step(optimizer: Any, state: HookState) -> None:
-    """An optimizer has made a step; nothing where it was stepped by another one, whose step it is
-    part of.
-    """
-    thread = state.per_thread.current
-    in_progress = thread.optimizers
-    if not in_progress or in_progress[0][0] != id(optimizer):
-        return
-    start_ns, end_ns = in_progress[0][1], monotonic_ns()
-    in_progress.clear()
-    if state.is_deferred or state.identity.role == "other":
-        state.start_rank()
-    steps, loop = state.steps, thread.loop
-    thread.trains = True
-    on_cpu = compute.is_on_cpu((getattr(optimizer, "param_groups", None) or [{}])[0].get("params"))
-    if on_cpu:
-        loop.cores.begin(AFTER_STEP)
-        loop.emit_since_backward(start_ns, steps.number)
-        compute.emit_without_gaps(start_ns, end_ns, loop.closures, "optimizer", steps.number)
-        if loop.forward_begin_ns:
-            loop.add_gap(start_ns, end_ns)
-    if loop.evaluation.num_passes:
-        loop.evaluation.end(loop.evaluation.end_ns, steps.number, steps.trains)
-    loop.end_computation()
-    steps.step_optimizer(optimizer, start_ns, end_ns)
-    if type(optimizer) is not thread.recorded_optimizer:
-        thread.recorded_optimizer = type(optimizer)
-        state.record_fact(optimizer=type(optimizer).__name__, device="cpu" if on_cpu else "cuda")

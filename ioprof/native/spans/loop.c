@@ -1,0 +1,506 @@
+#include "loop.h"
+
+#include "clock.h"
+#include "observers.h"
+#include "observing.h"
+
+#include <stddef.h>
+#include <sys/resource.h>
+
+/* Of compute.py and core_waits.py, where the reasons are. */
+#define SMALL_SHARE 0.05
+enum { SMALL_NS = 50000, MAX_GAPS = 1024, LEAST_NS = 200000, LEAST_LOST_NS = 50000, PERIOD_NS = 2000000 };
+
+PyObject *loop_type;
+struct label backward_name;
+static struct label forward_name, loss_name, optimizer_name, core_wait_name;
+
+/* ---------------------------------------------------------------------------------------- watches */
+
+static int refresh(struct watch *watch, PyObject *result)
+{
+    if (result == NULL)
+        return -1;
+    Py_DECREF(result);
+    PyObject *mode = PyObject_GetAttrString(watch->object, "is_on"), *wanted = PyObject_GetAttrString(watch->object, "wanted");
+    const int is_on = mode == NULL ? -1 : PyObject_IsTrue(mode), is_wanted = wanted == NULL ? -1 : PyObject_IsTrue(wanted);
+    Py_XDECREF(mode);
+    Py_XDECREF(wanted);
+    watch->is_on = is_on > 0;
+    watch->is_wanted = is_wanted > 0;
+    return is_on < 0 || is_wanted < 0 ? -1 : 0;
+}
+
+/* `now_ns` is 0 where what was seen does not count. */
+static int end_watch(struct watch *watch, int64_t now_ns)
+{
+    if (!watch->is_on)
+        return 0;
+    return refresh(watch, now_ns == 0 ? PyObject_CallMethod(watch->object, "end", "O", Py_None)
+                                      : PyObject_CallMethod(watch->object, "end", "L", (long long)now_ns));
+}
+
+static int begin_watch(struct watch *watch)
+{
+    return refresh(watch, PyObject_CallMethod(watch->object, "begin", NULL));
+}
+
+static int count_watch(struct watch *watch)
+{
+    return refresh(watch, PyObject_CallMethod(watch->object, "count", NULL));
+}
+
+static bool is_computation(const struct watch *watch)
+{
+    PyObject *value = PyObject_GetAttrString(watch->object, "is_computation");
+    const int result = value == NULL ? -1 : PyObject_IsTrue(value);
+    if (result < 0)
+        drop_exception();
+    Py_XDECREF(value);
+    return result > 0;
+}
+
+/* ---------------------------------------------------------------------------------------- waits for a core */
+
+static void read_usage(int64_t *used_ns, int64_t *num_waits)
+{
+    struct rusage usage;
+    getrusage(RUSAGE_THREAD, &usage);
+    *used_ns = (usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * INT64_C(1000000000) +
+               (usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * INT64_C(1000);
+    *num_waits = usage.ru_nvcsw;
+}
+
+static void begin_core_wait(struct core_waits *cores, int place, int64_t now_ns)
+{
+    if (now_ns < cores->next_ns[place]) {
+        cores->begin_ns = 0;
+        return;
+    }
+    cores->next_ns[place] = now_ns + PERIOD_NS;
+    cores->begin_ns = now_ns;
+    cores->place = place;
+    read_usage(&cores->used_ns, &cores->num_waits);
+}
+
+static void end_core_wait(struct core_waits *cores, int64_t now_ns)
+{
+    const int64_t begin_ns = cores->begin_ns;
+    cores->begin_ns = 0;
+    if (begin_ns == 0 || now_ns - begin_ns < LEAST_NS)
+        return;
+    int64_t used_ns, num_waits;
+    read_usage(&used_ns, &num_waits);
+    const int64_t lost_ns = now_ns - begin_ns - (used_ns - cores->used_ns);
+    if (lost_ns >= LEAST_LOST_NS && num_waits == cores->num_waits)
+        write_step_span(&user_kind, now_ns - lost_ns, now_ns, &core_wait_name, -1, -1);
+}
+
+/* ---------------------------------------------------------------------------------------- the loop */
+
+static void emit_compute(int64_t start_ns, int64_t end_ns, struct label *name, int64_t step)
+{
+    write_step_span(&compute_kind, start_ns, end_ns, name, step, -1);
+}
+
+static bool is_small(const Loop *loop, int64_t now_ns)
+{
+    const int64_t share_ns = (int64_t)(SMALL_SHARE * (double)(loop->pending_end_ns - loop->pending_start_ns));
+    return now_ns - loop->pending_end_ns <= (share_ns > SMALL_NS ? share_ns : SMALL_NS);
+}
+
+static int emit_pending(Loop *loop)
+{
+    const int result = end_watch(&loop->loss, 0);
+    if (loop->is_pending) {
+        loop->is_pending = false;
+        emit_compute(loop->pending_start_ns, loop->pending_end_ns, &forward_name, loop->pending_step);
+    }
+    return result;
+}
+
+static int append_gap(PyObject *gaps, int64_t start_ns, int64_t end_ns)
+{
+    if (PyList_Size(gaps) >= MAX_GAPS)
+        return 0;
+    PyObject *gap = Py_BuildValue("(LL)", (long long)start_ns, (long long)end_ns);
+    const int result = gap == NULL ? -1 : PyList_Append(gaps, gap);
+    Py_XDECREF(gap);
+    return result;
+}
+
+static int clear_gaps(PyObject *gaps)
+{
+    return PyList_Size(gaps) > 0 ? PyList_SetSlice(gaps, 0, PyList_Size(gaps), NULL) : 0;
+}
+
+static void read_gap(PyObject *gaps, Py_ssize_t place, int64_t *start_ns, int64_t *end_ns)
+{
+    PyObject *gap = PyList_GetItem(gaps, place);
+    *start_ns = PyLong_AsLongLong(PyTuple_GetItem(gap, 0));
+    *end_ns = PyLong_AsLongLong(PyTuple_GetItem(gap, 1));
+}
+
+void emit_without_gaps(int64_t begin_ns, int64_t end_ns, PyObject *gaps, struct label *name, int64_t step)
+{
+    const Py_ssize_t num_gaps = PyList_Size(gaps);
+    for (Py_ssize_t place = 0; place < num_gaps; place++) {
+        int64_t gap_start_ns, gap_end_ns;
+        read_gap(gaps, place, &gap_start_ns, &gap_end_ns);
+        if (gap_end_ns <= begin_ns || gap_start_ns >= end_ns)
+            continue;
+        if (begin_ns < gap_start_ns)
+            emit_compute(begin_ns, gap_start_ns, name, step);
+        if (gap_end_ns > begin_ns)
+            begin_ns = gap_end_ns;
+    }
+    if (begin_ns < end_ns)
+        emit_compute(begin_ns, end_ns, name, step);
+}
+
+int loop_begin_forward(Loop *loop, int64_t now_ns, int64_t step)
+{
+    end_core_wait(&loop->cores, now_ns);
+    int result = end_watch(&loop->loss, 0);
+    result |= end_watch(&loop->clipping, 0);
+    if (loop->is_pending && step == loop->pending_step && is_small(loop, now_ns)) {
+        now_ns = loop->pending_start_ns;
+        loop->is_pending = false;
+    } else if (loop->is_pending) {
+        result |= emit_pending(loop);
+    }
+    loop->forward_begin_ns = now_ns;
+    loop->step = step;
+    loop->backward_end_ns = 0;
+    return result;
+}
+
+int loop_end_forward(Loop *loop, int64_t now_ns)
+{
+    begin_core_wait(&loop->cores, AFTER_FORWARD, now_ns);
+    int result = loop->is_pending ? emit_pending(loop) : 0;
+    loop->pending_start_ns = loop->forward_begin_ns;
+    loop->pending_end_ns = now_ns;
+    loop->pending_step = loop->step;
+    loop->is_pending = true;
+    loop->forward_begin_ns = 0;
+    if (loop->loss.is_wanted)
+        result |= begin_watch(&loop->loss);
+    return result;
+}
+
+int loop_begin_backward(Loop *loop, int64_t now_ns)
+{
+    end_core_wait(&loop->cores, now_ns);
+    loop->backward_begin_ns = now_ns;
+    int result = end_watch(&loop->clipping, 0);
+    result |= end_watch(&loop->loss, now_ns);
+    if (!loop->is_pending)
+        return result;
+    const int64_t end_ns = loop->pending_end_ns, step = loop->pending_step;
+    if (is_small(loop, now_ns)) {
+        loop->pending_end_ns = now_ns;
+        return result | emit_pending(loop);
+    }
+    result |= count_watch(&loop->loss);
+    result |= emit_pending(loop);
+    if (is_computation(&loop->loss))
+        emit_compute(end_ns, now_ns, &loss_name, step);
+    return result;
+}
+
+int loop_end_backward(Loop *loop, int64_t now_ns)
+{
+    loop->backward_end_ns = now_ns;
+    int result = clear_gaps(loop->gaps);
+    if (loop->clipping.is_wanted && !loop->loss.is_on)
+        result |= begin_watch(&loop->clipping);
+    return result;
+}
+
+static int end_computation(Loop *loop)
+{
+    int result = end_watch(&loop->loss, 0);
+    result |= end_watch(&loop->clipping, 0);
+    if (loop->is_pending)
+        result |= emit_pending(loop);
+    loop->backward_end_ns = 0;
+    return result;
+}
+
+/* The optimizer's step begins while the time before it is observed in detail. */
+static int end_clipping(Loop *loop, int64_t now_ns)
+{
+    return end_watch(&loop->clipping, PyList_Size(loop->gaps) > 0 || loop->backward_end_ns == 0 ? 0 : now_ns);
+}
+
+int loop_add_gap(Loop *loop, int64_t start_ns, int64_t end_ns)
+{
+    if (loop->nested > 0)
+        return append_gap(loop->backward_gaps, start_ns, end_ns);
+    if (loop->forward_begin_ns != 0) {
+        if (loop->forward_begin_ns < start_ns)
+            emit_compute(loop->forward_begin_ns, start_ns, &forward_name, loop->step);
+        loop->forward_begin_ns = end_ns;
+        return 0;
+    }
+    if (loop->is_pending)
+        return emit_pending(loop);
+    return loop->backward_end_ns != 0 ? append_gap(loop->gaps, start_ns, end_ns) : 0;
+}
+
+static int emit_since_backward(Loop *loop, int64_t end_ns, int64_t step)
+{
+    if (loop->backward_end_ns == 0)
+        return 0;
+    int64_t took_ns = end_ns - loop->backward_end_ns;
+    for (Py_ssize_t place = 0; place < PyList_Size(loop->gaps); place++) {
+        int64_t gap_start_ns, gap_end_ns;
+        read_gap(loop->gaps, place, &gap_start_ns, &gap_end_ns);
+        took_ns -= gap_end_ns - gap_start_ns;
+    }
+    const int64_t share_ns = (int64_t)(SMALL_SHARE * (double)(loop->backward_end_ns - loop->backward_begin_ns));
+    const bool is_short = took_ns <= (share_ns > SMALL_NS ? share_ns : SMALL_NS);
+    int result = 0;
+    /* else the one before is still to be observed: the loss was, meanwhile */
+    if (!is_short && !loop->clipping.is_wanted)
+        result = count_watch(&loop->clipping);
+    if (is_short || is_computation(&loop->clipping))
+        emit_without_gaps(loop->backward_end_ns, end_ns, loop->gaps, &optimizer_name, step);
+    return result;
+}
+
+int loop_begin_step(Loop *loop, const void *optimizer, int64_t now_ns)
+{
+    int result = end_watch(&loop->loss, 0), kept = 0;
+    if (loop->clipping.is_on)
+        result |= end_clipping(loop, now_ns);
+    for (int place = 0; place < loop->num_optimizers; place++)
+        if (loop->optimizers[place].which != optimizer)
+            loop->optimizers[kept++] = loop->optimizers[place];
+    if (kept == MAX_OPTIMIZERS)
+        kept--;
+    loop->optimizers[kept].which = optimizer;
+    loop->optimizers[kept].start_ns = now_ns;
+    loop->num_optimizers = kept + 1;
+    return kept == 0 ? result | clear_gaps(loop->closures) : result;
+}
+
+int loop_end_step(Loop *loop, int64_t start_ns, int64_t end_ns, int64_t step, bool on_cpu)
+{
+    int result = 0;
+    if (on_cpu) {
+        begin_core_wait(&loop->cores, AFTER_STEP, end_ns);
+        result |= emit_since_backward(loop, start_ns, step);
+        emit_without_gaps(start_ns, end_ns, loop->closures, &optimizer_name, step);
+        if (loop->forward_begin_ns != 0)
+            result |= loop_add_gap(loop, start_ns, end_ns);
+    }
+    return result | end_computation(loop);
+}
+
+/* ---------------------------------------------------------------------------------------- as Python sees it */
+
+static PyObject *none_or_error(int result)
+{
+    return result == 0 ? Py_NewRef(Py_None) : NULL;
+}
+
+static int take_numbers(PyObject *const *args, Py_ssize_t num_args, int64_t *numbers, Py_ssize_t wanted)
+{
+    if (num_args != wanted) {
+        PyErr_Format(PyExc_TypeError, "takes %zd numbers (%zd given)", wanted, num_args);
+        return -1;
+    }
+    for (Py_ssize_t place = 0; place < wanted; place++)
+        numbers[place] = PyLong_AsLongLong(args[place]);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+#define METHOD(name, wanted, call)                                                                                               \
+    static PyObject *method_##name(PyObject *self, PyObject *const *args, Py_ssize_t num_args)                                   \
+    {                                                                                                                            \
+        Loop *loop = (Loop *)self;                                                                                               \
+        int64_t numbers[(wanted) + 1];                                                                                           \
+        return take_numbers(args, num_args, numbers, wanted) < 0 ? NULL : none_or_error(call);                                   \
+    }
+
+static int end_wait(Loop *loop, int64_t start_ns, int64_t end_ns)
+{
+    int result = 0;
+    if (loop->nested > 0 || loop->forward_begin_ns != 0 || loop->is_pending) {
+        result |= loop_add_gap(loop, start_ns, end_ns);
+        if (loop->is_pending)
+            result |= emit_pending(loop);
+    }
+    result |= end_watch(&loop->clipping, 0);
+    loop->backward_end_ns = 0;
+    return result;
+}
+
+static int end_closure(Loop *loop, int64_t start_ns, int64_t end_ns, int64_t step)
+{
+    int result = loop->clipping.is_on ? end_clipping(loop, end_ns) : 0;
+    result |= emit_since_backward(loop, end_ns, step);
+    result |= end_computation(loop);
+    return result | append_gap(loop->closures, start_ns, end_ns);
+}
+
+/* Without a computation on the CPU since the last wait, a device may have computed meanwhile. */
+static int begin_wait(Loop *loop)
+{
+    if (loop->cores.place == AFTER_WAIT)
+        loop->cores.begin_ns = 0;
+    else if (loop->cores.begin_ns != 0)
+        end_core_wait(&loop->cores, clock_now());
+    return 0;
+}
+
+static int have_batch(Loop *loop)
+{
+    begin_core_wait(&loop->cores, AFTER_WAIT, clock_now());
+    return 0;
+}
+
+METHOD(begin_forward, 2, loop_begin_forward(loop, numbers[0], numbers[1]))
+METHOD(end_forward, 1, loop_end_forward(loop, numbers[0]))
+METHOD(begin_backward, 1, loop_begin_backward(loop, numbers[0]))
+METHOD(end_backward, 1, loop_end_backward(loop, numbers[0]))
+METHOD(emit_pending, 0, emit_pending(loop))
+METHOD(end_computation, 0, end_computation(loop))
+METHOD(begin_wait, 0, begin_wait(loop))
+METHOD(have_batch, 0, have_batch(loop))
+METHOD(end_wait, 2, end_wait(loop, numbers[0], numbers[1]))
+METHOD(end_closure, 3, end_closure(loop, numbers[0], numbers[1], numbers[2]))
+METHOD(add_gap, 2, loop_add_gap(loop, numbers[0], numbers[1]))
+METHOD(begin_step, 2, loop_begin_step(loop, (const void *)(uintptr_t)numbers[0], numbers[1]))
+
+static PyObject *method_end_step(PyObject *self, PyObject *const *args, Py_ssize_t num_args)
+{
+    Loop *loop = (Loop *)self;
+    int64_t numbers[4];
+    if (take_numbers(args, num_args, numbers, 4) < 0)
+        return NULL;
+    return none_or_error(loop_end_step(loop, numbers[0], numbers[1], numbers[2], numbers[3] != 0));
+}
+
+#define ENTRY(name, doc) {#name, (PyCFunction)(void (*)(void))method_##name, METH_FASTCALL, doc}
+
+static PyMethodDef loop_methods[] = {
+    ENTRY(begin_forward, "begin_forward(now_ns, step, /)"),
+    ENTRY(end_forward, "end_forward(now_ns, /)"),
+    ENTRY(begin_backward, "begin_backward(now_ns, /)"),
+    ENTRY(end_backward, "end_backward(now_ns, /)"),
+    ENTRY(emit_pending, "emit_pending()"),
+    ENTRY(end_computation, "end_computation()"),
+    ENTRY(begin_wait, "begin_wait()"),
+    ENTRY(have_batch, "have_batch()"),
+    ENTRY(end_wait, "end_wait(start_ns, end_ns, /)"),
+    ENTRY(end_closure, "end_closure(start_ns, end_ns, step, /)"),
+    ENTRY(add_gap, "add_gap(start_ns, end_ns, /)"),
+    ENTRY(begin_step, "begin_step(optimizer_id, now_ns, /)"),
+    ENTRY(end_step, "end_step(start_ns, end_ns, step, on_cpu, /)"),
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef loop_members[] = {
+    {"forward_begin_ns", T_LONGLONG, offsetof(Loop, forward_begin_ns), READONLY, NULL},
+    {"nested", T_LONGLONG, offsetof(Loop, nested), 0, NULL},
+    {"backward_gaps", T_OBJECT, offsetof(Loop, backward_gaps), READONLY, NULL},
+    {"evaluation", T_OBJECT, offsetof(Loop, evaluation), READONLY, NULL},
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(Loop, weak_references), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyObject *loop_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(keywords))
+{
+    PyObject *loss, *clipping, *evaluation;
+    if (!PyArg_ParseTuple(args, "OOO!", &loss, &clipping, passes_type, &evaluation))
+        return NULL;
+    const allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    Loop *loop = (Loop *)allocate(type, 0);
+    if (loop == NULL)
+        return NULL;
+    loop->step = -1;
+    loop->loss.object = Py_NewRef(loss);
+    loop->clipping.object = Py_NewRef(clipping);
+    loop->evaluation = (Passes *)Py_NewRef(evaluation);
+    loop->gaps = PyList_New(0);
+    loop->backward_gaps = PyList_New(0);
+    loop->closures = PyList_New(0);
+    if (loop->gaps == NULL || loop->backward_gaps == NULL || loop->closures == NULL) {
+        Py_DECREF(loop);
+        return NULL;
+    }
+    struct thread_state *state = get_thread_state();
+    loop->home = state;
+    state->loop = (PyObject *)loop;
+    return (PyObject *)loop;
+}
+
+static int loop_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    Loop *loop = (Loop *)self;
+    Py_VISIT(loop->loss.object);
+    Py_VISIT(loop->clipping.object);
+    Py_VISIT(loop->evaluation);
+    Py_VISIT(loop->gaps);
+    Py_VISIT(loop->backward_gaps);
+    Py_VISIT(loop->closures);
+    Py_VISIT(loop->stepped_type);
+    for (int place = 0; place < NUM_KNOWN; place++)
+        Py_VISIT(loop->models[place].reference);
+    Py_VISIT(Py_TYPE(self));
+    return 0;
+}
+
+/* Its thread holds it as the loop of its calls, without a reference. It is freed there, as a rule; where another thread frees it, that
+ * state may be gone, and what all threads have under way is forgotten instead. */
+static void loop_dealloc(PyObject *self)
+{
+    Loop *loop = (Loop *)self;
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    PyObject_ClearWeakRefs(self);
+    if (loop->home == &thread_state && thread_state.loop == self)
+        thread_state.loop = NULL;
+    else if (loop->home != NULL && loop->home != &thread_state)
+        forget_observations();
+    Py_CLEAR(loop->loss.object);
+    Py_CLEAR(loop->clipping.object);
+    Py_CLEAR(loop->evaluation);
+    Py_CLEAR(loop->gaps);
+    Py_CLEAR(loop->backward_gaps);
+    Py_CLEAR(loop->closures);
+    Py_CLEAR(loop->stepped_type);
+    for (int place = 0; place < NUM_KNOWN; place++)
+        Py_CLEAR(loop->models[place].reference);
+    PyObject_GC_Del(self);
+    Py_DECREF(type);
+}
+
+static PyType_Slot loop_slots[] = {
+    {Py_tp_new, loop_new},         {Py_tp_traverse, loop_traverse}, {Py_tp_dealloc, loop_dealloc},
+    {Py_tp_methods, loop_methods}, {Py_tp_members, loop_members},   {0, NULL},
+};
+
+static PyType_Spec loop_specification = {
+    .name = "ioprof._native.Loop",
+    .basicsize = sizeof(Loop),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = loop_slots,
+};
+
+int prepare_loops(void)
+{
+    forward_name.text = PyUnicode_InternFromString("forward");
+    loss_name.text = PyUnicode_InternFromString("loss");
+    backward_name.text = PyUnicode_InternFromString("backward");
+    optimizer_name.text = PyUnicode_InternFromString("optimizer");
+    core_wait_name.text = PyUnicode_InternFromString("waiting for a core");
+    loop_type = PyType_FromSpec(&loop_specification);
+    return forward_name.text == NULL || loss_name.text == NULL || backward_name.text == NULL || optimizer_name.text == NULL ||
+                   core_wait_name.text == NULL || loop_type == NULL
+               ? -1
+               : 0;
+}
