@@ -32,6 +32,7 @@ from ioprof.recording.signals_given import (
     signals_blocked,
     signals_ignored_by_caller,
 )
+from ioprof.recording.source_state import source_state
 from ioprof.recording.unrecorded import as_script, begun
 from ioprof.reporter import SILENT, Reporter
 
@@ -146,6 +147,7 @@ def recorded_command(
     if keep_ns is not None:
         check_keeping()
     run = initial_record(command, out, environment, keep_arguments=keep_arguments)
+    run = run.replace(source=source_state(command, environment))
     ignored = signals_ignored_by_caller()
     recording = Recording(
         out, force, run, environment, stacks=stacks, keep_ns=keep_ns, reporter=reporter

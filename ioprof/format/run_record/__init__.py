@@ -85,6 +85,7 @@ from ioprof.format.run_record.run_json import (
     ProcessRecord,
     ReadCounters,
     RunRecord,
+    SourceRecord,
     StoredFile,
     UsedStorage,
 )
@@ -191,6 +192,7 @@ __all__ = [
     "Sampling",
     "SharedRead",
     "SlowRead",
+    "SourceRecord",
     "StackSampling",
     "StageRecord",
     "Stalls",
