@@ -63,9 +63,11 @@ MAY_IMPORT: Final[dict[str, str | frozenset[str]]] = {
     # The two ends. Where even the command line cannot be loaded, the job is run all the same.
     "extension": "errors instrument",
     # the public names
-    "ioprof": "api extension format instrument report",
+    "ioprof": "api extension format instrument notebook report",
     "api": "analysis converters errors format instrument jobs model options recording report "
     "reporter store watching",
+    # Where people work besides the command line: a cell of a notebook, loops of libraries.
+    **dict.fromkeys(["notebook", "integrations"], "api errors format recording report"),
     # Answers about runs as tools of an assistant, and the commands that it may record.
     "assistant": "analysis api errors format model process recording report",
     "cli": EVERYTHING,
