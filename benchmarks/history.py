@@ -140,11 +140,12 @@ def main() -> None:
     parser.add_argument("--real", type=int, default=0, help="pairs of real runs")
     parser.add_argument("--table", type=Path, help="a table in Markdown to write")
     options = parser.parse_args()
+    real_words = f" --real {options.real}" if options.real else ""
     lines = [
         "# A slow-down of 3 % in a history of runs",
         "",
-        "`python benchmarks/history.py --real 20`. A change is found within the three newest runs,"
-        " or not.",
+        f"`python benchmarks/history.py{real_words}`. A change is found within the three newest"
+        " runs, or not.",
         "",
         f"Simulated, {HISTORIES:,} histories per row:",
         "",

@@ -135,7 +135,8 @@ def quantile(probability: float, freedom: int) -> float:
         79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z,
     )
     scales = (4, 96, 384, 92160)
-    return z + sum(
+    series: float = sum(
         term / (scale * freedom**power)
         for power, (term, scale) in enumerate(zip(terms, scales, strict=True), 1)
     )
+    return z + series

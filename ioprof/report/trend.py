@@ -65,6 +65,9 @@ class History:
 
     def lines(self) -> Iterator[str]:
         """The changes and the level, in sentences."""
+        if not self.runs:
+            yield "no run that completed and made a step: nothing to compare"
+            return
         for change in self.changes:
             run = self.runs[change.at]
             way = "slower" if change.ratio > 1 else "faster"

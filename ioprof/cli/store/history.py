@@ -115,7 +115,7 @@ def trend(
     else:
         for history in found:
             output.print(f"{clean(history.job, 200)}: {len(history.runs)} runs", markup=False)
-            for line in history.lines() if history.runs else ():
+            for line in history.lines():
                 output.print(f"  {line}", markup=False)
     slower = [each for each in found if each.is_slower]
     for each in slower if fail_if_slower else ():
