@@ -124,8 +124,8 @@ def is_change(level: Level, ratio: float, number: int, probability: float) -> bo
 
 
 def quantile(probability: float, freedom: int) -> float:
-    """That of Student's t, within 3 % from 5 degrees of freedom on, by the expansion of Fisher and
-    Cornish (1960) around that of the normal distribution.
+    """That of Student's t, within 0.4 % from 5 degrees of freedom on, by the expansion of Fisher
+    and Cornish (1960) around that of the normal distribution.
     """
     z = NormalDist().inv_cdf(probability)
     terms = (
