@@ -9,27 +9,34 @@ The run is displayed as a card, and is `_` afterwards. It is recorded as by `iop
 that hooks see in this process, and no reads.
 """
 
+import shlex
+from argparse import ArgumentParser
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from ioprof import api
+from ioprof.errors import CommandError
 from ioprof.recording.command import default_run_folder
 from ioprof.report.explore import Run
+
+_OPTIONS: Final = ArgumentParser("%%ioprof", exit_on_error=False, add_help=False)
+_OPTIONS.add_argument("--out", type=Path)
+_OPTIONS.add_argument("--force", action="store_true")
 
 
 def load_ipython_extension(shell: Any) -> None:
     """What `%load_ext ioprof` calls."""
-    from IPython.core.magic import register_cell_magic
-    from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
-    @register_cell_magic
-    @magic_arguments()
-    @argument("--out", type=Path, help="Run folder to make; the default is runs/TIME.")
-    @argument("--force", action="store_true", help="Replace an earlier run in --out.")
     def ioprof(line: str, cell: str) -> Run | None:
-        """Record the cell, and show what its training waited for."""
-        given = parse_argstring(ioprof, line)
+        """%%ioprof [--out RUN] [--force]: record the cell, and show what its training waited
+        for.
+        """
+        given, others = _OPTIONS.parse_known_args(shlex.split(line))
+        if others:
+            raise CommandError(f"%%ioprof {others[0]}: no such option; there are --out and --force")
         return record_cell(shell, cell, given.out, given.force)
+
+    shell.register_magic_function(ioprof, "cell")
 
 
 def record_cell(shell: Any, cell: str, out: Path | None, force: bool) -> Run | None:

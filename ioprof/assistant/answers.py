@@ -76,7 +76,7 @@ def evidence(summary: Summary, number: int) -> dict[str, object]:
     }
 
 
-def slowest_reads(summary: Summary, limit: int) -> dict[str, list[dict[str, object]]]:
+def slowest_reads(summary: Summary, limit: int) -> dict[str, list[dict[str, Any]]]:
     """The slowest single reads, and the files that took most time."""
     reads = [
         {
@@ -142,7 +142,7 @@ def as_json(value: Mapping[str, Any] | list[Any]) -> str:
     """The value as JSON of bounded length: the longest list in it loses entries from its end until
     it fits, and `left_out` counts them.
     """
-    whole = dict(value) if isinstance(value, Mapping) else {"rows": list(value)}
+    whole: dict[str, Any] = dict(value) if isinstance(value, Mapping) else {"rows": list(value)}
     left_out = 0
     while len(text := json.dumps(whole, default=str, separators=(",", ":"))) > _MOST_CHARS:
         longest = max(_lists(whole), key=len, default=[])
