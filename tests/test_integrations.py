@@ -1,7 +1,6 @@
 """Where people work besides the command line: loops of libraries, trackers of experiments, and
 `ioprof.toml`; each with the real library."""
 
-import csv
 import subprocess
 import sys
 from pathlib import Path
@@ -17,64 +16,6 @@ from ioprof.integrations.scalars import scalars
 from ioprof.integrations.trackers import to_tensorboard
 
 DEMO = ROOT / "tests" / "data" / "demo" / "files"
-DATA = """
-import sys, torch
-class Samples(torch.utils.data.Dataset):
-    def __len__(self): return 64
-    def __getitem__(self, i): return {"x": torch.ones(4) * i, "labels": torch.ones(1)}
-class Model(torch.nn.Module):
-    def __init__(self): super().__init__(); self.layer = torch.nn.Linear(4, 1)
-    def forward(self, x, labels): return {"loss": self.layer(x).mean()}
-"""
-LIGHTNING = """
-import lightning
-from lightning.pytorch.loggers import CSVLogger
-from ioprof.integrations.lightning import ProfileCallback
-class Module(lightning.LightningModule):
-    def __init__(self): super().__init__(); self.model = Model()
-    def training_step(self, batch, index): return self.model(**batch)["loss"]
-    def configure_optimizers(self): return torch.optim.SGD(self.parameters(), 0.01)
-callback = ProfileCallback("run")
-trainer = lightning.Trainer(max_epochs=1, callbacks=[callback], logger=CSVLogger("logs"), accelerator="cpu",
-    enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
-trainer.fit(Module(), torch.utils.data.DataLoader(Samples(), 4))
-print(callback.run and callback.run.summary.steps.count)
-"""  # noqa: E501
-TRANSFORMERS = """
-import transformers
-from ioprof.integrations.transformers import ProfileCallback
-callback = ProfileCallback("run")
-arguments = transformers.TrainingArguments("out", per_device_train_batch_size=4, num_train_epochs=1, report_to=[],
-    save_strategy="no", use_cpu=True, disable_tqdm=True)
-trainer = transformers.Trainer(Model(), arguments, train_dataset=Samples(), callbacks=[callback])
-trainer.train()
-assert "ioprof/share/compute" in trainer.state.log_history[-1] or callback.run is None
-print(callback.run and callback.run.summary.steps.count)
-"""  # noqa: E501
-
-
-@pytest.mark.job(every=4)
-@pytest.mark.parametrize(
-    ("library", "program"), [("lightning", LIGHTNING), ("transformers", TRANSFORMERS)]
-)
-def test_a_callback_records_the_training(library: str, program: str, tmp_path: Path) -> None:
-    """Each step is in the run, whose shares are in the log; under `ioprof record` it does
-    nothing."""
-    pytest.importorskip(library, reason=f"needs {library}")
-    (tmp_path / "train.py").write_text(DATA + program)
-    python = [sys.executable, "train.py"]
-    said = subprocess.run(python, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-    assert said.splitlines()[-1] == "16"
-    assert ioprof.load(tmp_path / "run").summary.steps.count == 16
-    if library == "lightning":
-        [log] = (tmp_path / "logs").rglob("metrics.csv")
-        [row] = csv.DictReader(log.open())
-        assert float(row["ioprof/samples_per_s"]) > 0
-    record = [sys.executable, "-m", "ioprof", "record", "--out", "recorded", "--quiet", "--"]
-    said = subprocess.run(
-        [*record, *python], cwd=tmp_path, capture_output=True, text=True, check=True
-    ).stdout
-    assert said.splitlines()[-1] == "None"
 
 
 def test_scalars_are_those_of_the_summary() -> None:
