@@ -23,7 +23,7 @@ NATIVE := $(wildcard setup.py ioprof/native/*.c ioprof/native/*.h ioprof/native/
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install environment demo notebook quick test test-all faults recordings test-gpu check bench wheel compat trace-processor clean
+.PHONY: help install environment demo notebook docs quick test test-all faults recordings test-gpu check bench wheel compat trace-processor clean
 
 help:  ## show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -37,6 +37,14 @@ demo: $(INSTALLED)  ## generate, convert, run and report in one go, on any machi
 notebook: $(INSTALLED)  ## start JupyterLab with the notebooks, on the runs of the demo
 	$(PIP) -e '.[notebook]'
 	cd notebooks && $(abspath $(BIN))/jupyter lab
+
+docs: $(INSTALLED)  ## build the site of the documents, with the reference of Python, into build/site
+	$(PIP) -e '.[docs]'
+	rm -rf build/docs build/site && mkdir -p build/docs
+	cp --parents *.md docs/*.md docs/*.png docs/*.json docs/decisions/*.md benchmarks/results/*.md ioprof/README.md ioprof/native/*.md \
+	  tests/README.md build/docs
+	$(BIN)/python -m mkdocs build --quiet -f docs/site/mkdocs.yml
+	@echo 'open build/site/index.html'
 
 PYTEST = $(BIN)/python -m pytest -n $(CORES) --dist worksteal
 

@@ -78,6 +78,7 @@ _LAZY: Final = {
     "Run": ("ioprof.report.explore", "Run"),
     "Trace": ("ioprof.format.trace", "Trace"),
     "batches": ("ioprof.instrument.batches", "batches"),
+    "load_ipython_extension": ("ioprof.notebook", "load_ipython_extension"),  # %load_ext ioprof
     **{
         name: ("ioprof.api", name)
         for name in (

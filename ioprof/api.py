@@ -277,7 +277,7 @@ def probe(options: _Probe) -> "PathProbe":
     return plan_probe(options).run(options.reporter)
 
 
-def compare(*runs: "Run | Trace | Path | str") -> "Comparison":
+def compare(*runs: "Run | Trace | Path | str", store: Path | str | None = None) -> "Comparison":
     """Compare two runs or more, the first of them the baseline; as `ioprof compare`.
 
         comparison = ioprof.compare("runs/files", "runs/lmdb")
@@ -288,10 +288,11 @@ def compare(*runs: "Run | Trace | Path | str") -> "Comparison":
         comparison.slower_than(0.05)    # a sentence for each run that is more than 5 % slower than
                                         the first
 
-    Each is a run folder, what `ioprof.load` gives, or what `ioprof.record` and `ioprof.run` give.
+    Each is a run folder, what `ioprof.load` gives, or what `ioprof.record` and `ioprof.run` give;
+    or `baseline:NAME`, a run that was named in the store (see `ioprof history`).
 
     Raises:
-        CommandError: fewer than two runs.
+        CommandError: fewer than two runs, or no such baseline.
         RunError: a folder is no run, or is damaged.
 
     """
@@ -306,7 +307,7 @@ def compare(*runs: "Run | Trace | Path | str") -> "Comparison":
             else ""
         )
         raise CommandError(f"compare needs two runs or more; name another one{named}")
-    first, *others = map(_analysed, runs)
+    first, *others = (_named_or_analysed(each, store) for each in runs)
     summaries = (first.summary, *(run.summary for run in others))
     return Comparison(summaries, tuple(difference(first, run) for run in others), (first, *others))
 
@@ -518,6 +519,20 @@ def prove(
     folder = Path(out) if out is not None else Path(f"{Path(first.folder or '').resolve()}-proof")
     own = _variables(environment)
     return prove_advice(first, advice, pairs, folder, force, own, reporter, command)
+
+
+def _named_or_analysed(
+    run: "Run | AnalysedRun | Trace | Path | str", store: Path | str | None
+) -> "AnalysedRun":
+    """The same as `_analysed`, also for a baseline of the store."""
+    from ioprof.errors import CommandError
+    from ioprof.store.runs import BASELINE, Store
+
+    if not isinstance(run, Path | str) or not str(run).startswith(BASELINE):
+        return _analysed(run)
+    if store is None:
+        raise CommandError(f"{run}: name the folder of its store: --store DIR")
+    return Store(Path(store)).baseline(str(run).removeprefix(BASELINE))
 
 
 def _variables(given: Mapping[str, str] | None) -> Mapping[str, str]:

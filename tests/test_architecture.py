@@ -22,7 +22,7 @@ MAY_IMPORT: Final[dict[str, str | frozenset[str]]] = {
     **dict.fromkeys(["errors", "clock", "file_systems", "process", "masking", "reporter"], ""),
     **dict.fromkeys(["_native", "_resize", "_bilinear", "_jpeg", "_probe", "_checksum"], ""),
     **dict.fromkeys(["_scan", "_intervals", "_bins", "_chunks", "_read_sums"], ""),
-    "options": "errors",
+    **dict.fromkeys(["options", "configuration"], "errors"),
     "files": "errors",
     "progress": "reporter",  # draws on the console that the command line passes in
     "jpeg": "_jpeg",
@@ -54,15 +54,22 @@ MAY_IMPORT: Final[dict[str, str | frozenset[str]]] = {
     "options process recording report reporter storage train",
     # What any path is: it knows the folders that the others make.
     "inspection": "converters errors files format recording report storage",
+    # Runs of before, without their spans.
+    "store": "analysis errors format",
     # A run from files of other profilers.
     "importing": "analysis errors interchange masking model recording report",
     # Reads the capture files of a job that goes on.
     "watching": "analysis clock errors files format ingest instrument masking recording report",
     # The two ends. Where even the command line cannot be loaded, the job is run all the same.
     "extension": "errors instrument",
-    "ioprof": "api extension format instrument report",  # the public names
+    # the public names
+    "ioprof": "api extension format instrument notebook report",
     "api": "analysis converters errors format instrument jobs model options recording report "
-    "reporter watching",
+    "reporter store watching",
+    # Where people work besides the command line: a cell of a notebook, loops of libraries.
+    **dict.fromkeys(["notebook", "integrations"], "api errors format recording report"),
+    # Answers about runs as tools of an assistant, and the commands that it may record.
+    "assistant": "analysis api errors format model process recording report",
     "cli": EVERYTHING,
     "__main__": "cli process recording",
 }

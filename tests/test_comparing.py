@@ -1,5 +1,11 @@
 """Whether runs differ, by cause, with intervals from their steps."""
 
+import hashlib
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
 import numpy as np
 import polars as pl
 import pytest
@@ -12,9 +18,10 @@ import ioprof
 from ioprof.analysis.comparing import difference
 from ioprof.analysis.run import Run
 from ioprof.cli import main
-from ioprof.format.run_record import HostRecord
+from ioprof.format.run_record import HostRecord, SourceRecord
 from ioprof.format.schema import CAUSES
 from ioprof.format.trace import Trace
+from ioprof.recording.source_state import source_state
 
 MS = 1_000_000
 STEPS = 300
@@ -129,3 +136,94 @@ def test_a_comparison_says_what_changed() -> None:
         ioprof.compare(first, other)
     ).replace("\n", " ")
     assert ((),) == ioprof.compare(first, first).changes
+
+
+def git(folder: Path, *words: str) -> str:
+    """What git prints, without the configuration of this machine."""
+    own = {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"}
+    author = (
+        "-c",
+        "user.name=a",
+        "-c",
+        "user.email=a@example.org",
+        "-c",
+        "init.defaultBranch=main",
+    )
+    ended = subprocess.run(
+        ["git", *author, *words], cwd=folder, env={**os.environ, **own}, capture_output=True,
+        text=True, check=True,
+    )  # fmt: skip
+    return ended.stdout.strip()
+
+
+@pytest.mark.job
+def test_commit_and_uncommitted_files_of_the_script_are_told(tmp_path: Path) -> None:
+    """As git says them: of a branch, of a detached head, of packed references, of a worktree, with
+    a file that has changed; and no program of the repository is started."""
+    if shutil.which("git") is None:
+        pytest.skip("no git on this machine")
+    top, seen = tmp_path / "project", tmp_path / "seen"
+    (top / "jobs").mkdir(parents=True)
+    script = top / "jobs" / "train.py"
+    script.write_text("1\n")
+    git(top, "init", "-q")
+    git(top, "add", ".")
+    git(top, "commit", "-q", "-m", "a")
+    hook = f"#!/bin/sh\ntouch {seen}\n"
+    for name in ("post-index-change", "fsmonitor-watchman"):
+        (top / ".git" / "hooks" / name).write_text(hook)
+        (top / ".git" / "hooks" / name).chmod(0o755)
+    git(top, "config", "core.fsmonitor", str(top / ".git" / "hooks" / "fsmonitor-watchman"))
+    command = ["python", str(script)]
+
+    first = source_state(command, os.environ)
+    assert first == SourceRecord(str(top), "main", git(top, "rev-parse", "HEAD"), 0, {})
+    script.write_text("2\n")
+    changed = source_state(command, os.environ)
+    assert changed is not None
+    assert changed.replace(changed=0, files={}) == first
+    assert changed.changed == 1
+    assert changed.files["jobs/train.py"] == hashlib.sha256(b"2\n").hexdigest()[:12]
+    seen.unlink(missing_ok=True)
+    assert source_state(command, os.environ) == changed
+    assert not seen.exists()
+
+    git(top, "commit", "-q", "-a", "-m", "b")
+    git(top, "pack-refs", "--all")
+    head = git(top, "rev-parse", "HEAD")
+    packed = source_state(command, os.environ)
+    assert packed is not None
+    assert (packed.commit, packed.branch, packed.changed) == (head, "main", 0)
+    git(top, "worktree", "add", "-q", "-b", "other", str(tmp_path / "other"), "HEAD~1")
+    tree = source_state(["python", str(tmp_path / "other/jobs/train.py")], os.environ)
+    assert tree is not None
+    assert (tree.commit, tree.branch) == (first.commit, "other")
+    git(top, "checkout", "-q", "--detach")
+    detached = source_state(command, os.environ)
+    assert detached is not None
+    assert (detached.commit, detached.branch) == (head, None)
+    without = source_state(command, {"PATH": str(tmp_path)})
+    assert without is not None
+    assert (without.commit, without.changed) == (head, None)
+
+    base = sample_run(steps=8).trace
+    before, after = (
+        Trace(base.run.replace(source=source), base.spans, base.files)
+        for source in (changed, packed)
+    )
+    changes = {each.what: each for each in ioprof.compare(before, after).changes[0]}
+    assert changes["commit"].other == f"{head[:12]} (main)"
+    assert changes["uncommitted jobs/train.py"].other == ""
+    unknown = Trace(base.run.replace(source=without), base.spans, base.files)
+    assert {"commit"} == {each.what for each in ioprof.compare(before, unknown).changes[0]}
+
+
+def test_a_script_without_a_repository_is_known_by_its_content(tmp_path: Path) -> None:
+    """And a command without a script, outside of a repository, by nothing."""
+    script = tmp_path / "a.py"
+    script.write_text("1")
+    assert source_state(["python", str(script)], {}) == SourceRecord(
+        files={"a.py": hashlib.sha256(b"1").hexdigest()[:12]}
+    )
+    (tmp_path / ".git").write_text("gitdir: /nonexistent")
+    assert source_state(["python", str(script)], {}) is None

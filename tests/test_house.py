@@ -1,12 +1,13 @@
 """The documents agree with the code: Makefile, README, CHANGELOG, constraints, notebooks, public
 names."""
 
-import importlib
+import importlib.util
 import json
 import re
 import shlex
 import shutil
 import subprocess
+import sys
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -26,6 +27,7 @@ TARGETS: Final = {
     "install",
     "demo",
     "notebook",
+    "docs",
     "quick",
     "test",
     "test-all",
@@ -41,6 +43,8 @@ TARGETS: Final = {
 }
 
 
+GUIDES: Final = ("guide", "cookbook", "ci", "assistants", "notebooks")
+"""Documents with commands to type."""
 DOCUMENTS: Final = [path for path in text_files() if path.suffix == ".md"]
 
 
@@ -139,9 +143,11 @@ def test_continuous_integration_calls_the_same_targets() -> None:
     assert set() == {"install", "check", "test-all"} - called
 
 
-def test_every_command_that_readme_and_guide_name_is_real() -> None:
+def test_every_command_that_readmes_and_documents_name_is_real() -> None:
     """They mention no command or option that does not exist."""
-    named = commands_in((ROOT / "README.md").read_text() + (ROOT / "docs" / "guide.md").read_text())
+    guides = [ROOT / "docs" / f"{name}.md" for name in GUIDES]
+    pages = (ROOT / "README.md", ROOT / "README.ja.md", *guides)
+    named = commands_in("\n\n".join(page.read_text() for page in pages))
     assert set() == {verb for verb, _ in named} - set(commands())
     wrong = [
         f"ioprof {verb} {option}"
@@ -375,3 +381,25 @@ def _canonical(name: str) -> str:
 def _is_pinned(requirement: Requirement, pins: dict[str, Requirement]) -> bool:
     pin = pins.get(_canonical(requirement.name))
     return pin is not None and requirement.specifier.contains(str(pin.specifier).removeprefix("=="))
+
+
+@pytest.mark.job(every=4)
+def test_the_site_of_the_documents_is_built(tmp_path: Path) -> None:
+    """Each page of the navigation exists, the reference has the docstrings, and no page asks
+    another host for a script or a style."""
+    if importlib.util.find_spec("mkdocs") is None:
+        pytest.skip("no mkdocs on this machine: pip install 'ioprof[docs]'")
+    build = tmp_path / "build"
+    for path in (path for path in text_files() if path.suffix == ".md"):
+        (build / "docs" / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / path, build / "docs" / path)
+    (tmp_path / "docs" / "site").mkdir(parents=True)
+    shutil.copy(ROOT / "docs" / "site" / "mkdocs.yml", tmp_path / "docs" / "site")
+    words = [sys.executable, "-m", "mkdocs", "build", "--quiet", "-f", "docs/site/mkdocs.yml"]
+    ended = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "'nav' configuration" not in ended.stderr
+    reference = (build / "site" / "docs" / "reference.html").read_text()
+    assert 'id="ioprof.api.record"' in reference
+    assert "Run any command, unchanged" in reference
+    for page in (build / "site").rglob("*.html"):
+        assert not re.findall(r'<(?:script|link)[^>]+(?:src|href)="https?://', page.read_text())

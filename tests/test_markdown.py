@@ -15,9 +15,10 @@ from strategies import examples
 from ioprof.cli import main
 from ioprof.format.run_record import Advice, Failure, Summary
 from ioprof.report.texts.headline import headline
-from ioprof.report.texts.markdown import escape, markdown
+from ioprof.report.texts.markdown import escape, markdown, most_tokens
 
 MOST_LINES = 60
+MOST_TOKENS = 4000
 HOSTILE = (
     "<script>alert(1)</script> [a](http://x.test) ![b](c) `d` **e** | f @octocat #12 \x1b[31m\r\n#"
     " g\n- h" + "y" * 4000
@@ -59,6 +60,7 @@ def test_the_answer_comes_first_then_evidence_advice_and_caveats() -> None:
     ]
     assert places == sorted(places)
     assert "| storage |" in text
+    assert "\n\nCause: storage" in text
     assert "1.31 × as fast" in text
     assert len(text.splitlines()) <= MOST_LINES
     assert kinds(text)["table_open"] == 1
@@ -68,14 +70,16 @@ def test_the_answer_comes_first_then_evidence_advice_and_caveats() -> None:
 @given(
     st.just(HOSTILE)
     | st.text(st.characters(), min_size=1, max_size=80)
+    | st.characters().map(lambda each: each * 2000)
     | st.text("<>[]()!`*_|#-+=.1~@\\ \n&;", min_size=1, max_size=30)
 )
 def test_no_name_is_markup(name: str) -> None:
     """Whatever a name holds, the document has the structure that it has with plain names, at most
-    60 lines, no HTML and no link."""
+    60 lines and 4,000 tokens, no HTML and no link."""
     text = markdown(with_name(name), sample().steps)
     found, plain = kinds(text), kinds(markdown(with_name("plain"), sample().steps))
     assert len(text.splitlines()) <= MOST_LINES
+    assert most_tokens(text) <= MOST_TOKENS
     forbidden = (
         "html_inline",
         "html_block",

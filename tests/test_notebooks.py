@@ -55,3 +55,46 @@ def test_a_notebook_computes_nothing_that_the_package_lacks(path):
         if "import" in line and "ioprof" in line
     }
     assert not [cell for cell in cells if cell.outputs or cell.execution_count]
+
+
+CELL = """%%ioprof --out run
+import torch
+data = torch.utils.data.DataLoader([torch.ones(4) * each for each in range(64)], 4)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+for batch in data:
+    optimizer.zero_grad(); model(batch).sum().backward(); optimizer.step()
+"""
+
+
+@pytest.mark.job(every=3)
+@pytest.mark.filterwarnings("default")  # libraries of the Jupyter kernel emit warnings
+def test_a_cell_is_recorded_and_figures_stay_in_what_nbconvert_makes(tmp_path):
+    """The magic shows the card of its run, of a cell that fails its error alone; each figure is in
+    the HTML, which carries plotly.js once."""
+    nbconvert = pytest.importorskip("nbconvert", reason="needs nbconvert")
+    sources = [
+        "import ioprof",
+        "%load_ext ioprof",
+        CELL,
+        "_.steps.height",
+        f"run = ioprof.load({str(DEMO / 'files')!r})",
+        "run.by_cause()",
+        "run.timeline().show()",
+        "%%ioprof --out failed\nraise ValueError('of the cell')",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=list(map(nbformat.v4.new_code_cell, sources)))
+    client = nbclient.NotebookClient(
+        notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}, allow_errors=True
+    )
+    client.execute()
+    outputs = [cell.outputs for cell in notebook.cells]
+    assert 'class="ioprof"' in outputs[2][0]["data"]["text/html"]
+    assert outputs[3][0]["data"]["text/plain"] == "16"
+    for shown in (outputs[5], outputs[6]):
+        assert {"application/vnd.plotly.v1+json", "text/html"} == shown[0]["data"].keys()
+    assert [each["ename"] for each in outputs[7]] == ["ValueError"]
+    assert (tmp_path / "failed" / "run.json").exists()
+    page, _ = nbconvert.HTMLExporter().from_notebook_node(notebook)
+    assert page.count("Plotly.newPlot(") == 2
+    assert page.count("* plotly.js v") == 1

@@ -7,7 +7,7 @@ from difflib import SequenceMatcher
 from typing import Final
 
 from ioprof.analysis.run import Run
-from ioprof.format.run_record import DatasetRecord, RunRecord
+from ioprof.format.run_record import DatasetRecord, RunRecord, SourceRecord
 
 _LEAST_CACHED: Final = 0.05
 """Difference of the share of bytes from the page cache from which on that is a change: libraries
@@ -19,7 +19,8 @@ class Change:
     """One thing that differs. An empty text: the run does not have it."""
 
     what: str
-    """`arguments`, a setting, a package, a variable, `host`, `dataset`, or `page cache`."""
+    """`arguments`, `commit`, `uncommitted FILE`, a setting, a package, a variable, `host`,
+    `dataset`, or `page cache`."""
     first: str
     other: str
 
@@ -35,7 +36,7 @@ def changed_setting(first: Run, other: Run) -> tuple[Change, ...]:
         ({"dataset": _dataset(before.dataset)}, {"dataset": _dataset(after.dataset)}),
         ({"folder": before.directory}, {"folder": after.directory}),
     )
-    found = [*_arguments(before.command, after.command)]
+    found = [*_arguments(before.command, after.command), *_source(before.source, after.source)]
     for old, new in tables:
         found += _differing(old, new)
     return (*found, *_cache(first, other))
@@ -56,6 +57,30 @@ def _arguments(first: str | None, other: str | None) -> Iterator[Change]:
                 if other_start < other_end
                 else "",
             )
+
+
+def _source(first: SourceRecord | None, other: SourceRecord | None) -> Iterator[Change]:
+    """Commit and branch, then each uncommitted file, or script outside of a repository, whose
+    content differs. What is not known of one run is no change.
+    """
+    if first is None or other is None:
+        return
+    if first.commit and other.commit and first.commit != other.commit:
+        yield Change("commit", *(_commit(each) for each in (first, other)))
+    is_known = None not in (first.changed, other.changed) or not (first.commit or other.commit)
+    for name in dict.fromkeys((*first.files, *other.files)) if is_known else ():
+        old, new = (_content(each, name) for each in (first, other))
+        if old != new:
+            yield Change(f"uncommitted {name}" if first.commit else name, old, new)
+
+
+def _commit(source: SourceRecord) -> str:
+    return f"{(source.commit or '')[:12]}{f' ({source.branch})' if source.branch else ''}"
+
+
+def _content(source: SourceRecord, name: str) -> str:
+    """What distinguishes a file's content; empty: as committed."""
+    return (source.files[name] or "removed or large") if name in source.files else ""
 
 
 def _words(command: str | None) -> list[str]:

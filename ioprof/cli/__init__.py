@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from keyword import iskeyword
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -14,6 +15,7 @@ from typer.core import TyperGroup
 
 import ioprof
 from ioprof.cli.console import error_line, guarded, output
+from ioprof.configuration import FILE, Options, read_defaults
 from ioprof.errors import CommandError
 from ioprof.extension import require_extension
 from ioprof.process import end_by_signal
@@ -27,6 +29,7 @@ PANELS: Final = {
         "report",
         "open",
         "compare",
+        "history",
         "whatif",
         "prove",
         "extrapolate",
@@ -36,13 +39,18 @@ PANELS: Final = {
         "snapshot",
         "export",
         "import",
+        "mcp",
     ),
 }
 """The commands by their panel of `ioprof --help`, in its order."""
 COMMANDS: Final = {command: panel for panel, commands in PANELS.items() for command in commands}
 """Each is a module of this package (`import` is `import_`) or of a folder in it (`FOLDERS`);
 several verbs under one name are a `typer.Typer` called `app`."""
-FOLDERS: Final = dict.fromkeys(("extrapolate", "simulate", "size"), "simulator.")
+FOLDERS: Final = {
+    **dict.fromkeys(("extrapolate", "simulate", "size"), "simulator."),
+    "mcp": "assistants.",
+    "history": "store.",
+}
 """Of commands that are not at the top of this package."""
 _STDERR: Final = 2
 
@@ -92,8 +100,26 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(app: typer.Typer, given: list[str]) -> int:
-    result = app(given, prog_name="ioprof", standalone_mode=False)
+    command: Any = typer.main.get_command(app)
+    defaults = read_defaults(Path(FILE), COMMANDS, _options_of(command))
+    result = app(given, prog_name="ioprof", standalone_mode=False, default_map=defaults)
     return result if isinstance(result, int) else 0
+
+
+def _options_of(group: Any) -> Options:
+    """Of each command: its long options without dashes, and its verbs."""
+    return {
+        name: {
+            **(_options_of(command) if hasattr(command, "commands") else {}),
+            **{
+                option.removeprefix("--"): parameter.name
+                for parameter in command.params
+                for option in parameter.opts
+                if option.startswith("--")
+            },
+        }
+        for name, command in group.commands.items()
+    }
 
 
 def _drop_unread_messages() -> None:

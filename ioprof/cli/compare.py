@@ -14,8 +14,17 @@ from ioprof.report.texts.units import parse_percentage
 def compare(
     runs: Annotated[
         list[Path],
-        Argument(help="Two or more run folders; the first is the baseline.", show_default=False),
+        Argument(
+            help=(
+                "Two or more run folders; the first is the baseline, or baseline:NAME of a store."
+            ),
+            show_default=False,
+        ),
     ],
+    store: Annotated[
+        Path | None,
+        Option(help="Folder of the store that has the named baseline.", show_default=False),
+    ] = None,
     json: Annotated[
         bool, Option("--json", help="Print the summaries as a JSON array, and nothing else.")
     ] = False,
@@ -45,7 +54,7 @@ def compare(
     most = None if fail_above is None else parse_percentage("--fail-above", fail_above)
     if html:
         check_page_file(html, force)
-    comparison = ioprof.compare(*runs)
+    comparison = ioprof.compare(*runs, store=store)
     if html:
         say(write_page_file(html, comparison.write_html))
     if json:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from typer import Argument, Option
 
 from ioprof.cli.console import error_line, guarded, messages, next_command, reporter
-from ioprof.errors import IoprofError
+from ioprof.errors import CommandError, IoprofError
 from ioprof.instrument import gpu
 from ioprof.instrument.variables import DEBUG_VARIABLE
 from ioprof.process import Fork, return_freed_memory, signal_name, started_environment
@@ -55,18 +55,28 @@ def record(
     keep_arguments: Annotated[
         bool, Option("--keep-arguments", help="Do not mask secrets in the stored arguments.")
     ] = False,
+    store: Annotated[
+        Path | None,
+        Option(
+            help="Also add the run to the store in this folder, see ioprof history.",
+            metavar="DIR",
+            show_default=False,
+        ),
+    ] = None,
 ) -> int:
     """Run any command, unchanged, report what its training waited for, and return its exit code."""
     environment = started_environment()
     return_freed_memory(os.environ)
     folder = out or default_run_folder(environment)
+    if store is not None and store.exists() and not store.is_dir():
+        raise CommandError(f"--store {store}: is a file; give the folder of a store")
     code: int | None = None
     try:
         with recorded_command(
             command,
             folder,
             environment,
-            apart=lambda make_run: _make(make_run, folder, quiet),
+            apart=lambda make_run: _make(make_run, folder, quiet, store),
             force=force,
             gpu_window=gpu_window,
             stacks=stacks,
@@ -76,7 +86,7 @@ def record(
         ) as ended:
             code = ended.code
             _close(inherited_descriptors())
-            _make_apart(ended, folder, quiet)
+            _make_apart(ended, folder, quiet, store)
     except (IoprofError, OSError, MemoryError) as error:
         is_refused = isinstance(error, IoprofError) and error.exit_code != IoprofError.exit_code
         if not has_begun() and not is_refused:
@@ -87,16 +97,16 @@ def record(
     return code
 
 
-def _make_apart(ended: EndedCommand, folder: Path, quiet: bool) -> None:
+def _make_apart(ended: EndedCommand, folder: Path, quiet: bool, store: Path | None) -> None:
     """Make the run folder in a process of its own, and print its summary.
 
     What fails there, or a kill of that process (for its memory, for example), does not change the
     command's exit code.
     """
     try:
-        process = ended.make_early() or Fork(lambda: _make(ended.make_run, folder, quiet))
+        process = ended.make_early() or Fork(lambda: _make(ended.make_run, folder, quiet, store))
     except OSError:  # no process, or no memory for one
-        _make(ended.make_run, folder, quiet)
+        _make(ended.make_run, folder, quiet, store)
         return
     ended.forwarder.forward_to(process)
     if (code := process.wait()) < 0:
@@ -108,9 +118,9 @@ def _make_apart(ended: EndedCommand, folder: Path, quiet: bool) -> None:
         )
 
 
-def _make(make_run: MakeRun, folder: Path, quiet: bool) -> int:
+def _make(make_run: MakeRun, folder: Path, quiet: bool, store: Path | None) -> int:
     try:
-        return guarded(lambda: _show(make_run, folder, quiet))
+        return guarded(lambda: _show(make_run, folder, quiet, store))
     except BaseException as error:  # also one of polars, which is no Exception
         if DEBUG_VARIABLE in os.environ:
             raise
@@ -119,8 +129,12 @@ def _make(make_run: MakeRun, folder: Path, quiet: bool) -> int:
         return 1
 
 
-def _show(make_run: MakeRun, folder: Path, quiet: bool) -> int:
+def _show(make_run: MakeRun, folder: Path, quiet: bool, store: Path | None) -> int:
     run = make_run(None if quiet else _print_answer)
+    if run.trace.run.part is None and store is not None:
+        from ioprof.store.runs import Store
+
+        Store(store, make=True).add(run)
     if run.trace.run.part is None and not quiet:
         if run.trace.run.parts:
             _print_answer(run)

@@ -33,6 +33,7 @@ from ioprof.recording.signals_given import (
     signals_blocked,
     signals_ignored_by_caller,
 )
+from ioprof.recording.source_state import source_state
 from ioprof.recording.unrecorded import as_script, begun
 from ioprof.reporter import SILENT, Reporter
 
@@ -160,6 +161,7 @@ def recorded_command(
             " record all of them type: srun ... ioprof record --out RUN -- COMMAND"
         )
     run = initial_record(command, out, environment, keep_arguments=keep_arguments)
+    run = run.replace(source=source_state(command, environment))
     ignored = signals_ignored_by_caller()
     recording = Recording(
         out, force, run, environment, stacks=stacks, keep_ns=keep_ns, reporter=reporter

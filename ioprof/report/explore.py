@@ -347,11 +347,13 @@ class Run:
 
         for rank in ranks or ():
             _check("rank", rank, self.trace.ranks)
-        return timeline(
-            self.trace,
-            self._window(step, around),
-            ranks or chosen_ranks(self.analysed.steps),
-            is_emulated(self.summary),
+        return _shown(
+            timeline(
+                self.trace,
+                self._window(step, around),
+                ranks or chosen_ranks(self.analysed.steps),
+                is_emulated(self.summary),
+            )
         )
 
     def _window(self, step: int | None, around: float | None) -> Window:
@@ -392,7 +394,7 @@ class Run:
         batch, device = self.trace.run.config.batch_size, self.trace.run.device
         own = device.samples_per_s if batch and device else None
         figure = throughput(self.analysed.steps, batch or 1, own, is_emulated(self.summary))
-        return figure if batch else figure.update_yaxes(title_text="steps/s of one rank")
+        return _shown(figure if batch else figure.update_yaxes(title_text="steps/s of one rank"))
 
     def bandwidth(self) -> "go.Figure":
         """Bytes per second of reads for batches over time, by where they came from, against what
@@ -400,13 +402,13 @@ class Run:
         """
         from ioprof.report.bandwidth import bandwidth
 
-        return bandwidth(self.trace, self.analysed.steps, self.summary.demand)
+        return _shown(bandwidth(self.trace, self.analysed.steps, self.summary.demand))
 
     def latency(self) -> "go.Figure":
         """How long reads for batches took, by where their bytes came from."""
         from ioprof.report.figures import read_latency
 
-        return read_latency(self.trace)
+        return _shown(read_latency(self.trace))
 
     def by_cause(self, unit: str = "share") -> "go.Figure":
         """What the time of the steps went to, for each rank and for all; `unit` is `share` or
@@ -414,13 +416,13 @@ class Run:
         """
         from ioprof.report.figures import time_by_cause
 
-        return time_by_cause(self.analysed.steps, self._emulated, unit)
+        return _shown(time_by_cause(self.analysed.steps, self._emulated, unit))
 
     def step_causes(self) -> "go.Figure":
         """What each step's time went to, for the rank that delayed it."""
         from ioprof.report.figures import step_causes
 
-        return step_causes(self.analysed.steps, self._emulated)
+        return _shown(step_causes(self.analysed.steps, self._emulated))
 
     @property
     def _emulated(self) -> list[str]:
@@ -483,6 +485,13 @@ class Run:
         from ioprof.report.card import run_card
 
         return run_card(self.summary)
+
+
+def _shown(figure: "go.Figure") -> "go.Figure":
+    """The figure, which stays visible in what is made of a notebook."""
+    from ioprof.report.notebook_figure import NotebookFigure
+
+    return NotebookFigure(figure)
 
 
 def _in_ms(steps: pl.DataFrame) -> pl.DataFrame:

@@ -98,6 +98,7 @@ from ioprof.format.run_record.run_json import (
     ProcessRecord,
     ReadCounters,
     RunRecord,
+    SourceRecord,
     StoredFile,
     UsedStorage,
 )
@@ -221,6 +222,7 @@ __all__ = [
     "Saves",
     "SharedRead",
     "SlowRead",
+    "SourceRecord",
     "StackSampling",
     "StageRecord",
     "Stalls",

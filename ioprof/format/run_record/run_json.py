@@ -284,6 +284,22 @@ class CommandTimes(Record, frozen=True):
     end_ns: Time | None = None
 
 
+class SourceRecord(Record, frozen=True):
+    """The source that a command runs, as it was when the command was started."""
+
+    repository: str | None = None
+    """Top folder of the git repository of the command's script, else of its working directory.
+    Null: there is none."""
+    branch: str | None = None
+    """Null: none is checked out."""
+    commit: str | None = None
+    changed: Count | None = None
+    """Tracked files that differ from the commit. Null: not known."""
+    files: dict[str, str | None] = field(default_factory=dict)
+    """Of these the first twenty, and the script of a command without a repository: name to the
+    first digits of the SHA-256 of its content; null: it was removed, or is large."""
+
+
 class UsedStorage(Record, frozen=True):
     """A device or file system that files of the run lie on."""
 
@@ -398,6 +414,8 @@ class RunRecord(Record, frozen=True):
     """The command line, quoted for a shell."""
     directory: str | None = None
     """Working directory of the command. Null: not known."""
+    source: SourceRecord | None = None
+    """Null: no script and no repository, the built-in job, or not known."""
     started: Annotated[str | None, ESSENTIAL] = None
     """Wall time, UTC, ISO 8601."""
     hosts: Annotated[tuple[HostRecord, ...], ESSENTIAL] = ()

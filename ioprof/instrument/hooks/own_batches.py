@@ -1,7 +1,7 @@
 """The next batch of a loader that only the user knows; see `ioprof.batches`."""
 
 from collections.abc import Iterator
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
 from ioprof.clock import monotonic_ns
 from ioprof.instrument.hooks.state import HookState, ThreadState
@@ -9,6 +9,8 @@ from ioprof.instrument.hooks.waits import end_wait, end_wait_without_batch
 from ioprof.instrument.span import emit
 
 Batch = TypeVar("Batch")
+_MOST_PARTS: Final = 16
+_UNKNOWN: Final = -1
 
 
 def take_batch(iterator: Iterator[Batch], state: HookState, thread: ThreadState) -> Batch:
@@ -41,6 +43,24 @@ def take_batch(iterator: Iterator[Batch], state: HookState, thread: ThreadState)
     if thread.taken >= 0:
         number = thread.taken
     else:
-        emit("fetch", start_ns, end_ns, batch=number)
+        emit("fetch", start_ns, end_ns, batch=number, offset=_num_samples(batch))
     end_wait(state, thread, start_ns, end_ns, number)
     return batch
+
+
+def _num_samples(batch: Any) -> int:
+    """The first dimension that all arrays of a batch share; -1: there is none, or it need not be
+    the number of samples: a list of equal shapes may be the samples themselves.
+    """
+    parts = batch.values() if isinstance(batch, dict) else batch
+    if not isinstance(batch, dict | list | tuple):
+        parts = (batch,)
+    elif len(batch) > _MOST_PARTS:
+        return _UNKNOWN
+    try:
+        shapes = [tuple(shape) for each in parts if (shape := getattr(each, "shape", None))]
+        first = {int(shape[0]) for shape in shapes}
+    except Exception:  # an object of the job may do anything when it is asked
+        return _UNKNOWN
+    is_shared = len(first) == 1 and (len(shapes) == 1 or len(set(shapes)) > 1)
+    return first.pop() if is_shared else _UNKNOWN

@@ -1,17 +1,18 @@
 """The report of a run in Markdown, for issues, pull requests and assistants: answer, evidence,
-advice, caveats in 60 lines at most.
+advice, caveats in at most 60 lines and 4,000 tokens.
 
 Names come from the job and may hold anything: what Markdown or HTML would interpret in them is
 escaped, and a name mentions nobody.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Final
 
 import polars as pl
 
-from ioprof.format.run_record import Summary
+from ioprof.format.run_record import CpuLimit, Summary
 from ioprof.report import views
 from ioprof.report.texts.caveats import caveats
 from ioprof.report.texts.headline import headline
@@ -35,30 +36,76 @@ _MOST_FACTS: Final = 9
 _MOST_CHANGES: Final = 5
 _MOST_CAVEATS: Final = 6
 _MOST_UNSEEN: Final = 4
-_MOST_CHARS: Final = 600
+_MOST_CHARS: Final = (600, 300, 150, 70, 30, 12)
+"""Of a line. The next is for a text that would have too many tokens: its names are long."""
+_MOST_TOKENS: Final = 4000
+"""An assistant keeps all of it beside its other work."""
+_LIMITS: Final = {
+    CpuLimit.QUOTA: "a quota of its control group",
+    CpuLimit.WORKER_AFFINITY: "workers may use fewer cores than there are",
+    CpuLimit.RANK_AFFINITY: "ranks may use fewer cores than there are",
+    CpuLimit.THREADS: "more threads than cores",
+    CpuLimit.CORES: "all cores were busy",
+    CpuLimit.PROCESSES: "other processes of the job on the cores of the ranks",
+}
 _SPECIAL: Final = re.compile(r"([\\`*_{}\[\]<>#+!|~$&])")
 
 
 def markdown(summary: Summary, steps: pl.DataFrame) -> str:
     """The report, ended by a newline."""
+    text = ""
+    for most in _MOST_CHARS:
+        text = _markdown(summary, steps, partial(escape, most=most))
+        if most_tokens(text) <= _MOST_TOKENS:
+            break
+    return text
+
+
+def most_tokens(text: str) -> int:
+    """At most so many tokens has a text for a language model.
+
+    Tokenizers of today (byte-pair encodings) take two letters or more of a word at a time, and have
+    at most one token for a digit or a sign, and for each byte of any other character.
+    """
+    words = sum(-(-len(word) // 2) for word in re.findall(r"[A-Za-z]+", text))
+    signs = sum(not (each.isascii() and each.isalpha()) and each != " " for each in text)
+    rest = sum(len(each.encode(errors="replace")) - 1 for each in text if not each.isascii())
+    return words + signs + rest
+
+
+def _markdown(summary: Summary, steps: pl.DataFrame, write: Callable[[str], str]) -> str:
     blocks = [
-        [f"## {escape(headline(summary))}"],
-        [f"> **failed:** {escape(line)}" for line in failures(summary)[:_MOST_FAILURES]],
-        [escape(summary.verdict.text)],
-        [f"{escape(title(summary))}: {escape(setting(summary))}"],
-        [f"These figures are of {escape(window_text(summary))}."] if window_text(summary) else [],
+        [f"## {write(headline(summary))}"],
+        [f"> **failed:** {write(line)}" for line in failures(summary)[:_MOST_FAILURES]],
+        [write(f"Cause: {_cause(summary)}")],
+        [write(summary.verdict.text)],
+        [write(f"{title(summary)}: {setting(summary)}")],
+        [f"These figures are of {write(window_text(summary))}."] if window_text(summary) else [],
         ["### Evidence"],
-        list(_causes(summary)),
-        [f"- {escape(line)}" for line in _facts(summary, steps)],
-        list(_advice(summary)),
-        list(_limits(summary)),
+        list(_causes(summary, write)),
+        [f"- {write(line)}" for line in _facts(summary, steps)],
+        list(_advice(summary, write)),
+        list(_limits(summary, write)),
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
 
-def escape(text: str) -> str:
+def _cause(summary: Summary) -> str:
+    """What the job waited for most, in the words of the table, and what stands before it."""
+    verdict = summary.verdict
+    bound = "not known" if verdict.bound_by is None else verdict.bound_by.replace("_", " ")
+    first = f"{verdict.first_epoch} in the first epoch, then " if verdict.first_epoch else ""
+    parts = [first + bound]
+    parts += [f"before the steps: {verdict.phase}"] if verdict.phase else []
+    if verdict.cpu_limits:
+        limits = ", ".join(_LIMITS[each] for each in verdict.cpu_limits)
+        parts.append(f"the reason may be a limit of CPU time: {limits}")
+    return "; ".join([*parts, *(["unsure"] if verdict.doubts else [])])
+
+
+def escape(text: str, most: int = _MOST_CHARS[0]) -> str:
     """A text on one line whose characters mean only themselves, in CommonMark and on GitHub."""
-    plain = _SPECIAL.sub(r"\\\1", clean(text, _MOST_CHARS).strip() or MISSING)
+    plain = _SPECIAL.sub(r"\\\1", clean(text, most).strip() or MISSING)
     plain = re.sub(
         r"^([-=]|\d+(?=[.)](?:\s|$)))",
         lambda found: f"\\{found[1]}" if found[1] in "-=" else f"{found[1]}\\",
@@ -73,7 +120,7 @@ def escape(text: str) -> str:
     )
 
 
-def _causes(summary: Summary) -> Iterator[str]:
+def _causes(summary: Summary, write: Callable[[str], str]) -> Iterator[str]:
     rows = list(zip(summary.steps.causes, cause_rows(summary.steps.causes), strict=True))
     known = sorted(
         ((entry, row) for entry, row in rows if entry.share), key=lambda each: -(each[0].share or 0)
@@ -87,8 +134,8 @@ def _causes(summary: Summary) -> Iterator[str]:
     yield "|---|---:|---|---|"
     for _, row in shown:
         yield (
-            f"| {escape(row.cause)} | {row.share}% | {escape(row.basis)} |"
-            f" {escape(row.detail or '')} |"
+            f"| {write(row.cause)} | {row.share}% | {write(row.basis)} |"
+            f" {write(row.detail or '')} |"
         )
     if rest := known[len(shown) :]:
         yield f"| {len(rest)} others | {percent(sum(entry.share or 0 for entry, _ in rest))} | | |"
@@ -110,33 +157,35 @@ def _facts(summary: Summary, steps: pl.DataFrame) -> Iterator[str]:
         )
 
 
-def _advice(summary: Summary) -> Iterator[str]:
+def _advice(summary: Summary, write: Callable[[str], str]) -> Iterator[str]:
     if not summary.verdict.advice:
         return
     yield "### What to change"
     yield ""
     for number, entry in enumerate(summary.verdict.advice[:_MOST_CHANGES], 1):
         gain = gain_text(entry)
-        yield f"{number}. {escape(entry.action)}" + (f" ({escape(gain)})" if gain else "")
+        yield f"{number}. {write(entry.action)}" + (f" ({write(gain)})" if gain else "")
     for note in (proof_hint(summary.verdict.advice), replay_note(summary)):
         if note:
             yield ""
-            yield escape(note)
+            yield write(note)
 
 
-def _limits(summary: Summary) -> Iterator[str]:
+def _limits(summary: Summary, write: Callable[[str], str]) -> Iterator[str]:
     found = [f"{entry.name}: {entry.seen}. To do: {entry.remedy}" for entry in caveats(summary)]
     missing = list(unseen(summary))
     if not found and not missing:
         return
     yield "### Before you rely on this"
     yield ""
-    yield from _some(found, _MOST_CAVEATS, "")
-    yield from _some(missing, _MOST_UNSEEN, "not seen: ")
+    yield from _some(found, _MOST_CAVEATS, "", write)
+    yield from _some(missing, _MOST_UNSEEN, "not seen: ", write)
 
 
-def _some(lines: Sequence[str], most: int, before: str) -> Iterator[str]:
+def _some(
+    lines: Sequence[str], most: int, before: str, write: Callable[[str], str]
+) -> Iterator[str]:
     """A list, cut after `most` entries."""
-    yield from (f"- {before}{escape(line)}" for line in lines[:most])
+    yield from (f"- {before}{write(line)}" for line in lines[:most])
     if len(lines) > most:
         yield f"- {before}{len(lines) - most} more"

@@ -1,0 +1,1 @@
+"""What an assistant (a language model with tools) may ask of runs, and the server that answers."""
