@@ -18,7 +18,6 @@ from simulated_loader import STAGES, Job, seconds, simulate
 from timeline import timeline
 
 import ioprof
-from ioprof.analysis.run import Run
 from ioprof.errors import CommandError
 from ioprof.format.run_record import RunRecord, Summary
 from ioprof.format.schema import CAUSES, SPAN_COLUMNS
@@ -42,6 +41,7 @@ from ioprof.model.plan import plan
 from ioprof.model.prediction import Range, whatif
 from ioprof.model.recorded import pipeline
 from ioprof.model.summary import with_gains
+from ioprof.report.run import Run
 
 MS = 1_000_000
 

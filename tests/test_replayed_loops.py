@@ -3,7 +3,6 @@
 import pytest
 from timeline import timeline
 
-from ioprof.analysis.run import Run
 from ioprof.errors import CommandError
 from ioprof.model.changes import Change
 from ioprof.model.gains import gains
@@ -12,6 +11,7 @@ from ioprof.model.prediction import whatif
 from ioprof.model.recorded import pipeline
 from ioprof.model.refusals import Refusal, ReplayError
 from ioprof.model.summary import with_gains
+from ioprof.report.run import Run
 
 
 def test_what_is_gained_at_most_is_no_more_than_the_cause_took() -> None:
@@ -26,10 +26,10 @@ def test_what_is_gained_at_most_is_no_more_than_the_cause_took() -> None:
     summary = with_gains(
         Run.of(timeline("\n".join(map(" ".join, lanes.items())), config={"device": "cpu"}))
     ).summary
-    advice = next(each for each in summary.verdict.advice if each.cause == "storage")
+    advice = next(each for each in summary.verdict.findings if each.cause == "storage")
     share = next(each.share for each in summary.steps.causes if each.cause == "storage")
     assert share is not None
-    assert advice.high == pytest.approx(max(1 / (1 - share), advice.predicted_speedup or 0.0))
+    assert advice.high == pytest.approx(max(1 / (1 - share), advice.gain or 0.0))
     assert (advice.low or 0.0) >= 1
 
 

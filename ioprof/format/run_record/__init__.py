@@ -62,11 +62,13 @@ from ioprof.format.run_record.job_json import (
 from ioprof.format.run_record.ledger_json import EpochPrediction, Ledger, Phase
 from ioprof.format.run_record.loader_json import LoaderRecord, merge_loaders
 from ioprof.format.run_record.reasons import (
+    Cost,
     CpuLimit,
     Doubt,
     FailureCode,
     JobKind,
     NoGain,
+    PartCode,
     Reason,
     StepsBy,
 )
@@ -105,11 +107,19 @@ from ioprof.format.run_record.summary_json import (
     Summary,
     Throughput,
 )
-from ioprof.format.run_record.verdict_json import Advice, Ceilings, JobChange, Residual, Verdict
+from ioprof.format.run_record.verdict_json import (
+    Ceilings,
+    Finding,
+    JobChange,
+    Residual,
+    Sentence,
+    Subject,
+    Verdict,
+    known,
+)
 from ioprof.format.run_record.whole_job_json import JobMinutes, KindSums, WholeJob
 
 __all__ = [
-    "Advice",
     "Capture",
     "CaptureRecord",
     "CauseDetail",
@@ -127,6 +137,7 @@ __all__ = [
     "CollectiveSources",
     "CommandTimes",
     "ConfigRecord",
+    "Cost",
     "CpuEvidence",
     "CpuLimit",
     "Damage",
@@ -146,6 +157,7 @@ __all__ = [
     "FaultRecord",
     "FaultRecording",
     "FileReads",
+    "Finding",
     "Findings",
     "GpuCapture",
     "GpuNote",
@@ -166,6 +178,7 @@ __all__ = [
     "NoGain",
     "Overlap",
     "PageCacheRecord",
+    "PartCode",
     "PartNumber",
     "PartRecord",
     "Phase",
@@ -189,6 +202,7 @@ __all__ = [
     "RunSummary",
     "SampledSeries",
     "Sampling",
+    "Sentence",
     "SharedRead",
     "SlowRead",
     "StackSampling",
@@ -198,6 +212,7 @@ __all__ = [
     "StepsBy",
     "Storage",
     "StoredFile",
+    "Subject",
     "Summary",
     "Throughput",
     "Transfer",
@@ -210,6 +225,7 @@ __all__ = [
     "WholeJob",
     "WorkPart",
     "WorkersTime",
+    "known",
     "merge",
     "merge_loaders",
 ]

@@ -10,7 +10,7 @@ from ioprof.format.run_record.capture_json import CollectiveSources
 from ioprof.format.run_record.findings_json import Findings
 from ioprof.format.run_record.job_json import DatasetRecord
 from ioprof.format.run_record.ledger_json import EpochPrediction, Ledger
-from ioprof.format.run_record.reasons import CpuLimit, JobKind, Reason, StepsBy, reason_in
+from ioprof.format.run_record.reasons import CpuLimit, JobKind, PartCode, Reason, StepsBy, reason_in
 from ioprof.format.run_record.record import Record, is_too_deep, parse
 from ioprof.format.run_record.replay_json import CauseGain, ReplayRecord
 from ioprof.format.run_record.run_json import Failure
@@ -98,6 +98,10 @@ class CauseDetail(Record, frozen=True):
     each."""
     share: float
     """`seconds` over the time of all steps, 0 to 1."""
+    code: PartCode | None = None
+    """What it is. Null: of a run of before 2026-11-29."""
+    subject: str = ""
+    """Which one: a path, a thread, a place in the code."""
 
 
 class CauseShare(Record, frozen=True):

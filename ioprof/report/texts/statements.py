@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from ioprof.analysis.cpu.code_lines import shortened
-from ioprof.analysis.reads.storage_bytes import are_untimed, imports_text, untimed_text
+from ioprof.analysis.reads.storage_bytes import are_untimed, import_bytes
 from ioprof.format.run_record import CauseShare, DatasetRecord, Demand, Reason, Summary
+from ioprof.report.texts.catalogue.answer import untimed_text
 from ioprof.report.texts.cpu_statements import cpu_text
 from ioprof.report.texts.epoch_statements import epochs_text
 from ioprof.report.texts.finding_statements import finding_lines
@@ -627,7 +628,13 @@ def _capture(summary: Summary) -> Statement:
             f"{percent(capture.storage_coverage_ratio, 2)} of"
             f" {amount(capture.storage_bytes_kernel)} fetched from storage"
         )
-        missing = [imports_text(capture), untimed_text(capture) if are_untimed(capture) else ""]
+        imports = import_bytes(capture)
+        missing = [
+            f"{imports / 1e6:,.0f} MB came by mapped files while modules were imported"
+            if imports
+            else "",
+            untimed_text(capture) if are_untimed(capture) else "",
+        ]
         if any(missing):
             seen += f" ({', '.join(filter(None, missing))})"
     ratio = capture.overhead_ratio
