@@ -145,7 +145,7 @@ def test_loaders_in_turn_have_no_common_number_of_workers(
     these should do as much."""
     summary = in_ways["two_loaders"][1]
     assert "failed" not in (summary["replay"]["reason"] or "")
-    actions = [each["action"] for each in summary["verdict"]["advice"]]
+    actions = [each["action"] for each in summary["verdict"]["findings"]]
     assert not any("num_workers" in action or "as much work" in action for action in actions), (
         actions
     )

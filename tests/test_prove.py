@@ -528,7 +528,9 @@ def test_prove_records_a_script_again_without_and_with_the_change(tmp_path: Path
             cwd=tmp_path,
         )
         assert 0 == first.code, first.err
-        told = json.loads(ioprof("report", folder, "--json", cwd=tmp_path).out)["verdict"]["advice"]
+        told = json.loads(ioprof("report", folder, "--json", cwd=tmp_path).out)["verdict"][
+            "findings"
+        ]
         number = next(
             (place for place, each in enumerate(told, 1) if "workers" in (each["change"] or {})),
             None,

@@ -5,7 +5,7 @@ from timeline import timeline
 
 from ioprof.errors import CommandError
 from ioprof.model.changes import Change
-from ioprof.model.gains import gains
+from ioprof.model.gains import gains_of
 from ioprof.model.pace import replayed
 from ioprof.model.prediction import whatif
 from ioprof.model.recorded import pipeline
@@ -40,7 +40,7 @@ def test_a_loop_without_a_loader_gains_what_its_causes_took() -> None:
         "step 00000000111111112222222233333333\ncompute ....0000....1111....2222....3333\n"
         "read main storage 00......11......22......33......"
     )
-    of_cause = {each.cause: each.share for each in gains(loop).gains}
+    of_cause = {each.cause: each.share for each in gains_of(pipeline(loop)).gains}
     assert of_cause["storage"] == pytest.approx(1 / 4)
     assert of_cause["compute"] == pytest.approx(1 / 2)
     assert of_cause["host"] == pytest.approx(1 / 4)
@@ -71,7 +71,7 @@ def test_ranks_without_loaders_wait_for_the_slowest() -> None:
         "step r1 00000000111111112222222233333333\ncompute r1 ....000.....111.....222.....333.\n"
         "comm r1 .......0.......1.......2.......3"
     )
-    of_cause = {each.cause: each.share for each in gains(both).gains}
+    of_cause = {each.cause: each.share for each in gains_of(pipeline(both)).gains}
     assert of_cause["host"] == pytest.approx(4 / 8, abs=0.05)
 
 

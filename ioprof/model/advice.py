@@ -24,15 +24,13 @@ from ioprof.model.accuracy import (
     why_not,
 )
 from ioprof.model.assumptions import check_change
-from ioprof.model.changed import changed, resampled, shortened, with_factors, with_kept_workers
+from ioprof.model.changed import changed, with_factors, with_kept_workers
 from ioprof.model.changes import Change, change_of
+from ioprof.model.gains import Replays
 from ioprof.model.pace import replayed
 from ioprof.model.pipeline import Iteration, Op, Pipeline
 from ioprof.model.prediction import QUANTILES
 
-_RESAMPLES: Final = 6
-_MOST_ACTIONS: Final = 1_000
-_RESAMPLED_ACTIONS: Final = 200
 LEAST_AT_ALL: Final = 1.02
 """Of any change: one that brings less is no advice."""
 _SAME_GAIN: Final = (1.0, 0.95)
@@ -57,38 +55,29 @@ measured, and the replay of the steps knows neither."""
 _NO_CHANGE: Final = (NoGain.OF_RECORDING, NoGain.NOT_OF_STEPS)
 
 
-class _Replays:
-    """A run to be replayed with changes, itself and drawn anew."""
-
-    def __init__(self, recorded: Pipeline) -> None:
-        self.recorded = shortened(recorded, _MOST_ACTIONS)
-        self.base_s = replayed(self.recorded).step_s
-        short = shortened(recorded, _RESAMPLED_ACTIONS)
-        self.drawn = [(seed, resampled(short, seed)) for seed in range(1, _RESAMPLES + 1)]
-        self.bases_s = [replayed(each, seed).step_s for seed, each in self.drawn]
-
-
 class Predictor:
     """Predictions of many changes of one run."""
 
-    def __init__(self, recorded: Pipeline, baseline_error: float) -> None:
+    def __init__(
+        self, recorded: Pipeline, baseline_error: float, replays: Replays | None = None
+    ) -> None:
         self._whole, self._error = recorded, abs(baseline_error)
-        self._as_recorded = _Replays(recorded)
+        self._as_recorded = replays or Replays(recorded)
 
     @cached_property
-    def _sharing_cores(self) -> _Replays:
+    def _sharing_cores(self) -> Replays:
         """For changes after which others share the cores: see `prediction.as_replayed`."""
         if self._whole.shares_cores:
             return self._as_recorded
-        return _Replays(replace(self._whole, shares_cores=True))
+        return Replays(replace(self._whole, shares_cores=True))
 
-    def _replays(self, change: Change) -> _Replays:
+    def _replays(self, change: Change) -> Replays:
         return self._sharing_cores if changes_competition(change) else self._as_recorded
 
     def speedup(self, change: Change) -> float:
         """Of the replay with a change."""
         replays = self._replays(change)
-        return replays.base_s / replayed(changed(replays.recorded, change)).step_s
+        return replays.base.step_s / replayed(changed(replays.recorded, change)).step_s
 
     def with_kept_validation(self, advice: Finding) -> Finding:
         """The advice to keep the workers of validation, in addition to those of training where
@@ -106,7 +95,8 @@ class Predictor:
     def _without(self, cause: str, part: float) -> float:
         """The speedup without a part of a cause."""
         replays = self._as_recorded
-        return replays.base_s / replayed(with_factors(replays.recorded, {cause: 1 - part})).step_s
+        after = replayed(with_factors(replays.recorded, {cause: 1 - part}))
+        return replays.base.step_s / after.step_s
 
     def of_change(self, advice: Finding, change: Change) -> Finding:
         """The advice with what the change would bring."""
@@ -150,18 +140,14 @@ class Predictor:
         change: Callable[[Pipeline], Pipeline],
         of_kinds: tuple[Kind, ...],
         larger: float,
-        replays: _Replays,
+        replays: Replays,
     ) -> Finding:
-        new = change(replays.recorded)
-        after = replayed(new)
         if refused := why_not(self._whole, of_kinds):
             return without_gain(advice, *refused)
-        speedup = larger * replays.base_s / after.step_s
-        others = [
-            larger * base_s / replayed(change(each), seed).step_s
-            for (seed, each), base_s in zip(replays.drawn, replays.bases_s, strict=True)
-        ]
-        low, high = (float(value) for value in np.quantile([speedup, *others], QUANTILES))
+        after, speedups = replays.speedups(change)
+        speedups = [larger * each for each in speedups]
+        speedup, new = speedups[0], change(replays.recorded)
+        low, high = (float(value) for value in np.quantile(speedups, QUANTILES))
         shown = error_of(of_kinds) + further_error(self._whole, new, after.total_s, of_kinds)
         wide = (1 + self._error) * (1 + shown)
         return advice.replace(
@@ -184,6 +170,7 @@ def ranked(
     baseline_error: float,
     job: JobKind,
     *,
+    replays: Replays | None = None,
     candidates: tuple[Finding, ...] = (),
     bound: str | None = None,
     proposes: bool = True,
@@ -192,10 +179,10 @@ def ranked(
     """Each finding with its gain, and those of the `candidates` that bring something, by gain; then
     those without a gain.
 
-    `proposes`: changes of the loader that only a replay can propose come to it. `most_workers`:
-    more have nothing to read.
+    `replays`: those of the pipeline, if there are any. `proposes`: changes of the loader that only
+    a replay can propose come to it. `most_workers`: more have nothing to read.
     """
-    predictor, done = Predictor(recorded, baseline_error), list[Finding]()
+    predictor, done = Predictor(recorded, baseline_error, replays), list[Finding]()
     more = (
         _proposals(recorded, job, predictor, most_workers)
         if proposes and recorded.has_loader

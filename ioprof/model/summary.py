@@ -20,7 +20,7 @@ from ioprof.format.run_record import (
 )
 from ioprof.model.accuracy import MOST_BASELINE_ERROR
 from ioprof.model.advice import ranked, without_gain
-from ioprof.model.gains import Gains, gains_of
+from ioprof.model.gains import Gains, Replays, gains_of
 from ioprof.model.pipeline import Pipeline
 from ioprof.model.recorded import pipeline
 from ioprof.model.refusals import Refusal, ReplayError
@@ -63,7 +63,8 @@ def _replayed(run: Run, is_asked: bool) -> Run:
     run = _asked_again(run)
     try:
         recorded = pipeline(run.trace)
-        found = gains_of(recorded)
+        replays = Replays(recorded)
+        found = gains_of(recorded, replays)
         error = found.baseline_error
         if abs(error) > MOST_BASELINE_ERROR:
             why = (
@@ -78,6 +79,7 @@ def _replayed(run: Run, is_asked: bool) -> Run:
             recorded,
             error,
             job,
+            replays=replays,
             candidates=verdict.candidates if proposes else (),
             bound=verdict.bound_by,
             proposes=proposes,

@@ -61,7 +61,7 @@ FORMS: Final[Mapping[str, Callable[[Any], str]]] = {
     "rate": rate,
     "percent": percent,
     "percent2": lambda ratio: percent(ratio, 2),
-    **{f"clean{most}": partial(clean, length=most) for most in (20, 30, 40, 60, 80, 120, 200)},
+    **{f"clean{most}": partial(clean, length=most) for most in (20, 40, 60, 80, 120, 150, 200)},
     "ms": lambda seconds: f"{seconds * 1e3:,.2f} ms",
     "ms1": lambda seconds: f"{seconds * 1e3:,.1f} ms",
     "ms0": lambda seconds: f"{seconds * 1e3:,.0f} ms",
@@ -73,6 +73,7 @@ FORMS: Final[Mapping[str, Callable[[Any], str]]] = {
     "MB": lambda num_bytes: f"{num_bytes / 1e6:,.1f} MB",
     "GB": lambda num_bytes: f"{num_bytes / 1e9:,.2f} GB",
     "GB1": lambda num_bytes: f"{num_bytes / 1e9:,.1f} GB",
+    "needs": lambda number: "s" if number == 1 else "",
     "s": lambda number: "" if number == 1 else "s",
     "es": lambda number: "" if number == 1 else "es",
     "path": shortened,
@@ -99,7 +100,7 @@ class _Filling(string.Formatter):
     def get_field(self, field_name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
         try:
             found: tuple[Any, Any] = super().get_field(field_name, args, kwargs)
-        except KeyError:
+        except (KeyError, AttributeError):  # also of a record that is not there
             found = None, field_name
         if (found[0] is None or found[0] is False or found[0] == "") and self._unknown is None:
             raise KeyError(field_name)
