@@ -110,7 +110,8 @@ ADDED: Final = {
 }
 """Keys that earlier versions did not write."""
 CHARGED: Final = {
-    "causes", "per_rank", "bound_by", "advice", "candidates", "device_waits", "behind_peers",
+    "causes", "per_rank", "bound_by", "advice", "findings", "sentences", "candidates",
+    "device_waits", "behind_peers",
 }  # fmt: skip
 """Keys that depend on how time is charged, see `test_time_of_a_run_recorded_before`."""
 TIMED: Final = {"read_p50_s", "read_p95_s", "read_p99_s"}

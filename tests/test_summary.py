@@ -14,11 +14,11 @@ from timeline import pid, timeline
 from told import summarise
 
 from ioprof.analysis.reads.demand import Tenths, demand
-from ioprof.analysis.reads.storage_bytes import untimed_text
 from ioprof.analysis.totals import totals
 from ioprof.format.run_record import Reason, RunRecord
 from ioprof.format.schema import BASES, CAUSES, FILE_COLUMNS, SPAN_COLUMNS
 from ioprof.format.trace import Trace, table_schema
+from ioprof.report.texts.catalogue.answer import untimed_text
 from ioprof.report.texts.statements import statements
 from ioprof.report.texts.storage_statements import uring_notes
 

@@ -40,8 +40,8 @@ def verdict(evidence: Evidence) -> Verdict:
     shares = evidence.shares
     if not sum(shares.values()):
         if evidence.steps.count and evidence.run.capture.imported_from:
-            return Verdict(None).said("no_device_times")
-        return Verdict(None).said("no_step", **_unobserved(evidence.run))
+            return Verdict(None, "").said("no_device_times")
+        return Verdict(None, "").said("no_step", **_unobserved(evidence.run))
     compared = _with_computing_line(shares, evidence)
     bound, is_own = _bound_by(compared, evidence)
     found = advice_for(evidence, bound, is_own=is_own)
@@ -53,7 +53,7 @@ def verdict(evidence: Evidence) -> Verdict:
     possible = [*of_use, *_candidates(evidence, shares)]
     more = (each for each in possible if each.no_gain is None and not _is_in(each, found))
     stages = evidence.own if is_own else evidence.work_ns
-    answer = Verdict(bound, findings=tuple(found), candidates=tuple(more))
+    answer = Verdict(bound, "", tuple(found), candidates=tuple(more))
     answer = _of_own(answer, evidence, shares) if is_own else _said(answer, evidence, shares)
     answer = with_doubts(
         answer, evidence, _alternatives(compared, evidence), stages if bound in stages else {}

@@ -169,7 +169,7 @@ class Verdict(Record, frozen=True):
     stage that takes most of the workers' time. Waiting for a straggler counts as what made that
     rank late (`Steps.straggler_wait_s`), except for `compute`, which stays `straggler`. Null: no
     step."""
-    text: str = ""
+    text: str
     """In words, made of `sentences`."""
     findings: tuple[Finding, ...] = ()
     """What could be changed, best first; the first is the answer. Called `advice` before

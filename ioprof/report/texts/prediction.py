@@ -9,8 +9,14 @@ from typing import Final
 from ioprof.format.run_record import Finding, Summary
 from ioprof.model.prediction import Prediction
 from ioprof.model.proof import Proof
+from ioprof.report.texts.catalogue.filling import tell
 from ioprof.report.texts.units import ADVICE_LENGTH, clean, duration, percent, rate
 
+_GAIN: Final = (
+    "[[{advice.is_least:if}at least ]{advice.gain:.2f} × as fast[{advice.is_bound:if} if that cost"
+    " nothing][ (95 %: {advice.low:.2f} to {advice.high:.2f})|, ± {advice.error:percent}][; costs:"
+    " {advice.price}]|gain not predicted: {advice.reason:clean200}]"
+)
 LARGE_ERROR: Final = 0.1
 """Error of the baseline, from which on a prediction is called unsure."""
 
@@ -78,19 +84,7 @@ def gain_text(advice: Finding) -> str:
     """What an advice would bring, and what it costs, or why that is not predicted. Empty: the run
     was not replayed.
     """
-    if advice.gain is None:
-        return f"gain not predicted: {clean(advice.reason, 200)}" if advice.reason else ""
-    condition = " if that cost nothing" if advice.is_bound else ""
-    between = (
-        ""
-        if advice.low is None or advice.high is None
-        else f" (95 %: {advice.low:.2f} to {advice.high:.2f})"
-    )
-    if between == "" and advice.error is not None:
-        between = f", ± {percent(advice.error)}"
-    costs = f"; costs: {advice.price}" if advice.price else ""
-    least = "at least " if advice.is_least else ""
-    return f"{least}{advice.gain:.2f} × as fast{condition}{between}{costs}"
+    return tell(_GAIN, advice=advice)
 
 
 def proof_hint(advice: Sequence[Finding]) -> str | None:
