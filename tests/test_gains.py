@@ -116,7 +116,7 @@ def test_what_brings_next_to_nothing_is_no_advice() -> None:
         return list(ranked(found, recorded, 0.0, JobKind.TORCH))
 
     assert ["compute"] == [each.code for each in told(compute, decode)]
-    second, first = told(decode, compute)
+    first, second = told(decode, compute)
     assert (None, NoGain.DISAGREES) == (first.gain, first.no_gain)
     assert 1.5 < (second.gain or 0.0)
 

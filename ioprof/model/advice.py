@@ -14,7 +14,7 @@ import numpy as np
 
 from ioprof.analysis.answer.finding import finding
 from ioprof.errors import CommandError
-from ioprof.format.run_record import Cost, CpuLimit, Finding, JobChange, JobKind, NoGain
+from ioprof.format.run_record import Cost, CpuLimit, Facts, Finding, JobChange, JobKind, NoGain
 from ioprof.model.accuracy import (
     Kind,
     changes_competition,
@@ -229,7 +229,10 @@ def ordered(
     docs/decisions/verdicts.md; then those without a gain. What was measured, though no replay knows
     it, stays first.
     """
-    is_measured = [each.code in _MEASURED and each.gain is None for each in found]
+    is_measured = [
+        each.gain is None and (each.code in _MEASURED or each.no_gain is NoGain.DISAGREES)
+        for each in found
+    ]
     number = (*is_measured, False).index(False)
     first, rest = found[:number], found[number:]
     gains = {at: each.gain for at, each in enumerate(rest) if each.gain is not None}
@@ -331,7 +334,11 @@ def _proposals(
         return
     if predictor.speedup(Change(prefetch=2 * prefetch)) >= LEAST_AT_ALL:
         change = JobChange(prefetch=2 * prefetch)
-        facts = {"prefetch": 2 * prefetch, "now": prefetch, "more_batches": prefetch * workers}
+        facts: Facts = {
+            "prefetch": 2 * prefetch,
+            "now": prefetch,
+            "more_batches": prefetch * workers,
+        }
         yield finding("prefetch", change=change, **facts)
     starts = sum(op is Op.START for op in recorded.ranks[0].program.ops)
     starts_anew = starts > 1 and sum(each.starts_workers for each in _training(recorded)) > len(

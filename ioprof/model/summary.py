@@ -3,7 +3,7 @@ time, and the gain.
 """
 
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 from polars.exceptions import PolarsError
 
@@ -25,6 +25,7 @@ from ioprof.model.pipeline import Pipeline
 from ioprof.model.recorded import pipeline
 from ioprof.model.refusals import Refusal, ReplayError
 
+AnyRun = TypeVar("AnyRun", bound=Run)
 _FAILURES: Final = (
     ArithmeticError,
     AssertionError,
@@ -35,7 +36,7 @@ _FAILURES: Final = (
 )
 
 
-def with_gains(run: Run, is_asked: bool = True) -> Run:
+def with_gains(run: AnyRun, is_asked: bool = True) -> AnyRun:
     """The same run; its summary says what each cause costs and what each advice would bring, or why
     that is not known.
 
@@ -48,7 +49,7 @@ def with_gains(run: Run, is_asked: bool = True) -> Run:
         each.replace(can_be_proved=can_be_proved(run.trace.run, each)) for each in verdict.findings
     )
     verdict = verdict.replace(findings=told, candidates=())
-    return found.with_summary(found.summary.replace(verdict=verdict))
+    return run.with_summary(found.summary.replace(verdict=verdict))
 
 
 def _replayed(run: Run, is_asked: bool) -> Run:

@@ -137,7 +137,9 @@ def _of_advice(summary: Summary) -> Iterator[str]:
             yield "no advice"
         return
     first = verdict.findings[0]
-    acts = _acts_on(first, verdict.bound_by or "") or _acts_on_beginning(first, summary)
+    largest = max(summary.steps.causes, key=lambda entry: entry.share or 0.0).cause
+    acts = first.cause == largest  # with which the headline begins
+    acts = acts or _acts_on(first, verdict.bound_by or "") or _acts_on_beginning(first, summary)
     if not acts and not verdict.device_waits:
         yield (
             f"bound by {verdict.bound_by}, and the first advice is about {first.cause}:"

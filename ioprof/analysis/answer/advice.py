@@ -1,7 +1,7 @@
 """What to change for each bound, with the facts that it is based on."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from ioprof.analysis.answer.details import TO_HOST
 from ioprof.analysis.answer.evidence import LEAST_NAMED_RATIO, MOSTLY_ONE, Evidence
@@ -22,6 +22,7 @@ from ioprof.analysis.ranks.straggler_advice import straggler_advice
 from ioprof.analysis.reads.read_patterns import AMPLIFIED, SMALL_READS
 from ioprof.format.run_record import (
     CodeShare,
+    Facts,
     FileReads,
     Finding,
     JobChange,
@@ -106,7 +107,7 @@ def _storage(evidence: Evidence) -> Found:
         if pattern.code == SMALL_READS and 2e9 * (pattern.seconds or 0.0) >= evidence.making_ns.get(
             "storage", 0
         ):
-            facts = {"remedy": pattern.remedy, "seen": pattern.seen}
+            facts: Facts = {"remedy": pattern.remedy, "seen": pattern.seen}
             yield finding("larger_reads", step_s=step_s, **facts)
     if file := _slow_file(evidence.files):
         rest_s = sum(other.seconds for other in evidence.files) - file.seconds
@@ -197,7 +198,7 @@ def _page_cache(evidence: Evidence) -> Found:
 def _unused(evidence: Evidence, cause: str) -> Found:
     """What to change where samples are made that no batch has."""
     if (found := evidence.unused) is not None:
-        facts = {"taken": found.taken, "used": found.used, "decoded": found.is_decoded}
+        facts: Facts = {"taken": found.taken, "used": found.used, "decoded": found.is_decoded}
         yield not_modelled("unused_samples", cause, **facts)
 
 
@@ -210,7 +211,7 @@ def _decode(evidence: Evidence) -> Found:
         else None
     )
     decoder = decoder_kind(evidence.largest_detail("decode", LEAST_NAMED_RATIO))
-    cost: dict[str, Any] = {
+    cost: Facts = {
         "sample_s": sample_s,
         "step_s": evidence.seconds_per_step("decode"),
         "images": not decoder,
@@ -227,7 +228,7 @@ def _decode(evidence: Evidence) -> Found:
     need, makers = evidence.demand.at_samples_per_s, run.config.workers or 1
     most = max((run.config.ranks or 1) * makers, run.cpus or 0)
     if sample_s and need and need * sample_s > most:
-        facts = {"samples_per_s": need, "workers": need * sample_s, "cpus": run.cpus}
+        facts: Facts = {"samples_per_s": need, "workers": need * sample_s, "cpus": run.cpus}
         yield finding("cores", cause="decode", by_loop=evidence.demand.by_loop, **facts)
 
 
@@ -248,7 +249,7 @@ def _transform(evidence: Evidence) -> Found:
 
 
 def _collate(evidence: Evidence) -> Found:
-    spent = {
+    spent: Facts = {
         "step_s": evidence.seconds_per_step("collate"),
         "batch_size": evidence.run.config.batch_size or None,
     }
@@ -275,7 +276,7 @@ def _loader(evidence: Evidence) -> Found:
         evidence.most_work_is_unnamed,
     )
     loader = evidence.charged.get("loader")
-    spent: dict[str, Any] = {
+    spent: Facts = {
         "step_s": evidence.seconds_per_step("loader"),
         "imported": is_imported,
         "workers_share": loader.workers_share if loader and unnamed else None,
@@ -305,7 +306,7 @@ def _loader(evidence: Evidence) -> Found:
         yield finding("record_reads", no_gain=NoGain.OF_RECORDING, **spent)
     ratio, warmup = evidence.warmup_ratio.get("loader", 0.0), evidence.steps.warmup
     if ratio >= 0.5 and warmup and not unnamed:
-        facts = {"steps": 10 * evidence.steps.count, "ratio": ratio, "warmup": warmup}
+        facts: Facts = {"steps": 10 * evidence.steps.count, "ratio": ratio, "warmup": warmup}
         yield finding("longer_run", no_gain=NoGain.OF_RECORDING, **facts)
     yield from more
     if not line and evidence.run.config.loader is None and not evidence.fetched.samples:
@@ -347,7 +348,7 @@ def _to_host(evidence: Evidence, part: float) -> Found:
     copies.
     """
     line = evidence.largest_line("h2d") if evidence.copies_to_host else None
-    facts = {
+    facts: Facts = {
         "step_s": part * evidence.seconds_per_step("h2d"),
         "num_bytes": evidence.copied_per_step.get("d2h", 0.0),
     }
@@ -377,7 +378,7 @@ def _to_device(evidence: Evidence) -> Found:
 def _exchange(evidence: Evidence) -> Found:
     step_s = evidence.seconds_per_step("exchange")
     if sums := evidence.small_sums:
-        facts = {"sums": sums.per_step, "median_bytes": sums.median_bytes}
+        facts: Facts = {"sums": sums.per_step, "median_bytes": sums.median_bytes}
         yield not_modelled("flat_sum", "exchange", step_s=step_s, **facts)
     batch_size = evidence.run.config.batch_size or None
     yield finding("exchange_less", step_s=step_s, batch_size=batch_size)

@@ -345,7 +345,7 @@ class Details:
         for file, took_ns in sums.items():
             if file in paths:
                 code = PartCode.PEER if file in self._peers - sent.keys() else PartCode.FILE
-                part = (code, sent.get(file, paths[file]))
+                part = (code, str(sent.get(file, paths[file])))
                 named[part] = named.get(part, 0) + took_ns
         largest = sorted(named.values(), reverse=True)[:NUM_DETAILS]
         if len(named) <= NUM_DETAILS or sum(largest) >= _LEAST_RATIO * charged_ns:

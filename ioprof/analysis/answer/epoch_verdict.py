@@ -9,7 +9,7 @@ from typing import Final
 from ioprof.analysis.answer.evidence import Evidence
 from ioprof.analysis.answer.finding import not_modelled
 from ioprof.analysis.answer.verdict import verdict
-from ioprof.format.run_record import Trend, Verdict
+from ioprof.format.run_record import Facts, Trend, Verdict
 
 _FEWEST_STEPS: Final = 8
 """Of the later epochs, of all ranks."""
@@ -53,6 +53,6 @@ def with_first_epoch(
     if steady.bound_by in (None, "storage"):
         return found
     advice = not_modelled("first_epoch", "storage", seconds=in_first_s)
-    facts = {"seconds": in_first_s, "first_s": first.step_s, "later_s": last.step_s}
+    facts: Facts = {"seconds": in_first_s, "first_s": first.step_s, "later_s": last.step_s}
     steady = steady.said("first_epoch", first=True, **facts)
     return steady.replace(findings=(*steady.findings, advice), first_epoch="storage")

@@ -32,6 +32,7 @@ from ioprof.format.run_record import (
     CpuEvidence,
     DatasetRecord,
     Demand,
+    Facts,
     FileReads,
     ImageRecord,
     LoaderTime,
@@ -407,7 +408,7 @@ class Evidence:
             return line.share or 0.0
         return line.seconds / self._worker_lines_s * (self.charged["loader"].workers_share or 0.0)
 
-    def line_facts(self, line: CodeShare | None) -> dict[str, Any]:
+    def line_facts(self, line: CodeShare | None) -> Facts:
         """A line of code and the part of the time that it takes; that of its whole function, where
         that is much more. A function that makes batches also makes those to validate on.
         """
@@ -519,7 +520,7 @@ class Evidence:
         ]
         return next(iter(functions(same)), line)
 
-    def largest_part(self, cause: str) -> dict[str, Any]:
+    def largest_part(self, cause: str) -> Facts:
         """The largest part of a cause, as facts: a file, a span, a line of code, or several. Empty:
         none that is large enough.
         """
@@ -542,7 +543,7 @@ class Evidence:
         found = {"part": detail.name, "part_share": detail.share}
         return found | ({"part_line": line_text(line)} if line and is_within else {})
 
-    def _similar(self, cause: str, line: CodeShare | None) -> dict[str, Any]:
+    def _similar(self, cause: str, line: CodeShare | None) -> Facts:
         """Further functions that took nearly as much as a line."""
         if line is None or line.cause == WORKERS:
             return {}
@@ -553,7 +554,7 @@ class Evidence:
         return [{"line": line_text(line), "share": line.share or 0.0} for line in lines]
 
     @property
-    def kernels(self) -> dict[str, Any]:
+    def kernels(self) -> Facts:
         """The kernels of a step, as facts."""
         found = self.launches
         return {"kernels": found.per_step, "kernel_s": found.median_s} if found else {}

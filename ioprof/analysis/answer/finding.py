@@ -4,7 +4,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from ioprof.analysis.answer.evidence import Evidence
-from ioprof.format.run_record import CauseDetail, CodeShare, Finding, JobChange, NoGain, known
+from ioprof.format.run_record import (
+    CauseDetail,
+    CodeShare,
+    Finding,
+    JobChange,
+    NoGain,
+    known,
+)
 
 Found = Iterator[Finding]
 """What to change. One without cause, change and reason makes the bound cost less by an amount that

@@ -6,7 +6,7 @@ from ioprof.analysis.answer.evidence import LEAST_NAMED_RATIO, Evidence
 from ioprof.analysis.answer.finding import Found, finding, not_modelled, of_detail, of_line
 from ioprof.analysis.answer.queue_advice import whole_tensors
 from ioprof.analysis.cpu.code_lines import awaits, line_text
-from ioprof.format.run_record import CauseDetail, CodeShare, Finding, NoGain, PartCode
+from ioprof.format.run_record import CauseDetail, CodeShare, Facts, Finding, NoGain, PartCode
 
 _LEAST_DELIVERY: Final = 0.05
 """Share of the steps' time that sending batches takes, from which on freeing what was sent takes
@@ -53,7 +53,11 @@ def _of_known(
     at = line_text(line) if line else None
     if waited := evidence.lock_holder:
         is_named = line and line.seconds >= LEAST_NAMED_RATIO * waited.seconds
-        facts = {"thread": waited.subject, "share": waited.share, "line": at if is_named else None}
+        facts: Facts = {
+            "thread": waited.subject,
+            "share": waited.share,
+            "line": at if is_named else None,
+        }
         return finding("lock", cause="host", **facts).replace(
             gain=1 / (1 - waited.share) if waited.share < 1 else None,
             basis="derived",

@@ -9,7 +9,7 @@ from ioprof.analysis.answer.finding import finding, not_modelled
 from ioprof.analysis.cpu.code_lines import FEWEST_SAMPLES, line_text
 from ioprof.analysis.cpu.stacks import START
 from ioprof.analysis.reads.lineage import LEAVES
-from ioprof.format.run_record import CodeShare, Ledger, NoGain, Phase, Verdict
+from ioprof.format.run_record import CodeShare, Facts, Ledger, NoGain, Phase, Verdict
 
 LEAST_SHARE: Final = 0.25
 """Of the job's time, from which on a part of it is named before all else."""
@@ -61,7 +61,7 @@ def with_phase(verdict: Verdict, evidence: Evidence, ledger: Ledger) -> Verdict:
         return verdict
     line = _line(evidence, largest) if largest.name == "start-up" else None
     imports = ledger.imports[:2] if largest.name == "imports" else ()
-    facts = {
+    facts: Facts = {
         "phase": largest.name,
         "took_s": largest.seconds,
         "share": largest.share or 0.0,

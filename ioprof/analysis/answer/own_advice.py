@@ -7,7 +7,7 @@ from typing import Final
 
 from ioprof.analysis.answer.evidence import LEAST_NAMED_RATIO, Evidence
 from ioprof.analysis.answer.finding import Found, finding, of_line
-from ioprof.format.run_record import CauseDetail, PartCode
+from ioprof.format.run_record import CauseDetail, Facts, PartCode
 
 _DECODERS: Final = {
     "tokens": ("tokenizers.", "transformers."),
@@ -44,7 +44,7 @@ def own_advice(evidence: Evidence, bound: str) -> Found:
         yield from _of_threads(evidence, bound)
         return
     detail = evidence.largest_detail(bound) if bound in _READS else None
-    facts = {"own": bound, "step_s": evidence.seconds_per_step(bound)}
+    facts: Facts = {"own": bound, "step_s": evidence.seconds_per_step(bound)}
     facts |= {"file": detail.name} if detail else {}
     if detail and ".so" in PurePosixPath(detail.subject).name:
         yield finding("copy_environment", **facts)
@@ -64,7 +64,7 @@ def _of_threads(evidence: Evidence, bound: str) -> Found:
     """
     detail, line = evidence.largest_detail(bound, LEAST_NAMED_RATIO), evidence.largest_line(bound)
     is_read = bound in _READS
-    facts = {"own": bound, "threads": True, "step_s": evidence.seconds_per_step(bound)}
+    facts: Facts = {"own": bound, "threads": True, "step_s": evidence.seconds_per_step(bound)}
     named = facts | ({"file": detail.name} if detail and is_read else {})
     if is_read and detail and detail.code is PartCode.PEER:
         yield finding("receive_more", **named)

@@ -8,7 +8,7 @@ from typing import Any, Final
 from ioprof.analysis.answer.evidence import Evidence
 from ioprof.analysis.answer.finding import Found, finding, not_modelled
 from ioprof.analysis.cpu.cpu_verdict import overrides_workers
-from ioprof.format.run_record import Finding, JobChange
+from ioprof.format.run_record import Facts, Finding, JobChange
 
 _MOST_RUNNING: Final = 0.5
 """Cores that a worker uses or waits for on average, up to which it is said to wait for something
@@ -33,7 +33,7 @@ def whole_tensors(evidence: Evidence) -> Found:
     loop frees them.
     """
     if views := evidence.views:
-        facts = {"part_bytes": views.part_bytes, "whole_bytes": views.whole_bytes}
+        facts: Facts = {"part_bytes": views.part_bytes, "whole_bytes": views.whole_bytes}
         yield not_modelled("whole_tensors", "delivery", **facts)
 
 
@@ -97,7 +97,7 @@ def _equal_work(evidence: Evidence) -> Found:
         or evidence.use.idle_workers(evidence.run.config.workers)
     ):
         return
-    facts = {"busiest_s": found.supply_s + more_s, "mean_s": found.supply_s}
+    facts: Facts = {"busiest_s": found.supply_s + more_s, "mean_s": found.supply_s}
     yield not_modelled("equal_work", workers=found.workers, **facts)
 
 
@@ -116,7 +116,7 @@ def _within_shards(evidence: Evidence, found: Finding) -> Finding:
     shards, wanted = evidence.run.config.shards, found.change.workers if found.change else None
     if shards is None or wanted is None or wanted <= shards:
         return found
-    facts = {**found.facts, "shards": shards, "one_shard": shards <= 1}
+    facts: Facts = {**found.facts, "shards": shards, "one_shard": shards <= 1}
     if lacks_shards(evidence):
         return not_modelled("more_shards", **facts)
     return finding("workers_of_shards", change=JobChange(workers=shards), **facts)

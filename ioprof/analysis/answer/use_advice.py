@@ -8,7 +8,7 @@ from typing import Final
 from ioprof.analysis.answer.evidence import Evidence
 from ioprof.analysis.answer.finding import Found, finding, of_detail
 from ioprof.analysis.reads.lineage import LEAVES
-from ioprof.format.run_record import Finding, JobChange, NoGain, PartCode
+from ioprof.format.run_record import Facts, Finding, JobChange, NoGain, PartCode
 
 _MOSTLY_DISCARDED: Final = 0.5
 """Part of the waiting for batches that was for discarded ones before the first step, from which on
@@ -56,7 +56,7 @@ def _single_calls(evidence: Evidence) -> Found:
     calls, sample_s = found.samples // found.batches, found.making_s / found.samples
     if calls >= _FEWEST_CALLS and 0 < sample_s <= _CALL_S:
         change = JobChange(speeds={"loader": float(calls), "collate": float(calls)})
-        facts = {"samples": calls, "sample_s": sample_s}
+        facts: Facts = {"samples": calls, "sample_s": sample_s}
         yield finding("batched_index", cause="collate", change=change, **facts)
 
 

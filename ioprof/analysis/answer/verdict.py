@@ -1,7 +1,7 @@
 """The answer: what the job waited for most, by its code and its facts, and what to change."""
 
 from collections.abc import Collection
-from typing import Any, Final
+from typing import Final
 
 from ioprof.analysis.answer.advice import advice_for
 from ioprof.analysis.answer.details import PAGEABLE
@@ -13,7 +13,7 @@ from ioprof.analysis.answer.use_advice import comes_first, use_advice
 from ioprof.analysis.cpu.code_lines import line_text
 from ioprof.analysis.cpu.cpu_time import LEAST_DELAY_RATIO
 from ioprof.analysis.reads.lineage import LEAVES
-from ioprof.format.run_record import Finding, NoGain, PartCode, RunRecord, Verdict
+from ioprof.format.run_record import Facts, Finding, NoGain, PartCode, RunRecord, Verdict
 from ioprof.format.schema import PYTHON_PROGRAM
 
 _WITH_RANKS: Final = ("straggler", "exchange")
@@ -142,7 +142,7 @@ def _alternatives(shares: dict[str, float], evidence: Evidence) -> dict[str, flo
     }
 
 
-def _unobserved(run: RunRecord) -> dict[str, Any]:
+def _unobserved(run: RunRecord) -> Facts:
     """Why perhaps no step was recorded."""
     if run.capture.unobserved:
         hook = run.capture.unobserved[0]
@@ -187,7 +187,11 @@ def _bound_by(shares: dict[str, float], evidence: Evidence) -> tuple[str, bool]:
 def _of_own(answer: Verdict, evidence: Evidence, shares: dict[str, float]) -> Verdict:
     """What is said where the training process itself reads and decodes."""
     bound = answer.bound_by or ""
-    facts = {"own": bound, "share": evidence.own[bound], "emulated": evidence.run.is_emulated}
+    facts: Facts = {
+        "own": bound,
+        "share": evidence.own[bound],
+        "emulated": evidence.run.is_emulated,
+    }
     facts |= evidence.largest_part(bound) | _next(shares, bound)
     if evidence.is_by_threads(bound):
         waits = evidence.waiting_line if facts.get("next") == "host" else None
@@ -202,7 +206,7 @@ def _of_own(answer: Verdict, evidence: Evidence, shares: dict[str, float]) -> Ve
 
 def _said(answer: Verdict, evidence: Evidence, shares: dict[str, float]) -> Verdict:
     bound, emulated = answer.bound_by or "", evidence.run.is_emulated
-    facts: dict[str, Any] = {
+    facts: Facts = {
         "cause": bound,
         "share": shares.get(bound),
         "emulated": emulated,
@@ -228,14 +232,14 @@ def _said(answer: Verdict, evidence: Evidence, shares: dict[str, float]) -> Verd
 def _computing(answer: Verdict, evidence: Evidence) -> Verdict:
     """What besides the model computed, or kept it from computing."""
     if line := evidence.computing_line:
-        facts = {"line": line_text(line), "line_share": line.share or 0.0}
+        facts: Facts = {"line": line_text(line), "line_share": line.share or 0.0}
         return answer.said("computing_line", library=line.library, **facts)
     if (waited := _waits_for_cores(evidence)) is not None:
         return answer.said("no_cores", waited=waited, makers=bool(evidence.work_ns))
     return answer
 
 
-def _meaning(evidence: Evidence, bound: str) -> dict[str, Any]:
+def _meaning(evidence: Evidence, bound: str) -> Facts:
     """What the cause is called, as facts; `meaning` is one of the catalogue's."""
     detail = evidence.largest_detail(bound)
     if bound == "h2d" and detail:
@@ -275,7 +279,7 @@ def _waits_for_cores(evidence: Evidence) -> float | None:
     return waited if waited >= _LEAST_DELAY else None
 
 
-def _next(shares: dict[str, float], bound: str = "compute") -> dict[str, Any]:
+def _next(shares: dict[str, float], bound: str = "compute") -> Facts:
     """The largest cause besides compute and the bound, if one is worth a word."""
     if larger := _larger(shares, bound):
         return {"waits": sum(share for cause, share in shares.items() if cause in LEAVES), **larger}
@@ -288,7 +292,7 @@ def _next(shares: dict[str, float], bound: str = "compute") -> dict[str, Any]:
     return {"next": after, "next_share": rest[after]} if after else {}
 
 
-def _larger(shares: dict[str, float], bound: str) -> dict[str, Any]:
+def _larger(shares: dict[str, float], bound: str) -> Facts:
     """Of a bound that is a cause of waiting for batches: another cause, larger than any of these,
     though less than all of them.
     """
@@ -333,16 +337,16 @@ def _stages(evidence: Evidence) -> dict[str, float]:
     return {cause: found[cause] for cause in ordered if found[cause] >= _LEAST_OF_STAGE}
 
 
-def _of_stragglers(evidence: Evidence, causes: Collection[str]) -> dict[str, Any]:
+def _of_stragglers(evidence: Evidence, causes: Collection[str]) -> Facts:
     share = sum(evidence.straggler_wait.get(cause, 0.0) for cause in causes)
     waited_s = evidence.waited_for_s
     slowest = next(iter(waited_s), None)
     is_one = slowest is not None and waited_s[slowest] >= MOSTLY_ONE * sum(waited_s.values())
-    facts = {"late_share": share, "late_rank": slowest if is_one else None}
+    facts: Facts = {"late_share": share, "late_rank": slowest if is_one else None}
     return facts if share >= 0.01 else {}
 
 
-def _of_loader(evidence: Evidence) -> dict[str, Any]:
+def _of_loader(evidence: Evidence) -> Facts:
     """Of several loaders that the loop takes batches from, the one that most of the waiting was
     for.
     """

@@ -3,10 +3,10 @@
 import os
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 
 import polars as pl
 
+from ioprof.format.run_record import Facts
 from ioprof.format.trace import Trace
 
 
@@ -26,7 +26,7 @@ class Saved:
     """Where most of them were written; empty: not known."""
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Facts:
         """As facts of a finding: how often each rank wrote one, how large, how fast, and where."""
         return {
             "checkpoints": self.number / self.ranks,

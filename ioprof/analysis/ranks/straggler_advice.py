@@ -4,7 +4,7 @@ from typing import Final
 
 from ioprof.analysis.answer.evidence import Evidence
 from ioprof.analysis.answer.finding import Found, finding
-from ioprof.format.run_record import Finding
+from ioprof.format.run_record import Facts, Finding
 
 _UNEQUAL_STAGES: Final = 1.25
 """Time that a stage of a pipeline computes over the mean of the others, from which on the model
@@ -39,7 +39,7 @@ def straggler_advice(evidence: Evidence) -> Found:
     if by_messages and most == "compute" and (in_turn := _in_turn(evidence)):
         yield in_turn
         return
-    facts = {"rank": slowest, "waited_s": waited_s[slowest]}
+    facts: Facts = {"rank": slowest, "waited_s": waited_s[slowest]}
     if second is not None and not by_messages and waited_s[second] >= _ALIKE * waited_s[slowest]:
         yield finding("equal_ranks", second=second, second_s=waited_s[second], **facts)
         return
@@ -65,7 +65,12 @@ def _in_turn(evidence: Evidence) -> Finding | None:
     if bubbles < _LARGE_BUBBLES_IN_TURN or computed_s[-1] > _UNEQUAL_STAGES * computed_s[0]:
         return None
     after = bubbles / (bubbles + _MORE * (1 - bubbles))
-    facts = {"least_s": computed_s[0], "most_s": computed_s[-1], "times": _MORE, "after": after}
+    facts: Facts = {
+        "least_s": computed_s[0],
+        "most_s": computed_s[-1],
+        "times": _MORE,
+        "after": after,
+    }
     return finding("ranks_in_turn", share=waiting, **facts)
 
 
@@ -82,5 +87,5 @@ def _stages(evidence: Evidence) -> Found:
     elif (bubbles := (stages - 1) / (parts + stages - 1)) >= _LARGE_BUBBLES:
         more = max(4 * stages, 2 * parts)
         after = (stages - 1) / (more + stages - 1)
-        facts = {"bubbles": bubbles, "more": more, "after": after}
+        facts: Facts = {"bubbles": bubbles, "more": more, "after": after}
         yield finding("microbatches", parts=parts, stages=stages, **facts)

@@ -109,6 +109,7 @@ from ioprof.format.run_record.summary_json import (
 )
 from ioprof.format.run_record.verdict_json import (
     Ceilings,
+    Facts,
     Finding,
     JobChange,
     Residual,
@@ -152,6 +153,7 @@ __all__ = [
     "EpochReads",
     "EvaluationRecord",
     "ExchangeRate",
+    "Facts",
     "Failure",
     "FailureCode",
     "FaultRecord",

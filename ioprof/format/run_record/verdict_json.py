@@ -63,7 +63,11 @@ class JobChange(Record, frozen=True, omit_defaults=True):
     """Cause to by how many times it becomes faster. Null: it costs nothing."""
 
 
-def known(facts: dict[str, Any]) -> dict[str, Any]:
+Facts = dict[str, Any]
+"""Numbers and names, by their own names, that words are about."""
+
+
+def known(facts: Facts) -> Facts:
     """Those that are known: neither null, nor false, nor an empty text."""
     return {
         name: value for name, value in facts.items() if value or (value == 0 and value is not False)

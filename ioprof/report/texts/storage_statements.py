@@ -1,6 +1,6 @@
 """What was trained, and what was done to storage and memory for a run, as lines of a report."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from ioprof.analysis.charge.staging_cost import StagingCost, staging_cost
@@ -158,7 +158,7 @@ def _cache(cache: PageCacheRecord | None) -> Iterator[Statement]:
     yield Statement("page cache", text, "measured")
 
 
-def _named(names: Sequence[str], length: int) -> str:
+def _named(names: Iterable[str], length: int) -> str:
     return ", ".join(clean(name, length) for name in names)
 
 
