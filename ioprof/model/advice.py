@@ -253,12 +253,12 @@ def ordered(
     left, order = sorted(gains, key=lambda at: -brings(at)), list[int]()
     while left:
         best = left[0]
-        if rest[best].costs is Cost.HARDWARE:
-            low = rest[best].low or gains[best]
-            alike = [at for at in left if (rest[at].high or gains[at]) >= low]
-        else:
-            least = same[min(effort(best), 1)] * brings(best)
-            alike = [at for at in left if brings(at) >= least]
+        if rest[best].costs is Cost.HARDWARE:  # then the best of what may bring as much
+            low, others = rest[best].low or gains[best], left[1:]
+            reach = [at for at in others if (rest[at].high or gains[at]) >= low]
+            best = next((at for at in reach if rest[at].costs is not Cost.HARDWARE), best)
+        least = same[min(effort(best), 1)] * brings(best)
+        alike = [at for at in left if brings(at) >= least]
         order.append(min(alike, key=lambda at: (effort(at), -brings(at))))
         left.remove(order[-1])
     return (*first, *(rest[at] for at in order), *(each for each in rest if each.gain is None))
