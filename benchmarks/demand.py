@@ -28,8 +28,8 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 import slow_storage  # noqa: E402
 
-from ioprof.analysis.run import Run  # noqa: E402
 from ioprof.format.run_record import Demand  # noqa: E402
+from ioprof.report.run import Run  # noqa: E402
 
 JOB = Path(__file__).with_name("demand_job.py")
 WAYS = ("files", "lmdb-map", "lmdb-pread", "webdataset", "memmap", "memmap-whole")

@@ -340,7 +340,7 @@ def gain_row(layout: str, change: str, base_s: float, found: Any, made_s: float)
 
 def loaded(folder: Path) -> Any:
     """A run with its analysis."""
-    from ioprof.analysis.run import Run
+    from ioprof.report.run import Run
 
     return Run.load(folder)
 

@@ -20,13 +20,13 @@ from pathlib import Path
 
 import torch
 
-from ioprof.analysis.run import Run
 from ioprof.converters import GenerateOptions, generate
 from ioprof.model.changes import Change
 from ioprof.model.pace import measured
 from ioprof.model.prediction import whatif
 from ioprof.model.recorded import pipeline
 from ioprof.model.summary import with_gains
+from ioprof.report.run import Run
 
 PROGRAM = Path(__file__).parents[1] / "tests" / "programs" / "train_on_gpu.py"
 
@@ -133,9 +133,9 @@ def predicted(case: Case, run: Run) -> tuple[float | None, float | None, float |
     if isinstance(case.predicted, Change):
         found = whatif(run.trace, case.predicted)
         return found.speedup, found.speedup_range.low, found.speedup_range.high
-    for advice in run.summary.verdict.advice:
+    for advice in run.summary.verdict.findings:
         if advice.cause == case.predicted:
-            return advice.predicted_speedup, advice.low, advice.high
+            return advice.gain, advice.low, advice.high
     return None, None, None
 
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ioprof.analysis.regression import FALSE_ALARMS, FEWEST_RUNS, level_changes
-from ioprof.analysis.run import Run
+from ioprof.report.run import Run
 from ioprof.store.runs import time_of
 
 HISTORIES = 4000

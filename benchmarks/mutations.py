@@ -114,9 +114,9 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "a predicted speedup is the inverse",
-        "ioprof/model/advice.py",
-        "larger * replays.base_s / after.step_s",
-        "larger * after.step_s / replays.base_s",
+        "ioprof/model/gains.py",
+        "[self.base.step_s / after.step_s, *others]",
+        "[after.step_s / self.base.step_s, *others]",
     ),
     Mutation(
         "a prediction ignores the number of workers",

@@ -35,9 +35,9 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from faults.agreement import contradictions  # noqa: E402
 
-from ioprof.analysis.run import Run  # noqa: E402
-from ioprof.format.run_record import Advice, JobChange  # noqa: E402
+from ioprof.format.run_record import Finding, JobChange  # noqa: E402
 from ioprof.model.summary import with_gains  # noqa: E402
+from ioprof.report.run import Run  # noqa: E402
 
 JOB: Final = Path(__file__).with_name("random_job.py")
 ONE_AT_A_TIME: Final = ("process_lock", "thread_lock", "file_lock", "one_shard", "sampler")
@@ -254,7 +254,7 @@ def lines_of_functions() -> dict[str, range]:
     return {node.name: range(node.lineno, (node.end_lineno or node.lineno) + 1) for node in found}
 
 
-def advised(spec: Spec, advice: Advice) -> Spec | None:
+def advised(spec: Spec, advice: Finding) -> Spec | None:
     """The job with what an advice says; None: it names nothing that the job has."""
     change = advice.change or JobChange()
     settings: dict[str, Any] = {}
@@ -372,9 +372,9 @@ def judged(machine: Machine, seed: int, spec: Spec, out: Path, truth: Truth) -> 
         if name != "no start_up":  # which is before the first batch
             found.gains[name] = truth.gain(changed)
     found.best, found.best_gain = max(found.gains.items(), key=lambda each: each[1])
-    first = next(iter(verdict.advice), None)
+    first = next(iter(verdict.findings), None)
     if first is not None:
-        found.first, found.predicted = first.action, first.predicted_speedup
+        found.first, found.predicted = first.action, first.gain
         found.low, found.high = first.low, first.high
         if (changed := advised(spec, first)) is not None:
             found.true = truth.gain(changed)

@@ -23,7 +23,6 @@ from ioprof.reporter import SILENT, Reporter
 
 if TYPE_CHECKING:
     from ioprof.analysis.grid import Grid
-    from ioprof.analysis.run import Run as AnalysedRun
     from ioprof.analysis.study import Study
     from ioprof.converters import ConversionResult
     from ioprof.format.run_record import EpochPrediction
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from ioprof.model.simulator.simulation import Simulation
     from ioprof.model.simulator.sizing import Size
     from ioprof.report.explore import Run
+    from ioprof.report.run import Run as AnalysedRun
     from ioprof.report.texts.comparison import Comparison
 
 __all__ = [
@@ -548,9 +548,9 @@ def _shown(run: "AnalysedRun") -> "Run":
 
 def _analysed(run: "Run | AnalysedRun | Trace | Path | str") -> "AnalysedRun":
     """The analysis of what was given as a run."""
-    from ioprof.analysis.run import Run as AnalysedRun
     from ioprof.format.trace import Trace
     from ioprof.report.explore import Run
+    from ioprof.report.run import Run as AnalysedRun
 
     if isinstance(run, Run):
         return run.analysed

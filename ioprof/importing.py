@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from ioprof.analysis.run import Run
 from ioprof.errors import CommandError
 from ioprof.interchange import darshan, dftracer, kineto, nsys
 from ioprof.interchange.imported import MOST_FILES, Imported, to_trace
@@ -15,6 +14,7 @@ from ioprof.masking import masked_command
 from ioprof.model.summary import with_gains
 from ioprof.recording.run_folder import check_output, create_output
 from ioprof.recording.run_writer import write_run_folder
+from ioprof.report.run import Run
 from ioprof.report.texts.units import visible
 
 _MOST_BYTES: Final = 64 << 30

@@ -14,7 +14,7 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[1]
 ANALYSE: Final = """
 import sys
-from ioprof.analysis.run import Run
+from ioprof.report.run import Run
 run = Run.load(sys.argv[1])
 print(run.summary.to_json(), run.steps.hash_rows().to_list())
 """

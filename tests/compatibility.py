@@ -29,8 +29,8 @@ import polars as pl
 from interpreters import interpreters
 from repository import PROGRAMS, ROOT
 
-from ioprof.analysis.run import Run
 from ioprof.format.trace import Trace
+from ioprof.report.run import Run
 
 NEWEST: Final = "newest"
 TRIED: Final = {"2.1.2": (3, 11), "2.4.1": (3, 11), "2.7.1": (3, 12), NEWEST: (3, 13)}

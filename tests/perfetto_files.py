@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from ioprof.analysis.run import Run
+from ioprof.report.run import Run
 
 
 class Decoded:

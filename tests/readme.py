@@ -16,9 +16,9 @@ import polars as pl
 from repository import ROOT
 from rich.console import Console, RenderableType
 
-from ioprof.analysis.run import Run
 from ioprof.format.run_record import RunRecord, Summary
 from ioprof.format.trace import Trace
+from ioprof.report.run import Run
 from ioprof.report.texts.brief import answers, brief_text
 from ioprof.report.texts.picture import step_picture
 from ioprof.report.texts.text import comparison_text

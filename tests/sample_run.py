@@ -13,11 +13,11 @@ import numpy as np
 import polars as pl
 
 from ioprof.format.run_record import (
-    Advice,
     Capture,
     CauseShare,
     Clocks,
     Demand,
+    Finding,
     Overlap,
     RankTime,
     RunRecord,
@@ -331,11 +331,12 @@ def summary_of(setting: RunSummary, trace: Trace, steps: pl.DataFrame, images: i
             "Storage-bound: the accelerators were idle for 46.1% of the time, most of it for reads"
             " from storage.",
             (
-                Advice(
+                Finding(
+                    "other",
                     "Stage the dataset to node-local storage; a copy on the node's own disk is read"
-                    " in the first epoch only"
+                    " in the first epoch only",
                 ),
-                Advice("Use 8 workers", 1.31, 0.04),
+                Finding("other", "Use 8 workers", gain=1.31, error=0.04),
             ),
         ),
     )

@@ -27,7 +27,6 @@ import numpy as np
 import polars as pl
 from repository import ROOT
 
-from ioprof.analysis.run import Run
 from ioprof.format.layout import CHUNK_HEADER_DTYPE, RECORD_DTYPE
 from ioprof.format.run_record import RunRecord
 from ioprof.format.schema import KINDS, RUN_SCHEMA, SOURCES
@@ -46,6 +45,7 @@ from ioprof.format.wire_format import (
     SLOTS,
 )
 from ioprof.ingest import read_spool
+from ioprof.report.run import Run
 
 RECORDINGS: Final = ROOT / "tests" / "recordings"
 RECORD: Final = "recorded.json"

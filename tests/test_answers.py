@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from strategies import examples, traces
 from test_code_lines import with_stacks
 from timeline import details, timeline
+from told import summarise
 
 from ioprof.analysis.charge.blame import charges
-from ioprof.analysis.summary import summarise
 from ioprof.format.run_record import Doubt, JobKind, RunRecord
 from ioprof.format.trace import Trace
 from ioprof.report.texts.statements import statements
@@ -42,7 +42,7 @@ def test_python_in_the_loop_is_named_by_file_and_line() -> None:
     found = summarise(slower(with_stacks(trace, samples))).verdict
     assert "host" == found.bound_by
     assert "70.0% at /job/train.py:7 in main" in found.text
-    assert found.advice[0].action.startswith("Do less at /job/train.py:7 in main")
+    assert found.findings[0].action.startswith("Do less at /job/train.py:7 in main")
     assert () == found.doubts
 
 
@@ -57,10 +57,10 @@ def test_a_line_that_waits_for_another_process_is_no_work_of_the_rank() -> None:
     assert "host" == found.bound_by
     assert "waiting for other threads or processes, which were not followed" in found.text
     assert "at /job/train.py:18 in Env.step" in found.text
-    assert found.advice[0].action.startswith(
+    assert found.findings[0].action.startswith(
         "Make what /job/train.py:18 in Env.step waits for faster"
     )
-    assert "Do less" not in found.advice[0].action
+    assert "Do less" not in found.findings[0].action
 
 
 def test_a_worker_that_has_not_begun_is_starting() -> None:
@@ -74,7 +74,7 @@ def test_a_worker_that_has_not_begun_is_starting() -> None:
     """
     trace = timeline(drawing, **CPU)
     assert [("start of workers", 40)] == details(trace, "loader")["loader"][:1]
-    actions = [entry.action for entry in summarise(trace).verdict.advice]
+    actions = [entry.action for entry in summarise(trace).verdict.findings]
     assert any(action.startswith("Start the workers in less time") for action in actions)
 
 
@@ -98,7 +98,7 @@ def test_a_sampler_that_prepares_an_epoch_is_no_start_of_workers() -> None:
         (name, ns // 10**8) for name, ns in details(trace, "loader")["loader"]
     ]
     assert "on sampler (/job/train.py:7 in Buckets.__iter__)" in found.text
-    assert "in the sampler at /job/train.py:7 in Buckets.__iter__" in found.advice[0].action
+    assert "in the sampler at /job/train.py:7 in Buckets.__iter__" in found.findings[0].action
 
 
 def test_workers_that_are_kept_already_are_not_to_be_kept() -> None:
@@ -111,7 +111,7 @@ def test_workers_that_are_kept_already_are_not_to_be_kept() -> None:
         compute main    ........00..
     """
     trace = timeline(drawing, config={**CPU["config"], "persistent_workers": True})
-    advice = [entry.action for entry in summarise(trace).verdict.advice]
+    advice = [entry.action for entry in summarise(trace).verdict.findings]
     assert advice[0].startswith("Do less at the start of an epoch")
     assert "persistent_workers=True" not in " ".join(advice)
 
@@ -136,8 +136,8 @@ def test_the_advice_on_decoding_is_of_what_is_decoded(decoder: str, advice: str)
     """
     found = summarise(timeline(drawing, config={**CPU["config"], "workers": 0})).verdict
     assert "decode" == found.bound_by
-    assert [entry.action for entry in found.advice if entry.action.startswith(advice)]
-    assert ("image" in " ".join(entry.action for entry in found.advice)) == (decoder == "JPEG")
+    assert [entry.action for entry in found.findings if entry.action.startswith(advice)]
+    assert ("image" in " ".join(entry.action for entry in found.findings)) == (decoder == "JPEG")
     assert "the ranks, which make their batches themselves, spent" in found.text
 
 
@@ -169,7 +169,7 @@ def test_what_a_server_sends_is_not_to_be_copied_from_it() -> None:
     files = pl.DataFrame([{"file": 0, "path": "tcp://127.0.0.1:80"}], schema=trace.files.schema)
     found = summarise(Trace(trace.run, trace.spans, files)).verdict
     assert "storage" == found.bound_by
-    assert ["Receive from tcp://127.0.0.1:80"] == [entry.action[:31] for entry in found.advice]
+    assert ["Receive from tcp://127.0.0.1:80"] == [entry.action[:31] for entry in found.findings]
 
 
 # ------------------------------------------------------------------------------------------- doubts
@@ -223,7 +223,7 @@ def test_a_long_start_is_said_first(start_s: int, phase: str | None) -> None:
     assert phase == found.phase
     assert (phase is not None) == found.text.startswith("The job spent")
     assert phase is None or (
-        "at /job/data.py:9 in index" in found.text and "index" in found.advice[0].action
+        "at /job/data.py:9 in index" in found.text and "index" in found.findings[0].action
     )
 
 
@@ -280,7 +280,7 @@ def test_advice_names_the_arguments_of_the_library(
         hosts=[{"cpus": 8}],
     )
     assert kind is trace.run.job_kind
-    assert said in " ".join(entry.action for entry in summarise(trace).verdict.advice)
+    assert said in " ".join(entry.action for entry in summarise(trace).verdict.findings)
 
 
 def test_tasks_of_ray_are_charged_by_time() -> None:
@@ -316,7 +316,7 @@ def test_a_recorded_script_on_a_cpu_is_told_nothing_of_other_jobs(trace: Trace) 
     summary = summarise(Trace(trace.run.replace(config=config), trace.spans))
     texts = [
         summary.verdict.text,
-        *(advice.action for advice in summary.verdict.advice),
+        *(advice.action for advice in summary.verdict.findings),
         *(line.text for line in statements(summary)),
     ]
     for text in texts:

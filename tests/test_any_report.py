@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 from strategies import examples, traces
 
-from ioprof.analysis.run import Run
 from ioprof.format.run_record import Summary
 from ioprof.format.trace import Trace
 from ioprof.report.page import payload, stalls
 from ioprof.report.page.html import page
+from ioprof.report.run import Run
 from ioprof.report.texts.brief import brief_text
 from ioprof.report.texts.storage_statements import run_statements
 from ioprof.report.texts.text import comparison_text, summary_text

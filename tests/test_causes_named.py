@@ -8,16 +8,16 @@ import pytest
 from faults.agreement import contradictions
 from pipeline_simulator import Pipeline
 from timeline import timeline
+from told import summarise
 
 from ioprof.analysis import summary as summary_module
-from ioprof.analysis.answer.details import AFTER_COMPUTE, BEFORE_FORWARD, Details
+from ioprof.analysis.answer.details import PLACES, Details
 from ioprof.analysis.charge.blame import charges
 from ioprof.analysis.reads.storage_bytes import with_doubt
-from ioprof.analysis.run import Run
-from ioprof.analysis.summary import summarise
-from ioprof.format.run_record import CauseDetail, CpuEvidence, Doubt, Verdict
+from ioprof.format.run_record import CauseDetail, CpuEvidence, Doubt, PartCode, Verdict
 from ioprof.format.trace import Trace
 from ioprof.model.summary import with_gains
+from ioprof.report.run import Run
 from ioprof.report.texts.headline import headline
 
 MS: Final = 1_000_000
@@ -57,7 +57,7 @@ def test_python_before_and_after_the_forward_pass_is_told_apart(
         f"step 0000000000\nwait 00.......1\nfetch w0 00\ncompute main {compute}", **CPU
     )
     places = dict(charges(trace).details.of_cause("host", 100, trace))
-    assert (before, after) == (places.get(BEFORE_FORWARD, 0), places.get(AFTER_COMPUTE, 0))
+    assert (before, after) == tuple(places.get((place, ""), 0) for place in PLACES)
     assert where in summarise(trace).verdict.text
 
 
@@ -68,7 +68,7 @@ def test_the_place_of_python_is_no_name() -> None:
     ).verdict
     assert "host" == verdict.bound_by
     assert verdict.doubts
-    assert "ioprof.span" in verdict.advice[0].action
+    assert "ioprof.span" in verdict.findings[0].action
 
 
 def test_a_job_on_the_cpu_has_no_accelerators() -> None:
@@ -106,7 +106,7 @@ def test_other_large_causes_are_advised_on() -> None:
     )
     verdict = summarise(timeline(drawing, **CPU)).verdict
     assert "decode" == verdict.bound_by
-    assert "checkpoint" == [each.cause for each in verdict.advice if each.cause][-1]
+    assert "checkpoint" == [each.cause for each in verdict.findings if each.cause][-1]
 
 
 @pytest.mark.parametrize(("megabytes", "is_unsure"), [(0.9, False), (2.0, False), (4.0, True)])
@@ -139,7 +139,9 @@ def test_a_validation_that_a_device_computes_for_is_the_bound_for_certain(
     """It takes 50 % of the time; what the device computes in it waits for no file, nor does the
     device beside it."""
     shares = {"compute": 0.5 - host, "host": host, "validation": 0.5}
-    details = {"validation": (CauseDetail("compute", 10 * computed, computed),)}
+    details = {
+        "validation": (CauseDetail("compute", 10 * computed, computed, PartCode.CAUSE, "compute"),)
+    }
     found = summarise(timeline("step 00\ncompute 00"))
     steps = found.steps.replace(
         causes=tuple(
@@ -198,7 +200,7 @@ def test_ranks_that_are_late_in_turn_are_not_one_slow_rank(
     drawing = "\n".join(f"{kind} {row}" for kind, row in rows.items())
     verdict = summarise(timeline(drawing, config={"device": "cpu"})).verdict
     assert "straggler" == verdict.bound_by
-    assert verdict.advice[0].action.startswith(said)
+    assert verdict.findings[0].action.startswith(said)
 
 
 def test_a_headline_says_what_the_verdict_says() -> None:
@@ -233,11 +235,11 @@ def test_rare_slow_batches_want_a_longer_queue() -> None:
     that it helps."""
     verdict = rare_slow_batches(every=12, prefetch=1)
     assert "decode" == verdict.bound_by
-    assert verdict.advice[0].action.startswith(
+    assert verdict.findings[0].action.startswith(
         "Prepare more batches ahead (prefetch_factor=8 instead of 1 per worker)"
     )
-    assert verdict.advice[0].predicted_speedup is not None
-    assert verdict.advice[0].predicted_speedup > 1.2
+    assert verdict.findings[0].gain is not None
+    assert verdict.findings[0].gain > 1.2
     assert (
         not rare_slow_batches(every=4, prefetch=1)
         .advice[0]
@@ -250,7 +252,7 @@ def test_batches_that_are_on_their_way_are_too_large() -> None:
     trace = timeline("step 0000000000\nwait 00000000..\nfetch w0 0\ncompute main ........00", **CPU)
     verdict = summarise(trace).verdict
     assert "delivery" == verdict.bound_by
-    assert verdict.advice[0].action.startswith("Send less per batch")
+    assert verdict.findings[0].action.startswith("Send less per batch")
 
 
 def reading(took_ms: list[float], files: list[int], sizes: int = 100_000) -> Trace:
@@ -280,11 +282,11 @@ def test_one_slow_file_of_many_is_to_be_copied() -> None:
     """A single file that all is read from is no exception."""
     files = [number % 20 for number in range(200)]
     verdict = summarise(reading([100 if file == 7 else 0.5 for file in files], files)).verdict
-    assert verdict.advice[0].action.startswith(
+    assert verdict.findings[0].action.startswith(
         "Copy /data/7.bin to faster storage, or keep it in memory: 10 reads of this one file"
     )
     alone = summarise(reading([20.0] * 200, [0] * 200)).verdict
-    assert not any("this one file" in each.action for each in alone.advice)
+    assert not any("this one file" in each.action for each in alone.findings)
 
 
 def test_small_reads_are_to_be_larger() -> None:
@@ -292,7 +294,7 @@ def test_small_reads_are_to_be_larger() -> None:
     verdict = summarise(
         reading([2.0] * 400, [number % 20 for number in range(400)], sizes=2048)
     ).verdict
-    assert verdict.advice[0].action.startswith("Read in larger pieces")
+    assert verdict.findings[0].action.startswith("Read in larger pieces")
 
 
 def with_epochs(trace: Trace, every: int) -> Trace:
@@ -336,7 +338,7 @@ def test_a_first_epoch_from_storage_is_told_apart(
     assert [] == contradictions(run)
     if first:
         assert verdict.text.startswith("The first epoch waited 0.58 s for storage")
-        assert "only the first epoch waits for storage" in verdict.advice[-1].action
+        assert "only the first epoch waits for storage" in verdict.findings[-1].action
 
 
 @pytest.mark.parametrize(
@@ -347,6 +349,7 @@ def test_a_wait_for_a_message_is_a_bubble_in_pipelines_alone(in_pipeline: bool, 
     """A worker of a parameter server has no pipeline."""
     found = Details()
     found.add_stragglers({1: {"compute": 10}}, {1: {"compute": 7}}, in_pipeline=in_pipeline)
-    assert [(name, 7), ("rank 1: compute", 3)] == found.of_cause(
-        "straggler", 10, timeline("step 000")
-    )
+    parts = found.of_cause("straggler", 10, timeline("step 000"))
+    assert [(name, 7), ("rank 1: compute", 3)] == [
+        (code.label(subject), took_ns) for (code, subject), took_ns in parts
+    ]

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from pipeline_simulator import Pipeline
 from strategies import examples, shifted, shuffled, traces
 from timeline import TICK_NS, block, pid, timeline, with_blocks
+from told import summarise
 
 from ioprof.analysis.ceilings import _imbalance_ns, ceilings
 from ioprof.analysis.charge.blame import blame
-from ioprof.analysis.summary import summarise
 from ioprof.format.schema import CAUSES
 from ioprof.format.trace import Trace
 

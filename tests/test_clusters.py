@@ -20,7 +20,6 @@ from network_hosts import ADDRESSES, AHEAD_S, linked_hosts, on_host
 from quiet_machine import comparing_times, on_a_quiet_machine
 from temporary import temporary_folder
 
-from ioprof.analysis.run import Run
 from ioprof.format.schema import SPAN_COLUMNS
 from ioprof.format.trace import Trace, empty_table
 from ioprof.ingest.clocks.clock_messages import read_clock_messages
@@ -28,6 +27,7 @@ from ioprof.ingest.clocks.clock_offset import Clock, estimate_offset
 from ioprof.instrument import preload
 from ioprof.jobs.tasks import local_variables
 from ioprof.model.extrapolation.whole import asked_of
+from ioprof.report.run import Run
 from ioprof.train.accelerators.emulated import gradient_buckets
 from ioprof.train.accelerators.exchange import Exchange
 from ioprof.train.devices import emulated_device

@@ -21,7 +21,6 @@ from repository import EXAMPLES, PROGRAMS
 from timeline import timeline
 
 from ioprof.analysis.cpu.stacks import place_of, unexplained
-from ioprof.analysis.run import Run
 from ioprof.analysis.totals import code_of_causes, totals
 from ioprof.errors import RunError
 from ioprof.format.run_record import CodeShare, Doubt, RunRecord
@@ -29,6 +28,7 @@ from ioprof.format.schema import STACK_COLUMNS
 from ioprof.format.trace import Trace, table_schema
 from ioprof.ingest.merging import merge_parts
 from ioprof.interchange.speedscope import document, write_speedscope
+from ioprof.report.run import Run
 from ioprof.stacks.library import is_built
 
 needs_stacks = pytest.mark.skipif(
@@ -158,7 +158,9 @@ def test_a_checkpoint_has_the_line_that_saves() -> None:
         for line in found.unexplained
     ]
     assert "60.0% on save (/job/train.py:66 in save)" in found.verdict.text
-    assert "60.0% of the steps' time at /job/train.py:66 in save" in found.verdict.advice[0].action
+    assert (
+        "60.0% of the steps' time at /job/train.py:66 in save" in found.verdict.findings[0].action
+    )
 
 
 def awaited_threads(threads: Sequence[tuple[int, int, str]]) -> Trace:
@@ -241,7 +243,7 @@ def test_a_wait_for_what_nobody_followed_is_not_called_python() -> None:
             == ("which were not followed" in verdict.text)
             == (Doubt.UNNAMED in verdict.doubts)
         )
-        assert is_wait == verdict.advice[0].action.startswith(
+        assert is_wait == verdict.findings[0].action.startswith(
             "Make what /job/train.py:3 in main waits for faster"
         )
 
@@ -301,7 +303,7 @@ def test_a_function_is_named_where_none_of_its_lines_is_enough() -> None:
     found = Run.of(with_stacks(trace, samples)).summary
     assert {2: 4, 3: 4, 4: 4, 5: 4} == {line.line: line.samples for line in found.unexplained}
     assert "80.0% at /job/train.py in main" in found.verdict.text
-    assert "Do less at /job/train.py in main" in found.verdict.advice[0].action
+    assert "Do less at /job/train.py in main" in found.verdict.findings[0].action
 
 
 def test_without_samples_nothing_is_named() -> None:
@@ -591,4 +593,4 @@ def test_a_line_that_computes_on_the_cpu_is_no_reason_for_host(
     assert ("torch/nn/functional.py" in found.text) == (bound == "compute")
     if bound == "compute":
         assert found.text.startswith("The model computed")
-        assert not any("Do less" in advice.action for advice in found.advice)
+        assert not any("Do less" in advice.action for advice in found.findings)

@@ -21,7 +21,6 @@ from timeline import timeline
 
 from ioprof.analysis.charge.blame import blame
 from ioprof.analysis.ranks.collectives import collectives_not_seen
-from ioprof.analysis.run import Run
 from ioprof.format.run_record import CollectiveCapture, GpuCapture, GpuWindow, Reason
 from ioprof.format.trace import Trace
 from ioprof.ingest.clocks.gpu_timer import host_times
@@ -29,6 +28,7 @@ from ioprof.ingest.collective_files import read_collective_files
 from ioprof.ingest.collectives import Collectives, add_collectives, collectives_of
 from ioprof.instrument import preload
 from ioprof.recording.external_samplers import capture_record
+from ioprof.report.run import Run
 from ioprof.report.texts.statements import statements
 
 STEPS, LATE_MS = 15, 50

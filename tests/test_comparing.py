@@ -16,12 +16,12 @@ from sample_run import sample_run
 
 import ioprof
 from ioprof.analysis.comparing import difference
-from ioprof.analysis.run import Run
 from ioprof.cli import main
 from ioprof.format.run_record import HostRecord, SourceRecord
 from ioprof.format.schema import CAUSES
 from ioprof.format.trace import Trace
 from ioprof.recording.source_state import source_state
+from ioprof.report.run import Run
 
 MS = 1_000_000
 STEPS = 300

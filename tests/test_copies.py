@@ -5,10 +5,10 @@ from typing import Any
 import polars as pl
 import pytest
 from timeline import TICK_NS, details, pid, timeline
+from told import summarise
 
 from ioprof.analysis.charge.blame import blame
 from ioprof.analysis.charge.copies import copied_per_step
-from ioprof.analysis.summary import summarise
 from ioprof.format.run_record import Summary
 from ioprof.format.schema import STACK_COLUMNS
 from ioprof.format.trace import Trace, table_schema
@@ -37,7 +37,7 @@ BOTH = """
 def advice(summary: Summary) -> list[str]:
     """What to change, in words, where copies are the bound."""
     assert "h2d" == summary.verdict.bound_by
-    return [each.action for each in summary.verdict.advice if each.cause == "h2d"]
+    return [each.action for each in summary.verdict.findings if each.cause == "h2d"]
 
 
 def test_results_are_copied_to_the_host() -> None:
@@ -81,7 +81,7 @@ def test_both_directions_are_advised_on() -> None:
 
 def test_advice_brings_no_more_than_its_direction() -> None:
     """The part of the cause that results are."""
-    found = summarise(timeline(BOTH)).verdict.advice[0]
+    found = summarise(timeline(BOTH)).verdict.findings[0]
     assert ("h2d", pytest.approx(5 / 9)) == (found.cause, found.part)
 
 

@@ -7,8 +7,8 @@ import pytest
 from jobs import ioprof
 from repository import PROGRAMS
 
-from ioprof.analysis.run import Run
 from ioprof.format.schema import CORE_WAIT
+from ioprof.report.run import Run
 
 pytestmark = pytest.mark.job
 
@@ -27,5 +27,5 @@ def test_python_without_a_core_is_a_named_part_of_host(tmp_path: Path) -> None:
     assert abs(found_s - waited_s) <= 0.15 * waited_s, (found_s, waited_s)
     assert waited_s > 0.1
     assert any(
-        "Leave a core for the training loop" in advice.action for advice in summary.verdict.advice
+        "Leave a core for the training loop" in advice.action for advice in summary.verdict.findings
     )

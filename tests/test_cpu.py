@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from preload import needs_library
 from repository import PROGRAMS
 from timeline import pid, timeline
+from told import summarise
 
 from ioprof.analysis.cpu.cpu_time import cpu_evidence
-from ioprof.analysis.summary import summarise
 from ioprof.format.run_record import CpuLimit, Doubt, Summary
 from ioprof.format.schema import COUNTER_COLUMNS
 from ioprof.format.series import find_series
@@ -352,7 +352,7 @@ IDLE: Final = [(HOST, "cpu.user", 10.0), (HOST, "cpu.idle", 150.0)]
 def said(*series: tuple[int | None, str, float], **more: Any) -> tuple[Summary, str, str]:
     """The summary, the verdict's text and the first advice."""
     found = summarise(job(*series, **more))
-    return found, found.verdict.text, found.verdict.advice[0].action
+    return found, found.verdict.text, found.verdict.findings[0].action
 
 
 def test_a_worker_that_decodes_beside_idle_cores_needs_more_workers() -> None:
@@ -386,7 +386,7 @@ def test_a_process_that_was_sampled_at_its_start_alone_is_not_known() -> None:
         job(*IDLE, *used(RANK, 0.0, 0.0), *used(WORKER, 0.0, 0.011), sampled_ns=17_000_000)
     )
     assert found.cpu is None or found.cpu.worker_running_threads is None
-    assert "a worker uses" not in " ".join(entry.action for entry in found.verdict.advice)
+    assert "a worker uses" not in " ".join(entry.action for entry in found.verdict.findings)
 
 
 def test_workers_on_one_core_are_named_before_decode() -> None:
@@ -401,7 +401,7 @@ def test_workers_on_one_core_are_named_before_decode() -> None:
         "Workers may use 1 of 16 cores (CPU affinity 3), and waited for a core 44% of the time"
     )
     assert "use more than 1 of the 16 cores" in advice
-    assert not any("instead of 1" in action.action for action in found.verdict.advice)
+    assert not any("instead of 1" in action.action for action in found.verdict.findings)
 
 
 def test_an_affinity_without_a_wait_is_not_blamed() -> None:
@@ -460,7 +460,7 @@ def test_busy_cores_are_not_shared_by_more_workers() -> None:
     assert (CpuLimit.CORES,) == found.cpu.limits
     assert text.startswith("The accelerators were idle")
     assert "A higher num_workers would only share the cores: all 16 were busy" in text
-    assert not any(advice.action.startswith("Keep") for advice in found.verdict.advice)
+    assert not any(advice.action.startswith("Keep") for advice in found.verdict.findings)
 
 
 def test_other_processes_that_use_the_cores_are_named() -> None:
@@ -483,7 +483,7 @@ def test_other_processes_that_use_the_cores_are_named() -> None:
     assert found.verdict.text.startswith(
         "The ranks waited for a core 64% of the time in which they could run: 10 other processes"
     )
-    assert "torch.set_num_threads(1)" in found.verdict.advice[0].action
+    assert "torch.set_num_threads(1)" in found.verdict.findings[0].action
     assert found.verdict.cpu_limits == found.cpu.limits
     assert "Ranks waited for a core 64.3% of the time in which they could run." == short_of_cores(
         found.cpu

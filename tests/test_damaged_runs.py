@@ -15,12 +15,12 @@ from damaged_runs import claim_rows
 from repository import PROGRAMS, ROOT
 
 from ioprof.analysis.kept import ANALYSIS
-from ioprof.analysis.run import Run
 from ioprof.errors import RunError
 from ioprof.format.parquet_footer import num_rows
 from ioprof.format.run_files import DERIVED, TABLES, stored_file, write_run
 from ioprof.format.trace import Trace
 from ioprof.recording.run_writer import write_run_folder
+from ioprof.report.run import Run
 
 RECORDED: Final = ROOT / "tests" / "data" / "runs" / "torch-script"
 CASES: Final = int(os.environ.get("IOPROF_DAMAGED_RUNS", "30"))

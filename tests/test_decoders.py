@@ -21,11 +21,11 @@ from slow_storage import evict, throttled_disk
 
 import ioprof
 from ioprof.analysis.intervals import intersect, total
-from ioprof.analysis.run import Run
 from ioprof.analysis.selection import intervals
 from ioprof.format.trace import Trace
 from ioprof.instrument.hooks import WATCHED
 from ioprof.instrument.hooks.libraries import decoders
+from ioprof.report.run import Run
 
 PROGRAM: Final = PROGRAMS / "decode_with.py"
 

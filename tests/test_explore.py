@@ -12,9 +12,9 @@ from page_runs import PAYLOADS, hostile_run
 from repository import PROGRAMS, ROOT
 
 import ioprof
-from ioprof.analysis.run import Run as AnalysedRun
 from ioprof.errors import CommandError
 from ioprof.format.schema import CAUSES
+from ioprof.report.run import Run as AnalysedRun
 from ioprof.report.texts.headline import headline
 
 DEMO = ROOT / "tests" / "data" / "demo"
@@ -30,7 +30,7 @@ def test_a_run_is_one_line_and_a_card() -> None:
     assert repr(demo()) == f"files: {headline(demo().summary)}"
     card = demo()._repr_html_()
     assert headline(demo().summary).replace("'", "&#x27;") in card
-    assert demo().summary.verdict.advice[0].action.split(":")[0] in card
+    assert demo().summary.verdict.findings[0].action.split(":")[0] in card
     assert card.count("<div") == card.count("</div>")
 
 

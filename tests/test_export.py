@@ -21,7 +21,6 @@ from sample_run import sample_run, trace_of
 from strategies import examples
 from trace_processor import ask
 
-from ioprof.analysis.run import Run
 from ioprof.cli import main
 from ioprof.format.trace import Trace
 from ioprof.interchange.chrome import write_chrome
@@ -30,6 +29,7 @@ from ioprof.interchange.rows import varints
 from ioprof.interchange.stacks import durations, slices
 from ioprof.interchange.tables import write_table
 from ioprof.interchange.tracks import Tracks, harmless
+from ioprof.report.run import Run
 
 HOSTILE = (
     b'<script>alert(1)</script>\x1b[31m\xff\xe2\x80\xae\r\n"\\'.decode("utf-8", "backslashreplace")

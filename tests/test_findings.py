@@ -17,15 +17,15 @@ from preload import needs_library
 from repository import PROGRAMS
 from strategies import examples, shifted, shuffled, traces
 from timeline import TICK_NS, timeline
+from told import summarise
 
 from ioprof.analysis.charge.workers_time import making
 from ioprof.analysis.findings import findings
 from ioprof.analysis.loaders import batches, take_turns
 from ioprof.analysis.reads.queue_depth import DepthOverTime
-from ioprof.analysis.run import Run
-from ioprof.analysis.summary import summarise
 from ioprof.format.run_record import Findings, HostRecord, LoaderTime, RunRecord
 from ioprof.format.trace import Trace
+from ioprof.report.run import Run
 from ioprof.report.texts.finding_statements import finding_lines
 from ioprof.report.texts.text import summary_text
 
@@ -145,7 +145,7 @@ def test_loaders_in_turn_have_no_common_number_of_workers(
     these should do as much."""
     summary = in_ways["two_loaders"][1]
     assert "failed" not in (summary["replay"]["reason"] or "")
-    actions = [each["action"] for each in summary["verdict"]["advice"]]
+    actions = [each["action"] for each in summary["verdict"]["findings"]]
     assert not any("num_workers" in action or "as much work" in action for action in actions), (
         actions
     )
@@ -286,7 +286,7 @@ def test_reads_of_one_time_are_bound_by_latency() -> None:
     summary = summarise(reading(random.normal(20, 1, 400).tolist(), sizes))
     assert summary.findings.reads.depth is not None
     assert "latency" == summary.findings.reads.depth.bound
-    assert summary.verdict.advice[0].action.startswith("Read more at a time")
+    assert summary.verdict.findings[0].action.startswith("Read more at a time")
 
 
 def test_whether_reads_of_one_size_have_a_latency_or_share_a_rate_is_not_known() -> None:
@@ -302,7 +302,7 @@ def test_whether_reads_of_one_size_have_a_latency_or_share_a_rate_is_not_known()
     assert depth.bound is None
     [line] = [text for label, text, _ in finding_lines(summary) if label == "in progress"]
     assert "not known whether bound by latency or by throughput" in line
-    actions = [advice.action for advice in summary.verdict.advice]
+    actions = [advice.action for advice in summary.verdict.findings]
     assert not any(action.startswith(("Read more at a time", "Keep ")) for action in actions)
     [workers] = [action for action in actions if "instead of 1" in action]
     assert workers.startswith("If storage is bound by latency (not known")
@@ -317,7 +317,7 @@ def test_reads_that_share_a_rate_are_bound_by_throughput() -> None:
     summary = summarise(reading((sizes / 5_000_000 * 1e3).tolist(), sizes.astype(int).tolist()))
     assert summary.findings.reads.depth is not None
     assert "throughput" == summary.findings.reads.depth.bound, summary.findings.reads.depth.reason
-    actions = [advice.action for advice in summary.verdict.advice]
+    actions = [advice.action for advice in summary.verdict.findings]
     assert any("read fewer bytes" in action for action in actions), actions
     assert not any(action.startswith("Use num_workers") for action in actions)
 

@@ -11,7 +11,7 @@ from sample_run import SampleRun, sample_run
 from test_report import command, printed
 
 from ioprof.analysis.gpu_time import gpu_time
-from ioprof.format.run_record import Advice, Summary
+from ioprof.format.run_record import Finding, Summary
 from ioprof.report.page.page_file import is_page
 from ioprof.report.texts.brief import WIDTH, brief_text
 
@@ -40,7 +40,7 @@ def without_steps(**capture: Any) -> SampleRun:
     steps = found.summary.steps.replace(
         count=0, warmup=0, mean_s=None, p50_s=None, p95_s=None, causes=causes, per_rank=()
     )
-    verdict = found.summary.verdict.replace(bound_by=None, advice=(), doubts=())
+    verdict = found.summary.verdict.replace(bound_by=None, findings=(), doubts=())
     summary = found.summary.replace(
         steps=steps, verdict=verdict, capture=found.summary.capture.replace(**capture)
     )
@@ -61,11 +61,11 @@ def test_the_script_and_its_arguments_are_on_the_first_screen():
 
 
 def test_no_line_is_cut():
-    """Advice, setting and limits are wrapped at 80 columns, and nothing of them is left out."""
+    """Finding, setting and limits are wrapped at 80 columns, and nothing of them is left out."""
     long = "Decode less of " + " ".join(f"image{number}" for number in range(40)) + " at the end."
     found = sample_run().summary
     summary = with_run(
-        found.replace(verdict=found.verdict.replace(advice=(Advice(long),))),
+        found.replace(verdict=found.verdict.replace(findings=(Finding("other", long),))),
         command=COMMAND,
         loader="a loader with a name",
         libraries=("torch 2.13.0", "lightning 2.5.1", "torchvision 0.24.0", "webdataset 1.0.2"),

@@ -17,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import examples
 
-from ioprof.analysis.run import Run
 from ioprof.errors import CommandError
 from ioprof.format.run_record import StepsBy
 from ioprof.interchange import kineto, nsys
@@ -27,6 +26,7 @@ from ioprof.model.changes import Change
 from ioprof.model.prediction import whatif
 from ioprof.model.summary import with_gains
 from ioprof.report.page.answer import headline
+from ioprof.report.run import Run
 from ioprof.report.texts.import_statements import import_notes
 
 TRACES = os.environ.get("IOPROF_TRACES")
@@ -256,7 +256,7 @@ def test_advice_is_about_the_job(tmp_path: Path) -> None:
     """Nothing is to be recorded or wrapped; a loader without workers is to have some."""
     for kinds, name in (({"workers": False}, "num_workers"), ({"loader": False}, "")):
         run = with_gains(run_of(tmp_path, kineto_events(**kinds)), is_asked=False)
-        words = " ".join(each.action for each in run.summary.verdict.advice)
+        words = " ".join(each.action for each in run.summary.verdict.findings)
         assert name in words
         assert "ioprof" not in words
         assert "Record" not in words

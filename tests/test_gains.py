@@ -21,17 +21,16 @@ from hypothesis import strategies as st
 from repository import PROGRAMS, ROOT
 from simulated_loader import Job, simulate
 from strategies import examples
+from told import summarise
 
 import ioprof
-from ioprof.analysis.answer.options import options_of
 from ioprof.analysis.charge.workers_time import making
 from ioprof.analysis.reads.demand import demand
-from ioprof.analysis.run import Run
-from ioprof.analysis.summary import summarise
 from ioprof.errors import CommandError
 from ioprof.format.run_record import (
-    Advice,
+    Cost,
     Demand,
+    Finding,
     JobChange,
     JobKind,
     NoGain,
@@ -43,7 +42,7 @@ from ioprof.format.trace import Trace
 from ioprof.jobs.options import RunOptions
 from ioprof.jobs.repeating import options_of_run, with_change
 from ioprof.model.accuracy import error_of_others, further_error, kinds
-from ioprof.model.advice import cheapest_first, ranked
+from ioprof.model.advice import ordered, ranked
 from ioprof.model.changed import changed, filled, with_factors
 from ioprof.model.changes import Change, change_of
 from ioprof.model.cores.contention import with_others
@@ -68,6 +67,7 @@ from ioprof.model.proof import mean_ratio
 from ioprof.model.recorded import pipeline
 from ioprof.model.summary import with_gains
 from ioprof.report.path_demand import path_statement, probed_path
+from ioprof.report.run import Run
 from ioprof.report.texts.headline import headline
 from ioprof.report.texts.prediction import gain_text
 
@@ -92,14 +92,14 @@ def decoding(workers: int = 2, count: int = 60) -> Run:
 
 def test_each_advice_has_a_gain_or_a_reason() -> None:
     """Those with a gain have a range around it, and stand in the order of their gains."""
-    advice = with_gains(decoding()).summary.verdict.advice
+    advice = with_gains(decoding()).summary.verdict.findings
     assert advice
-    assert all((each.predicted_speedup is None) == (each.no_gain is not None) for each in advice)
+    assert all((each.gain is None) == (each.no_gain is not None) for each in advice)
     assert all(each.reason for each in advice if each.no_gain)
-    known = [each for each in advice if each.predicted_speedup is not None]
-    assert all(each.low <= each.predicted_speedup <= each.high for each in known)  # type: ignore[operator]
+    known = [each for each in advice if each.gain is not None]
+    assert all(each.low <= each.gain <= each.high for each in known)  # type: ignore[operator]
     assert all(each.costs for each in known)
-    exact = [each.predicted_speedup for each in known if not each.is_bound]
+    exact = [each.gain for each in known if not each.is_bound]
     assert exact == sorted(exact, key=lambda speedup: -(speedup or 0.0))
 
 
@@ -110,26 +110,25 @@ def test_what_brings_next_to_nothing_is_no_advice() -> None:
     own = tuple({"compute": 50_000_000} for _ in range(30))
     job = Job(2, 2, tuple({"decode": 2_000_000} for _ in range(30)), own)
     recorded = pipeline(simulate(job).trace)
-    decode, compute = Advice("decode", cause="decode"), Advice("compute", cause="compute")
+    decode, compute = Finding("decode", cause="decode"), Finding("compute", cause="compute")
 
-    def told(*found: Advice) -> list[Advice]:
-        return list(ranked(found, recorded, 0.0, JobKind.TORCH, options_of(JobKind.TORCH)))
+    def told(*found: Finding) -> list[Finding]:
+        return list(ranked(found, recorded, 0.0, JobKind.TORCH))
 
-    assert ["compute"] == [each.action for each in told(compute, decode)]
+    assert ["compute"] == [each.code for each in told(compute, decode)]
     first, second = told(decode, compute)
-    assert (None, NoGain.DISAGREES) == (first.predicted_speedup, first.no_gain)
-    assert first.reason
-    assert 1.5 < (second.predicted_speedup or 0.0)
+    assert (None, NoGain.DISAGREES) == (first.gain, first.no_gain)
+    assert 1.5 < (second.gain or 0.0)
 
 
 def test_a_loop_that_chooses_samples_takes_that_time_itself(tmp_path: Path) -> None:
     """Torch's loader does so while the loop waits: without the sampler the job is many times as
     fast, whatever its workers do."""
     run, _ = stored.replayed("parts", stored.slug("a sampler of 30 ms"), tmp_path / "spool")
-    (advice,) = with_gains(run).summary.verdict.advice[:1]
+    (advice,) = with_gains(run).summary.verdict.findings[:1]
     assert "sampler" in advice.action
-    assert advice.predicted_speedup is not None
-    assert 1 / (1 - 0.9) < advice.predicted_speedup
+    assert advice.gain is not None
+    assert 1 / (1 - 0.9) < advice.gain
 
 
 def test_a_validation_that_costs_nothing_waits_for_nothing() -> None:
@@ -151,14 +150,15 @@ def test_more_workers_are_proposed_with_what_the_simulator_says() -> None:
     """Two workers that take 42 ms for a batch hold up a loop that takes 10: four or more do not."""
     found = [
         each
-        for each in with_gains(decoding()).summary.verdict.advice
+        for each in with_gains(decoding()).summary.verdict.findings
         if each.change and each.change.workers
     ]
     assert 1 == len(found)
-    assert found[0].predicted_speedup == pytest.approx(44 / 2 / 11, rel=0.1)
+    assert found[0].gain == pytest.approx(44 / 2 / 11, rel=0.1)
     assert found[0].cause is None
-    assert found[0].costs is not None
-    assert "more processes" in found[0].costs
+    assert Cost.FREE is found[0].costs
+    assert found[0].price is not None
+    assert "more process" in found[0].price
 
 
 @pytest.mark.parametrize(("shards", "expected"), [(8, [8]), (3, [3]), (2, []), (1, [])])
@@ -168,7 +168,7 @@ def test_no_more_workers_are_proposed_than_there_are_shards(
     """More would have nothing to read."""
     run = decoding()
     record = run.trace.run.replace(config=run.trace.run.config.replace(shards=shards))
-    found = with_gains(Run.of(run.trace.with_facts(run=record))).summary.verdict.advice
+    found = with_gains(Run.of(run.trace.with_facts(run=record))).summary.verdict.findings
     assert expected == [
         each.change.workers for each in found if each.change and each.change.workers
     ]
@@ -182,9 +182,9 @@ def test_to_change_nothing_is_a_verdict() -> None:
         Run.of(simulate(Job(2, 2, stages, tuple({"compute": 60 * MS} for _ in range(40)))).trace)
     ).summary.verdict
     assert "compute" == found.bound_by
-    assert 1 == len(found.advice)
-    assert found.advice[0].predicted_speedup == pytest.approx(2.0, rel=0.1)
-    assert not any(each.action.startswith(("Keep", "Leave")) for each in found.advice)
+    assert 1 == len(found.findings)
+    assert found.findings[0].gain == pytest.approx(2.0, rel=0.1)
+    assert not any(each.action.startswith(("Keep", "Leave")) for each in found.findings)
 
 
 def test_a_run_that_cannot_be_replayed_gives_each_advice_the_reason() -> None:
@@ -192,9 +192,9 @@ def test_a_run_that_cannot_be_replayed_gives_each_advice_the_reason() -> None:
     trace = decoding().trace
     config = trace.run.config.replace(loading_rank=0)
     stopped = Run.of(Trace(trace.run.replace(config=config), trace.spans))
-    found = with_gains(stopped).summary.verdict.advice
+    found = with_gains(stopped).summary.verdict.findings
     assert [each.action for each in found] == [
-        each.action for each in stopped.summary.verdict.advice
+        each.action for each in stopped.summary.verdict.findings
     ]
     assert {NoGain.NOT_REPLAYED} == {each.no_gain for each in found}
     assert all("one rank loads" in gain_text(each) for each in found)
@@ -208,7 +208,7 @@ def test_a_run_that_did_not_end_by_itself_is_replayed() -> None:
         for status in ("complete", "interrupted")
     )
     assert whole.advice == stopped.advice
-    assert any(each.predicted_speedup is not None for each in whole.advice)
+    assert any(each.gain is not None for each in whole.advice)
 
 
 def test_a_stored_run_is_replayed_on_request_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,10 +216,10 @@ def test_a_stored_run_is_replayed_on_request_only(monkeypatch: pytest.MonkeyPatc
     run = decoding()
     monkeypatch.setattr(Trace, "is_stored", property(lambda _: True))
     assert {NoGain.RUN_TOO_LARGE} == {
-        each.no_gain for each in with_gains(run, is_asked=False).summary.verdict.advice
+        each.no_gain for each in with_gains(run, is_asked=False).summary.verdict.findings
     }
     assert NoGain.RUN_TOO_LARGE not in {
-        each.no_gain for each in with_gains(run).summary.verdict.advice
+        each.no_gain for each in with_gains(run).summary.verdict.findings
     }
 
 
@@ -419,7 +419,7 @@ def test_nobody_waits_for_what_others_do_for_a_read() -> None:
 
 def test_a_gain_of_which_a_part_was_seen_is_the_least() -> None:
     """Such as of waits for the interpreter lock."""
-    seen = Advice("Move it", predicted_speedup=1.35, is_bound=True, is_least=True)
+    seen = Finding("Move it", gain=1.35, is_bound=True, is_least=True)
     assert "at least 1.35 × as fast if that cost nothing" == gain_text(seen)
 
 
@@ -622,7 +622,7 @@ def test_prove_runs_the_job_without_and_with_the_change(tmp_path: Path) -> None:
     )
     started = jobs.ioprof("run", "data", *options, "--out", "first", cwd=tmp_path)
     assert 0 == started.code, started.err
-    advice = with_gains(Run.load(tmp_path / "first")).summary.verdict.advice
+    advice = with_gains(Run.load(tmp_path / "first")).summary.verdict.findings
     number = next(
         (place for place, each in enumerate(advice, 1) if each.change and each.change.workers), None
     )
@@ -656,7 +656,7 @@ def test_prove_runs_the_job_without_and_with_the_change(tmp_path: Path) -> None:
 def test_the_functions_are_public() -> None:
     """They are found by completion."""
     assert {"whatif", "prove"} <= set(dir(ioprof))
-    assert "×" in gain_text(Advice("x", predicted_speedup=1.5, low=1.4, high=1.6))
+    assert "×" in gain_text(Finding("x", gain=1.5, low=1.4, high=1.6))
 
 
 def test_ways_of_batches_that_were_not_waited_for_are_not_those_of_late_ones() -> None:
@@ -694,23 +694,45 @@ def test_a_job_that_computes_says_where_a_faster_device_would_wait() -> None:
         assert "compute" == verdict.bound_by
         assert verdict.device_waits
         assert "a faster device would wait" in headline(run.summary)
-        assert causes == {each.cause for each in verdict.advice if each.cause}
+        assert causes == {each.cause for each in verdict.findings if each.cause}
     other = with_gains(Run.of(simulate(Job(2, 4, quick, own)).trace)).summary.verdict
     assert not other.device_waits
-    assert other.advice[0].predicted_speedup == pytest.approx(2.0, rel=0.1)
+    assert other.advice[0].gain == pytest.approx(2.0, rel=0.1)
 
 
 @pytest.mark.parametrize(
-    ("gains", "efforts", "order"),
+    ("given", "expected"),
     [
-        ([2.0, 1.5, 1.2], [1, 1, 1], [0, 1, 2]),
-        ([2.0, 1.95, 1.2], [1, 0, 1], [1, 0, 2]),  # nearly the same, by a setting
-        ([2.0, 1.5, 1.2], [1, 0, 1], [0, 1, 2]),
-        ([2.0, 1.5, 1.2], [2, 1, 1], [1, 2, 0]),  # other hardware
+        ("line 2.0 code, span 1.5 code, collate 1.2 code", "line span collate"),
+        ("line 2.0 code, workers 1.95 free, span 1.2 code", "workers line span"),
+        ("line 2.0 code, workers 1.5 free, span 1.2 code", "line workers span"),
+        (
+            "device 2.0 hardware, line 1.7 code, span 1.2 code",
+            "line device span",
+        ),  # as much, by range
+        ("cores 1.5 hardware, line 1.45 code, workers 1.3 free", "line workers cores"),
+        ("line 12.0 code, shards 4.0 code, workers 1.5 free", "shards line workers"),
+        ("line 12.0 code, shards 1.1 code, workers 1.5 free", "line workers shards"),
+        ("sampler - code, line 1.1 code", "line sampler"),
+        ("phase - code, line 1.1 code", "phase line"),
+        ("cpu_quota - code, cpu_threads - code, line 1.1 code", "cpu_quota cpu_threads line"),
     ],
 )
-def test_of_changes_that_bring_nearly_the_same_the_cheaper_one_comes_first(
-    gains: list[float], efforts: list[int], order: list[int]
+def test_findings_are_in_the_order_of_gains_and_of_what_they_cost(
+    given: str, expected: str
 ) -> None:
-    """Other hardware comes last where the job does not mostly compute."""
-    assert order == cheapest_first([0, 1, 2], gains, efforts, (1.0, 0.95, 0.0))
+    """Of changes that bring as much the cheaper one is first; what is done for nothing is before a
+    line at no cost, if it brings as much as half of that line's time; none without a gain is before
+    one with it, unless it was measured."""
+    rows = [each.split() for each in given.split(", ")]
+    found = [
+        Finding(
+            code,
+            gain=None if gain == "-" else float(gain),
+            low=None if gain == "-" else float(gain) * 0.8,
+            high=None if gain == "-" else float(gain) * 1.2,
+            costs=Cost(costs),
+        )
+        for code, gain, costs in rows
+    ]
+    assert expected == " ".join(each.code for each in ordered(found))

@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import examples, traces
 from timeline import TICK_NS, charged, pid, timeline
+from told import summarise
 
 from ioprof.analysis.charge.blame import blame
 from ioprof.analysis.charge.overlap import overlap
 from ioprof.analysis.reads.demand import demand
-from ioprof.analysis.run import Run
-from ioprof.analysis.summary import summarise
 from ioprof.format.schema import CAUSES, SPAN_COLUMNS
 from ioprof.format.trace import Trace, table_schema
 from ioprof.report.page.stalls import named_cause
+from ioprof.report.run import Run
 from ioprof.report.texts.brief import brief_text
 from ioprof.report.views import longest_steps
 
@@ -205,7 +205,7 @@ def test_pageable_copies_are_named() -> None:
     (copies,) = (entry for entry in found.steps.causes if entry.cause == "h2d")
     assert str(copies.reason).startswith("75% of the bytes came from pageable memory")
     assert "h2d" == found.verdict.bound_by
-    assert any("pin_memory=True" in advice.action for advice in found.verdict.advice)
+    assert any("pin_memory=True" in advice.action for advice in found.verdict.findings)
     assert (
         None
         is next(
@@ -253,7 +253,7 @@ def test_a_loop_that_bounds_a_faster_device_is_named(waited: int | None, words: 
         timeline(f"step {bars}\nkernel {bars}", capture=gpu((0, 5, 0, 60), loop_waited_ns=ticks))
     )
     assert "compute" == found.verdict.bound_by
-    (advice,) = (each.action for each in found.verdict.advice)
+    (advice,) = (each.action for each in found.verdict.findings)
     assert words in advice
     assert bool(words) == ("beside the device" in advice)
 

@@ -14,11 +14,11 @@ from strategies import examples
 
 import ioprof
 from ioprof.analysis.regression import FALSE_ALARMS, level_changes, quantile
-from ioprof.analysis.run import Run
 from ioprof.cli import main
 from ioprof.errors import RunError
 from ioprof.format.run_record import SourceRecord
 from ioprof.format.trace import Trace
+from ioprof.report.run import Run
 from ioprof.store.runs import FILE, Store
 
 DEMO = ROOT / "tests" / "data" / "demo"

@@ -6,10 +6,10 @@ import polars as pl
 import pytest
 from hooked import of_kind, recorded, run
 from repository import PROGRAMS
+from told import summarise
 
 from ioprof.analysis.intervals import overlaps, total, union
 from ioprof.analysis.selection import intervals
-from ioprof.analysis.summary import summarise
 from ioprof.format.run_record import Reason
 from ioprof.format.schema import BY_MODE
 from ioprof.format.trace import Trace

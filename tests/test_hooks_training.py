@@ -12,8 +12,8 @@ from PIL import Image
 from repository import PROGRAMS
 
 from ioprof.analysis.reads.lineage import waits
-from ioprof.analysis.run import Run
 from ioprof.format.trace import Trace
+from ioprof.report.run import Run
 
 pytestmark = pytest.mark.job
 

@@ -20,7 +20,6 @@ from page_runs import EMPTY, PAYLOADS, hostile_run, long_run, parts_of, sample, 
 from sample_run import BASIS, sample_run
 
 from ioprof.analysis.reads.lineage import LEAVES
-from ioprof.analysis.run import Run
 from ioprof.format.run_record import CauseShare, EpochReads, FileReads, ReadGroup, Reads, Trend
 from ioprof.format.schema import CAUSES
 from ioprof.report import figures, views
@@ -29,6 +28,7 @@ from ioprof.report.page import payload as payloads
 from ioprof.report.page.html import page, write_html
 from ioprof.report.page.storage_section import storage_section
 from ioprof.report.path_demand import ProbedPath
+from ioprof.report.run import Run
 from ioprof.report.texts.headline import headline
 from ioprof.report.texts.statements import cause_rows, statements
 

@@ -18,10 +18,10 @@ import torch
 from jobs import ioprof as run_ioprof
 from torch.utils.data import DataLoader, TensorDataset
 
-from ioprof.analysis.run import Run
 from ioprof.errors import CommandError
 from ioprof.interchange import darshan, dftracer, kineto, nsys
 from ioprof.interchange.imported import Imported, to_trace
+from ioprof.report.run import Run
 
 US, MS = 1000, 1_000_000
 HOSTILE = '<script>\x1b[31m\u202e\n"' + "y" * 4000

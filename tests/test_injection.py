@@ -16,9 +16,9 @@ from preload import LIBRARY, captured, needs_library, run_captured, run_python
 from repository import PROGRAMS
 
 from ioprof.analysis.capture import not_seen
-from ioprof.analysis.run import Run
 from ioprof.format.trace import Trace
 from ioprof.instrument import preload
+from ioprof.report.run import Run
 
 pytestmark = [pytest.mark.job, needs_library]
 

@@ -4,9 +4,10 @@ import polars as pl
 from timeline import timeline
 
 from ioprof.analysis.charge.blame import blame, charges
-from ioprof.analysis.charge.interpreter_lock import FEWEST_WAITS, thread_in
+from ioprof.analysis.charge.interpreter_lock import FEWEST_WAITS
 from ioprof.analysis.cpu.stacks import unexplained
 from ioprof.analysis.totals import totals
+from ioprof.format.run_record import PartCode
 from ioprof.format.schema import CAUSES, STACK_COLUMNS
 from ioprof.format.trace import Trace, table_schema
 
@@ -45,8 +46,8 @@ def test_the_part_of_the_samples_that_waited_is_host() -> None:
     for steps in (before.steps, found.steps):
         charged = sum(steps[f"{cause}_ns"].fill_null(0) for cause in CAUSES)
         assert (steps["end_ns"] - steps["start_ns"]).to_list() == charged.to_list()  # type: ignore[union-attr]
-    (name, took_ns), *_ = found.details.of_cause("host", sums(found.steps)["host"], waiting(16))
-    assert ("metrics", found.lock_ns["compute"]) == (thread_in(name), took_ns)
+    (part, took_ns), *_ = found.details.of_cause("host", sums(found.steps)["host"], waiting(16))
+    assert ((PartCode.LOCK, "metrics"), found.lock_ns["compute"]) == (part, took_ns)
 
 
 def test_few_such_samples_move_nothing() -> None:

@@ -21,13 +21,13 @@ import psutil
 import pytest
 from repository import PROGRAMS
 
-from ioprof.analysis.run import Run
 from ioprof.converters import ConvertOptions, convert
 from ioprof.format.trace import Trace
 from ioprof.jobs.launch import failures, temporary_folder
 from ioprof.recording.interrupts import count_interrupts
 from ioprof.recording.run_folder import ANALYSIS_FILES, JOB_LOG, MARKER
 from ioprof.recording.signal_forwarding import _Blocking
+from ioprof.report.run import Run
 from ioprof.train.config import JobConfig
 
 ENDLESS = (

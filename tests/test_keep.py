@@ -21,7 +21,6 @@ from jobs import start, wait_until
 from repository import PROGRAMS
 
 from ioprof import clock
-from ioprof.analysis.run import Run
 from ioprof.errors import CommandError
 from ioprof.format.layout import RECORD_DTYPE
 from ioprof.format.run_record import WholeJob
@@ -37,6 +36,7 @@ from ioprof.instrument.span import emit, intern
 from ioprof.recording.keeping import Keeper, parse_keep, repeat_drops
 from ioprof.recording.run_folder import MARKER
 from ioprof.recording.spool import JOB
+from ioprof.report.run import Run
 from ioprof.report.texts.markdown import markdown
 from ioprof.report.texts.statements import statements
 from ioprof.report.texts.whole_job import length

@@ -19,7 +19,6 @@ from captures import PROGRAMS
 from hooked import environment, run
 
 from ioprof.analysis.capture import not_seen
-from ioprof.analysis.run import Run
 from ioprof.errors import CaptureError, CommandError
 from ioprof.format.run_record import CaptureRecord, RunRecord
 from ioprof.format.trace import Trace
@@ -30,6 +29,7 @@ from ioprof.recording.external_samplers import ExternalSamplers
 from ioprof.recording.pending_run import PendingRun, interrupted_recording
 from ioprof.recording.run_folder import MARKER
 from ioprof.recording.spool import JOB
+from ioprof.report.run import Run
 
 needs_faults: Final = pytest.mark.skipif(faults.refusal() is not None, reason=str(faults.refusal()))
 

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import examples, shifted, shuffled, traces
 from timeline import TICK_NS, timeline
+from told import summarise
 
 from ioprof.analysis import selection
-from ioprof.analysis.answer.details import LAUNCHES
+from ioprof.analysis.answer.details import Part
 from ioprof.analysis.charge import launches
 from ioprof.analysis.charge.blame import charges, exposed
 from ioprof.analysis.charge.launches import LONGEST_NS, SHORTEST_NS, Launches
-from ioprof.analysis.summary import summarise
-from ioprof.format.run_record import Summary
+from ioprof.format.run_record import PartCode, Summary
 from ioprof.format.schema import SPAN_COLUMNS
 from ioprof.format.trace import Trace, table_schema
 
@@ -152,13 +152,13 @@ def by_hand(trace: Trace) -> int:
     return found
 
 
-def found_in(trace: Trace) -> tuple[Launches | None, dict[str, int], dict[str, int]]:
+def found_in(trace: Trace) -> tuple[Launches | None, dict[Part, int], dict[str, int]]:
     """Launches, the named part of `host`, and what has names."""
     charged = charges(trace)
     named = dict(charged.details.of_cause("host", 1, trace))
     return (
         charged.launches,
-        {name: took for name, took in named.items() if name == LAUNCHES},
+        {name: took for name, took in named.items() if name == (PartCode.LAUNCHES, "")},
         charged.details.explained_ns,
     )
 
@@ -215,7 +215,7 @@ def test_a_job_of_many_small_kernels_is_told_to_launch_fewer() -> None:
         "95.1% to waiting for kernel launches (50 kernels a step, median 2.0 µs)"
         in found.verdict.text
     )
-    first = found.verdict.advice[0]
+    first = found.verdict.findings[0]
     assert first.action.startswith("Launch fewer kernels (CUDA graphs")
     for words in ("larger batches", "fused=True", "50 kernels a step"):
         assert words in first.action
@@ -236,7 +236,7 @@ def test_other_time_of_the_host_is_not_called_launching(gaps: list[int], kernel_
     """Neither in the verdict nor in the first advice."""
     found = job(gaps, kernel_ns)
     assert "host" == found.verdict.bound_by
-    assert "launch" not in found.verdict.text + found.verdict.advice[0].action
+    assert "launch" not in found.verdict.text + found.verdict.findings[0].action
 
 
 def test_a_median_does_not_depend_on_few_long_kernels() -> None:

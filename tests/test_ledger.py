@@ -11,12 +11,12 @@ from hypothesis import given
 from repository import PROGRAMS
 from strategies import traces
 from timeline import timeline
+from told import summarise
 
 from ioprof.analysis.ledger import PHASES, phases
-from ioprof.analysis.run import Run
-from ioprof.analysis.summary import summarise
 from ioprof.format.run_record import Summary
 from ioprof.format.trace import Trace
+from ioprof.report.run import Run
 
 
 def after_the_last_step(kind: str, longer: int) -> Summary:

@@ -16,9 +16,9 @@ from preload import needs_library
 from quiet_machine import comparing_times, on_a_quiet_machine
 from repository import EXAMPLES, PROGRAMS
 
-from ioprof.analysis.run import Run
 from ioprof.format.trace import Trace
 from ioprof.ingest import read_spool
+from ioprof.report.run import Run
 
 STEPS: Final = 18
 """Of each job: one epoch of its 72 images, 4 in a batch."""

@@ -10,17 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulated_loader import Job, simulate
 
-from ioprof.analysis.answer.details import WORKER_START
 from ioprof.analysis.loader_use import discarded, loader_use
 from ioprof.analysis.loaders import batches, samples_in
-from ioprof.analysis.run import Run
 from ioprof.format.run_record import KeptData as KeptDataRecord
-from ioprof.format.run_record import NoGain, RunRecord
+from ioprof.format.run_record import NoGain, PartCode, RunRecord
 from ioprof.format.schema import SPAN_COLUMNS
 from ioprof.format.trace import Trace, table_schema
 from ioprof.instrument.hooks.pytorch.kept_data import KeptData
 from ioprof.instrument.hooks.state import HookState
 from ioprof.model.summary import with_gains
+from ioprof.report.run import Run
 
 MS = 1_000_000
 STEP_MS, WAIT_MS = 20, 10
@@ -77,7 +76,7 @@ def test_gathering_gradients_of_several_batches_discards_none() -> None:
 def test_batches_discarded_before_the_first_step_come_first() -> None:
     """They have no gain for a steady step, and the advice says what they took."""
     run = with_gains(Run.of(job([False] * 60 + [True] * 20)))
-    first = run.summary.verdict.advice[0]
+    first = run.summary.verdict.findings[0]
     assert "60 of 80 batches (480 samples) nothing was done" in first.action
     assert NoGain.NOT_OF_STEPS is first.no_gain
 
@@ -86,11 +85,11 @@ def test_every_other_batch_discarded_is_a_gain() -> None:
     """A step waits for two batches, 10 ms each, and computes 20: without the other batch its worker
     has 20 ms more for the next one, so that the loop waits for none."""
     run = with_gains(Run.of(job([False, True] * 40)))
-    found = [each for each in run.summary.verdict.advice if "Skip batches" in each.action]
+    found = [each for each in run.summary.verdict.findings if "Skip batches" in each.action]
     assert 1 == len(found)
     assert found[0].change is not None
     assert found[0].change.skip_discarded
-    assert found[0].predicted_speedup == pytest.approx(2.0, rel=0.15)
+    assert found[0].gain == pytest.approx(2.0, rel=0.15)
 
 
 @pytest.mark.parametrize(("makers", "idle"), [(1, 3), (4, 0)])
@@ -100,7 +99,7 @@ def test_workers_that_make_nothing_are_told_and_more_are_not_advised(
     run = with_gains(Run.of(job([True] * 60, workers=4, makers=makers)))
     use = loader_use(run.trace, batches(run.trace), 4)
     assert idle == use.idle_workers(4)
-    advice = run.summary.verdict.advice
+    advice = run.summary.verdict.findings
     assert bool(idle) == any("Divide the data into 4 shards" in each.action for each in advice)
     if idle:
         assert all(each.change is None or each.change.workers in (None, 4) for each in advice)
@@ -121,8 +120,8 @@ def test_workers_that_are_started_once_are_not_advised_to_stay() -> None:
     spans = pl.concat([spans, before], how="vertical_relaxed").sort("start_ns", "end_ns")
     run = with_gains(Run.of(Trace(trace.run, spans)))
     causes = {entry.cause: entry for entry in run.summary.steps.causes}
-    assert WORKER_START == causes["loader"].details[0].name
-    actions = [each.action for each in run.summary.verdict.advice]
+    assert PartCode.WORKER_START is causes["loader"].details[0].code
+    actions = [each.action for each in run.summary.verdict.findings]
     assert any("the only start of its 2 workers" in action for action in actions)
     assert not any("persistent_workers" in action for action in actions)
 

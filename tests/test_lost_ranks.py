@@ -15,7 +15,6 @@ from repository import PROGRAMS
 from test_hosts import IOPROF, environment, gather, task
 from timeline import timeline
 
-from ioprof.analysis.run import Run
 from ioprof.format.run_record import (
     AttemptRecord,
     ClockRecord,
@@ -28,6 +27,7 @@ from ioprof.format.trace import Trace
 from ioprof.ingest.failures import Ends, failures_of
 from ioprof.ingest.merging import merge_parts
 from ioprof.recording.parts import unrecorded_nodes
+from ioprof.report.run import Run
 from ioprof.report.texts.headline import headline
 from ioprof.report.texts.statements import failure_lines
 

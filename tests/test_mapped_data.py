@@ -16,13 +16,13 @@ from preload import needs_library
 from quiet_machine import comparing_times, on_a_quiet_machine
 from repository import PROGRAMS
 from timeline import pid, timeline
+from told import summarise
 
 from ioprof.analysis.reads.storage_bytes import by_process
-from ioprof.analysis.run import Run
-from ioprof.analysis.summary import summarise
 from ioprof.format.trace import Trace
 from ioprof.ingest.page_faults.mapped_bytes import AROUND_BYTES, _divide, _divide_near
 from ioprof.instrument.faults import refusal
+from ioprof.report.run import Run
 from ioprof.report.texts.caveats import caveats
 from ioprof.report.texts.statements import statements
 

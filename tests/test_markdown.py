@@ -13,7 +13,7 @@ from sample_run import SampleRun, sample_run
 from strategies import examples
 
 from ioprof.cli import main
-from ioprof.format.run_record import Advice, Failure, Summary
+from ioprof.format.run_record import Failure, Finding, Summary
 from ioprof.report.texts.headline import headline
 from ioprof.report.texts.markdown import escape, markdown, most_tokens
 
@@ -34,7 +34,9 @@ def with_name(name: str) -> Summary:
     base = sample().summary
     slow = tuple(replace(read, path=name) for read in base.storage.slowest)
     verdict = replace(
-        base.verdict, text=name, advice=tuple(Advice(name, 1.3, 0.1) for _ in range(30))
+        base.verdict,
+        text=name,
+        findings=tuple(Finding("other", name, gain=1.3, error=0.1) for _ in range(30)),
     )
     run = base.run.replace(
         name=name, loader=name, status=name, failures=tuple(Failure(what=name) for _ in range(30))

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 from strategies import examples
 from timeline import pid, timeline
+from told import summarise
 
-from ioprof.analysis.summary import summarise
 from ioprof.errors import RunError
 from ioprof.format.run_record import Failure, FaultRecording, PartNumber, RunRecord, SampledSeries
 from ioprof.format.schema import COUNTER_COLUMNS, KINDS

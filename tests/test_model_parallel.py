@@ -23,7 +23,7 @@ from ioprof.analysis.charge.blame import charges
 from ioprof.analysis.ranks.exchange_rate import MANY_SUMS, SmallSums, exchange_rate, small_sums
 from ioprof.analysis.ranks.stragglers import arrivals
 from ioprof.errors import CommandError
-from ioprof.format.run_record import ConfigRecord, RunRecord
+from ioprof.format.run_record import ConfigRecord, PartCode, RunRecord
 from ioprof.format.schema import CAUSES, SPAN_COLUMNS
 from ioprof.format.trace import Trace, table_schema
 from ioprof.jobs.options import RunOptions
@@ -236,7 +236,7 @@ def test_a_stage_of_a_foreign_script_waits_for_the_slow_one_before_it(tmp_path):
             waited,
         )
         largest, *_ = found.details.of_cause("straggler", sum(steps), trace)
-        assert "bubble, rank 0: compute" == largest[0]
+        assert (PartCode.BUBBLE, "rank 0: compute") == largest[0]
 
 
 @pytest.mark.system(every=3)

@@ -14,19 +14,18 @@ from timeline import timeline
 
 from ioprof.analysis.answer.advice import advice_for
 from ioprof.analysis.answer.evidence import Evidence
-from ioprof.analysis.answer.options import options_of
 from ioprof.analysis.answer.queue_advice import waiting_workers
 from ioprof.analysis.ceilings import ceilings
 from ioprof.analysis.charge.blame import charges
 from ioprof.analysis.reads.demand import Fetched
 from ioprof.analysis.summary import _unexplained_ratio, summarise
 from ioprof.format.run_record import (
-    Advice,
     CauseShare,
     Ceilings,
     CodeShare,
     ConfigRecord,
     CpuEvidence,
+    Finding,
     JobChange,
     JobKind,
     RunRecord,
@@ -72,9 +71,9 @@ def test_a_part_of_a_cause_brings_no_more_than_that_part(
     recorded = pipeline(
         simulate(Job(2, 2, tuple({"decode": MS // 100} for _ in range(30)), own)).trace
     )
-    found = (Advice("whole", cause="host"), Advice("line", cause="host", part=part))
-    told = ranked(found, recorded, 0.0, JobKind.TORCH, options_of(JobKind.TORCH), proposes=False)
-    speedups = {each.action: each.predicted_speedup for each in told}
+    found = (Finding("whole", cause="host"), Finding("line", cause="host", part=part))
+    told = ranked(found, recorded, 0.0, JobKind.TORCH, proposes=False)
+    speedups = {each.code: each.gain for each in told}
     assert None not in speedups.values()
     expected = (host + compute) / ((1 - part) * host + compute)
     if "line" not in speedups:  # what brings next to nothing is no advice
@@ -93,14 +92,12 @@ def test_the_range_has_the_error_of_the_samples() -> None:
         simulate(Job(2, 2, tuple({"decode": MS // 100} for _ in range(30)), own)).trace
     )
 
-    def told(part_error: float | None) -> Advice:
-        found = (Advice("line", cause="host", part=0.5, part_error=part_error),)
-        return ranked(
-            found, recorded, 0.0, JobKind.TORCH, options_of(JobKind.TORCH), proposes=False
-        )[0]
+    def told(part_error: float | None) -> Finding:
+        found = (Finding("line", cause="host", part=0.5, part_error=part_error),)
+        return ranked(found, recorded, 0.0, JobKind.TORCH, proposes=False)[0]
 
     exact, sampled, unknown = told(None), told(0.25), told(0.9)
-    assert exact.predicted_speedup == sampled.predicted_speedup == pytest.approx(10 / 6, rel=0.05)
+    assert exact.gain == sampled.gain == pytest.approx(10 / 6, rel=0.05)
     assert sampled.low == pytest.approx(min(exact.low or 0, 10 / 8), rel=0.05)
     assert sampled.high == pytest.approx(max(exact.high or 0, 10 / 4), rel=0.05)
     assert unknown.high == pytest.approx(10 / 2, rel=0.05)
@@ -118,35 +115,30 @@ def test_the_part_is_that_of_the_function() -> None:
     part, error = known.part_of_cause("host", first)  # 20 samples are 5 s of 10, so there were 40
     assert (part, error) == pytest.approx((0.5, 2 * (0.25 / 40 + 0.25 / 40**2) ** 0.5))
     assert known.part_of_cause("host", other)[0] == pytest.approx(0.1)
-    assert " (25.0% of the steps' time in all of main)" == known.of_function(first)
-    assert "" == known.of_function(other)
+    facts = known.line_facts(first)
+    assert ("main", 0.25) == (facts["function"], facts["function_share"])
+    assert "function" not in known.line_facts(other)
 
 
 def test_functions_that_take_as_much_are_named_together() -> None:
     """Besides the largest; none of a tenth of the steps' time or less, and the largest ones where
     none is large by itself."""
     functions = [line(3, 4.0), line(5, 3.0, "other"), line(7, 2.5, "third"), line(9, 0.2, "least")]
-    named = (
-        ", 20.0% at train.py:3 in main, 15.0% at train.py:5 in other, 12.5% at train.py:7 in third"
-    )
-    assert named == evidence(*functions).largest_part("host")
-    assert ", 40.0% at train.py:3 in main" == evidence(
-        line(3, 8.0), line(5, 2.1, "other")
-    ).largest_part("host")
+    found = evidence(*functions).largest_part("host")
+    assert ("train.py:3 in main", 0.2) == (found["line"], found["line_share"])
+    others = [("train.py:5 in other", 0.15), ("train.py:7 in third", 0.125)]
+    assert others == [(each["line"], each["share"]) for each in found["others"]]
+    found = evidence(line(3, 8.0), line(5, 2.1, "other")).largest_part("host")
+    assert ("train.py:3 in main", 0.4, []) == (found["line"], found["line_share"], found["others"])
     small = [line(number, 2.2, name) for number, name in enumerate("abcd", 1)]
     assert [line(number, 2.2, name) for number, name in enumerate("abc", 1)] == evidence(
         *small
     ).further_functions("host", None)
-    told = [
-        getattr(entry, "action", entry)
-        for entry in advice_for(evidence(*functions), "host", is_own=False)
-    ]
-    assert ["train.py:3", "train.py:5", "train.py:7"] == [str(text).split()[3] for text in told]
-    told = [
-        getattr(entry, "action", entry)
-        for entry in advice_for(evidence(*small), "host", is_own=False)
-    ]
-    assert ["train.py:1", "train.py:2", "train.py:3"] == [str(text).split()[3] for text in told]
+    for lines, numbers in ((functions, (3, 5, 7)), (small, (1, 2, 3))):
+        told = advice_for(evidence(*lines), "host", is_own=False)
+        assert [f"train.py:{number}" for number in numbers] == [
+            each.facts["line"].split()[0] for each in told
+        ]
 
 
 def test_lines_that_call_libraries_are_not_the_jobs_own_python() -> None:
@@ -211,9 +203,9 @@ def test_a_loader_change_that_brings_nothing_is_no_advice() -> None:
     recorded = pipeline(
         simulate(Job(1, 2, stages, tuple({"compute": 10 * MS} for _ in range(60)))).trace
     )
-    found = (Advice("deeper", change=JobChange(prefetch=8)), Advice("decode", cause="decode"))
-    told = ranked(found, recorded, 0.0, JobKind.TORCH, options_of(JobKind.TORCH), proposes=False)
-    assert ["decode"] == [each.action for each in told]
+    found = (Finding("prefetch", change=JobChange(prefetch=8)), Finding("decode", cause="decode"))
+    told = ranked(found, recorded, 0.0, JobKind.TORCH, proposes=False)
+    assert ["decode"] == [each.code for each in told]
 
 
 def test_what_a_loop_spends_on_choosing_samples_is_time_of_its_loader() -> None:

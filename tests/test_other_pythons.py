@@ -12,7 +12,7 @@ from interpreters import interpreters
 from preload import needs_library
 
 import ioprof
-from ioprof.analysis.run import Run
+from ioprof.report.run import Run
 
 pytestmark = pytest.mark.system(every=3)
 

@@ -16,11 +16,11 @@ from repository import NATIVE, PROGRAMS
 from timeline import timeline
 
 from ioprof import _bins
-from ioprof.analysis.run import Run
 from ioprof.report.page import overview as module
 from ioprof.report.page.classes import CLASSES
 from ioprof.report.page.overview import Overview, overview
 from ioprof.report.page.tracks import tracks_of
+from ioprof.report.run import Run
 
 DATA = Path(__file__).parent / "data"
 

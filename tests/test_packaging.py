@@ -14,7 +14,7 @@ from preload import needs_library
 from quiet_machine import comparing_times, on_a_quiet_machine
 from repository import NATIVE, ROOT
 
-from ioprof.analysis.run import Run
+from ioprof.report.run import Run
 
 pytestmark = pytest.mark.system
 

@@ -18,13 +18,12 @@ from polars.testing import assert_frame_equal
 from strategies import traces
 from timeline import block, timeline, with_blocks
 from timeline import pid as pid_of
+from told import summarise
 
 from ioprof.analysis import selection
 from ioprof.analysis.charge.blame import charges, exposed
 from ioprof.analysis.kept import kept_analysis
-from ioprof.analysis.run import Run
 from ioprof.analysis.selection import pieces_by_rank
-from ioprof.analysis.summary import summarise
 from ioprof.analysis.totals import totals
 from ioprof.errors import RunError
 from ioprof.format import span_parts
@@ -37,6 +36,7 @@ from ioprof.ingest import read_spool, store_spool
 from ioprof.ingest.reader import Spool
 from ioprof.model.summary import with_gains
 from ioprof.recording.run_writer import make_run_folder
+from ioprof.report.run import Run
 
 STRAGGLING = """
     step r0          00000000001111111111
@@ -245,7 +245,7 @@ def test_the_analysis_of_a_large_run_is_kept(
     assert run.summary.to_json() == loaded.summary.to_json() == again.summary.to_json()
     assert_frame_equal(run.steps, loaded.steps)
     not_asked, asked = (
-        {each.no_gain for each in found.summary.verdict.advice}
+        {each.no_gain for each in found.summary.verdict.findings}
         for found in (loaded, with_gains(loaded))
     )
     assert NoGain.RUN_TOO_LARGE in not_asked - asked
@@ -274,7 +274,7 @@ def test_what_a_late_batch_waited_for_does_not_depend_on_the_pieces() -> None:
 MEASURE: Final = """
 import sys
 from pathlib import Path
-from ioprof.analysis.run import Run
+from ioprof.report.run import Run
 from ioprof.ingest import store_spool
 from ioprof.format.run_record import RunRecord
 run = Run.of(store_spool(Path(sys.argv[1]), RunRecord(), Path(sys.argv[1]) / "spans.parquet", rows_in_memory=0))

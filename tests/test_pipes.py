@@ -2,9 +2,9 @@
 
 import polars as pl
 from timeline import timeline
+from told import summarise
 
 from ioprof.analysis.reads.pipes import sent_files
-from ioprof.analysis.summary import summarise
 from ioprof.format.trace import Trace
 
 SHARD, OTHER = "/data/000.tar", "/usr/lib/locale/C.utf8"
@@ -42,7 +42,7 @@ def test_the_file_behind_a_pipe_is_named() -> None:
     assert "storage" == found.bound_by
     assert f"on {SHARD}" in found.text
     assert "pipe" not in found.text
-    assert not any(entry.action.startswith("Receive") for entry in found.advice)
+    assert not any(entry.action.startswith("Receive") for entry in found.findings)
 
 
 def test_a_file_is_found_behind_several_pipes() -> None:
@@ -56,7 +56,7 @@ def test_a_pipe_whose_writer_was_not_recorded_keeps_its_name() -> None:
     drawing = "\n".join(line for line in DRAWING.splitlines() if " w2 " not in line)
     found = summarise(piped(UNKNOWN, drawing)).verdict
     assert f"on {UNKNOWN}" in found.text
-    assert found.advice[0].action.startswith(f"Receive {UNKNOWN}")
+    assert found.findings[0].action.startswith(f"Receive {UNKNOWN}")
 
 
 def test_a_program_that_makes_what_it_sends_keeps_its_name() -> None:

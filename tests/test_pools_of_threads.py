@@ -10,9 +10,9 @@ import pytest
 from jobs import ioprof
 from repository import PROGRAMS
 
-from ioprof.analysis.run import Run
 from ioprof.analysis.selection import of_kind
 from ioprof.instrument.hooks.libraries.process_pools import product_of_job
+from ioprof.report.run import Run
 
 STEPS = 60
 

@@ -24,9 +24,8 @@ from torch.utils.data import DataLoader
 
 from ioprof.analysis.answer.provable import can_be_proved, changes_text, training_loader
 from ioprof.analysis.charge.steps import steady_steps_per_s
-from ioprof.analysis.run import Run
 from ioprof.errors import CommandError
-from ioprof.format.run_record import Advice, JobChange, LoaderRecord, RunRecord
+from ioprof.format.run_record import Finding, JobChange, LoaderRecord, RunRecord
 from ioprof.format.trace import Trace
 from ioprof.instrument.hooks.loader_numbers import LoaderNumbers, made
 from ioprof.instrument.loader_change import ARGUMENTS, LoaderChange, change_call, change_own_call
@@ -35,6 +34,7 @@ from ioprof.jobs.recorded_script import RecordedScript
 from ioprof.model.prediction import Range
 from ioprof.model.proof import Proof
 from ioprof.recording.command import record_command
+from ioprof.report.run import Run
 from ioprof.report.texts.prediction import proof_hint, proof_lines
 from ioprof.reporter import SILENT
 
@@ -297,7 +297,7 @@ def test_a_loader_that_cannot_be_told_apart_is_not_changed(
     asked = _run(*loaders)
     with pytest.raises(CommandError, match=why):
         RecordedScript.of(asked, JobChange(workers=2), ["true"], os.environ)
-    assert not can_be_proved(asked, Advice("x", change=JobChange(workers=2)))
+    assert not can_be_proved(asked, Finding("x", change=JobChange(workers=2)))
 
 
 def test_what_can_be_proved_is_told() -> None:
@@ -318,12 +318,12 @@ def test_what_can_be_proved_is_told() -> None:
         None,
     ]
     assert [True, False, True, True, True, False, False, False] == [
-        can_be_proved(asked, Advice("x", change=each)) for each in changes
+        can_be_proved(asked, Finding("x", change=each)) for each in changes
     ]
     assert [True, True, False, False] == [
-        can_be_proved(none, Advice("x", change=each)) for each in changes[:4]
+        can_be_proved(none, Finding("x", change=each)) for each in changes[:4]
     ]
-    advice = [Advice("x"), Advice("y", can_be_proved=True), Advice("z", can_be_proved=True)]
+    advice = [Finding("x"), Finding("y", can_be_proved=True), Finding("z", can_be_proved=True)]
     assert "ioprof prove RUN --advice 2 (or 3)" in (proof_hint(advice) or "")
     assert proof_hint(advice[:1]) is None
 
@@ -528,7 +528,9 @@ def test_prove_records_a_script_again_without_and_with_the_change(tmp_path: Path
             cwd=tmp_path,
         )
         assert 0 == first.code, first.err
-        told = json.loads(ioprof("report", folder, "--json", cwd=tmp_path).out)["verdict"]["advice"]
+        told = json.loads(ioprof("report", folder, "--json", cwd=tmp_path).out)["verdict"][
+            "findings"
+        ]
         number = next(
             (place for place, each in enumerate(told, 1) if "workers" in (each["change"] or {})),
             None,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from repository import ROOT
 
-from ioprof.format.run_record import Advice, JobChange
+from ioprof.format.run_record import Finding, JobChange
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
@@ -42,15 +42,15 @@ def test_each_change_is_one_change() -> None:
 @pytest.mark.parametrize(
     ("advice", "expected"),
     [
-        (Advice("", change=JobChange(workers=4)), SPEC.but(workers=4)),
-        (Advice("", change=JobChange(persistent_workers=True)), SPEC.but(persistent=True)),
-        (Advice("", change=JobChange(speeds={"compute": 2.0})), SPEC.but(compute_rows=50)),
-        (Advice("", cause="host"), SPEC.without("metric")),
-        (Advice("", cause="transform"), SPEC.without("sleep")),
-        (Advice("", cause="h2d"), None),
+        (Finding("", change=JobChange(workers=4)), SPEC.but(workers=4)),
+        (Finding("", change=JobChange(persistent_workers=True)), SPEC.but(persistent=True)),
+        (Finding("", change=JobChange(speeds={"compute": 2.0})), SPEC.but(compute_rows=50)),
+        (Finding("", cause="host"), SPEC.without("metric")),
+        (Finding("", cause="transform"), SPEC.without("sleep")),
+        (Finding("", cause="h2d"), None),
     ],
 )
-def test_an_advice_is_a_change(advice: Advice, expected: Spec | None) -> None:
+def test_an_advice_is_a_change(advice: Finding, expected: Spec | None) -> None:
     """Of a setting, of the device, or of the faults of a cause."""
     assert expected == advised(SPEC, advice)
 
@@ -59,7 +59,7 @@ def test_a_line_tells_faults_of_one_cause_apart() -> None:
     """An advice that names a line is about the fault in whose function it is."""
     line = random_jobs.lines_of_functions()["read_file"].start + 1
     both = SPEC.but(faults={"sleep": 1.0, "reads": 1.0})
-    advice = Advice(f"read less at {JOB.name}:{line}", cause="transform")
+    advice = Finding("line", f"read less at {JOB.name}:{line}", cause="transform")
     assert both.without("reads") == advised(both, advice)
 
 

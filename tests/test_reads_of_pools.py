@@ -15,15 +15,15 @@ from preload import needs_library
 from repository import PROGRAMS
 from strategies import examples
 from timeline import pid, timeline
+from told import summarise
 
 from ioprof.analysis.reads.demand import fetched
-from ioprof.analysis.run import Run
 from ioprof.analysis.selection import of_kind
-from ioprof.analysis.summary import summarise
 from ioprof.format.run_record import Reason
 from ioprof.format.schema import SPAN_COLUMNS
 from ioprof.format.trace import Trace, table_schema
 from ioprof.ingest.joining import FetchIndex, HelperIndex, assign_batches
+from ioprof.report.run import Run
 
 MAIN, POOL = pid(0), pid(0) + 50_001
 

@@ -16,8 +16,8 @@ import pytest
 from preload import needs_library
 from quiet_machine import comparing_times, on_a_quiet_machine
 from timeline import timeline
+from told import summarise
 
-from ioprof.analysis.summary import summarise
 from ioprof.format.run_record import CaptureRecord, Reason, Summary
 from ioprof.instrument import recorder
 from ioprof.instrument.call_cost import FEWEST_TRIALS, cost_per_call_ns

@@ -3,15 +3,15 @@
 import pytest
 from timeline import timeline
 
-from ioprof.analysis.run import Run
 from ioprof.errors import CommandError
 from ioprof.model.changes import Change
-from ioprof.model.gains import gains
+from ioprof.model.gains import gains_of
 from ioprof.model.pace import replayed
 from ioprof.model.prediction import whatif
 from ioprof.model.recorded import pipeline
 from ioprof.model.refusals import Refusal, ReplayError
 from ioprof.model.summary import with_gains
+from ioprof.report.run import Run
 
 
 def test_what_is_gained_at_most_is_no_more_than_the_cause_took() -> None:
@@ -26,10 +26,10 @@ def test_what_is_gained_at_most_is_no_more_than_the_cause_took() -> None:
     summary = with_gains(
         Run.of(timeline("\n".join(map(" ".join, lanes.items())), config={"device": "cpu"}))
     ).summary
-    advice = next(each for each in summary.verdict.advice if each.cause == "storage")
+    advice = next(each for each in summary.verdict.findings if each.cause == "storage")
     share = next(each.share for each in summary.steps.causes if each.cause == "storage")
     assert share is not None
-    assert advice.high == pytest.approx(max(1 / (1 - share), advice.predicted_speedup or 0.0))
+    assert advice.high == pytest.approx(max(1 / (1 - share), advice.gain or 0.0))
     assert (advice.low or 0.0) >= 1
 
 
@@ -40,7 +40,7 @@ def test_a_loop_without_a_loader_gains_what_its_causes_took() -> None:
         "step 00000000111111112222222233333333\ncompute ....0000....1111....2222....3333\n"
         "read main storage 00......11......22......33......"
     )
-    of_cause = {each.cause: each.share for each in gains(loop).gains}
+    of_cause = {each.cause: each.share for each in gains_of(pipeline(loop)).gains}
     assert of_cause["storage"] == pytest.approx(1 / 4)
     assert of_cause["compute"] == pytest.approx(1 / 2)
     assert of_cause["host"] == pytest.approx(1 / 4)
@@ -71,7 +71,7 @@ def test_ranks_without_loaders_wait_for_the_slowest() -> None:
         "step r1 00000000111111112222222233333333\ncompute r1 ....000.....111.....222.....333.\n"
         "comm r1 .......0.......1.......2.......3"
     )
-    of_cause = {each.cause: each.share for each in gains(both).gains}
+    of_cause = {each.cause: each.share for each in gains_of(pipeline(both)).gains}
     assert of_cause["host"] == pytest.approx(4 / 8, abs=0.05)
 
 

@@ -13,7 +13,7 @@ from timeline import timeline
 from ioprof.format.schema import WINDOW_SPAN
 from ioprof.format.trace import Trace
 from ioprof.model.changes import Change
-from ioprof.model.gains import gains
+from ioprof.model.gains import gains_of
 from ioprof.model.pace import measured
 from ioprof.model.pipeline import OWN
 from ioprof.model.prediction import whatif
@@ -54,7 +54,7 @@ def job(first: int, last: int, blocked: int = 0, checkpoint: int = 0) -> Trace:
 
 
 def shares(trace: Trace) -> dict[str, float]:
-    return {each.cause: each.share for each in gains(trace).gains if each.share > 1e-9}
+    return {each.cause: each.share for each in gains_of(pipeline(trace)).gains if each.share > 1e-9}
 
 
 @settings(max_examples=examples(20))

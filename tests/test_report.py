@@ -21,20 +21,20 @@ from rich.console import Console
 from sample_run import SampleRun, sample_run, steps_summary
 from strategies import examples
 
-from ioprof.analysis.run import Run
 from ioprof.format.run_record import (
-    Advice,
     CauseShare,
     Clocks,
     DatasetRecord,
     Failure,
     FailureCode,
+    Finding,
     JobKind,
     Reason,
     Summary,
 )
 from ioprof.format.schema import CAUSES, SUMMARY_SCHEMA
 from ioprof.report import views
+from ioprof.report.run import Run
 from ioprof.report.texts import units
 from ioprof.report.texts.brief import brief_text
 from ioprof.report.texts.caveats import caveats
@@ -502,7 +502,9 @@ def waiting(summary: Summary, bound: str) -> Summary:
 def test_the_brief_report_shows_hostile_names_as_text(text: str) -> None:
     run = sample()
     slowest = tuple(read.replace(path=text) for read in run.summary.storage.slowest)
-    verdict = run.summary.verdict.replace(advice=(Advice(text), *run.summary.verdict.advice))
+    verdict = run.summary.verdict.replace(
+        findings=(Finding("other", text), *run.summary.verdict.findings)
+    )
     summary = run.summary.replace(run=run.summary.run.replace(name=text), verdict=verdict)
     said = printed(
         brief_text(summary.replace(storage=run.summary.storage.replace(slowest=slowest)), run.steps)

@@ -308,7 +308,7 @@ def test_one_worker_that_decodes_large_images_is_named(datasets, tmp_path):
         verdict = json.loads(finished.out)["verdict"]
         assert "decode" == verdict["bound_by"], finished.err
         assert any(
-            "--decode roi instead of pillow" in advice["action"] for advice in verdict["advice"]
+            "--decode roi instead of pillow" in advice["action"] for advice in verdict["findings"]
         )
 
 

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from repository import ROOT
 
-from ioprof.analysis.run import Run
 from ioprof.errors import RunError
 from ioprof.format.run_record import (
     CaptureRecord,
@@ -28,6 +27,7 @@ from ioprof.format.run_record import (
 from ioprof.format.run_record.json_schema import FILES, json_schema
 from ioprof.format.run_record.reasons import reason_in
 from ioprof.format.schema import CAUSES, RUN_SCHEMA
+from ioprof.report.run import Run
 
 DATA: Final = ROOT / "tests" / "data"
 RUNS: Final = sorted(path.parent for path in DATA.glob("*/*/run.json"))
@@ -118,7 +118,8 @@ ADDED: Final = {
 }
 """Keys that earlier versions did not write."""
 CHARGED: Final = {
-    "causes", "per_rank", "bound_by", "advice", "candidates", "device_waits", "behind_peers",
+    "causes", "per_rank", "bound_by", "advice", "findings", "sentences", "candidates",
+    "device_waits", "behind_peers",
 }  # fmt: skip
 """Keys that depend on how time is charged, see `test_time_of_a_run_recorded_before`."""
 TIMED: Final = {"read_p50_s", "read_p95_s", "read_p99_s"}

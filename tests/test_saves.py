@@ -17,11 +17,11 @@ from strategies import traces
 from timeline import timeline
 
 from ioprof.analysis.charge.saves import PARTS, saves, saves_summary
-from ioprof.analysis.run import Run
 from ioprof.analysis.save_interval import best_interval_s, lost_ratio
 from ioprof.format.schema import FLUSH, RENAME, SPAN_COLUMNS, WRITE
 from ioprof.format.trace import Trace, table_schema
 from ioprof.ingest.written_files import LEAST_KEPT_BYTES, WrittenFiles
+from ioprof.report.run import Run
 
 COLUMNS: Final = [f"{part.replace(' ', '_')}_ns" for part in PARTS]
 

@@ -5,9 +5,9 @@ from typing import Any
 import polars as pl
 import pytest
 from timeline import timeline
+from told import summarise
 
 from ioprof.analysis.charge.sent_views import SentViews, sent_views
-from ioprof.analysis.summary import summarise
 from ioprof.format.schema import SENT
 from ioprof.format.trace import Trace
 from ioprof.instrument.hooks.pytorch import sent_batches
@@ -71,7 +71,7 @@ def test_much_more_than_the_tensors_is_told(part: float, whole: float, is_told: 
     trace = marked(timeline(DRAWING), part, whole)
     assert (SentViews(part, whole) if is_told else None) == sent_views(trace)
     assert is_told == (
-        1 == sum("Send a copy" in advice.action for advice in summarise(trace).verdict.advice)
+        1 == sum("Send a copy" in advice.action for advice in summarise(trace).verdict.findings)
     )
 
 
@@ -85,5 +85,5 @@ def test_the_advice_is_given_once_where_freeing_takes_longer_than_sending() -> N
     found = summarise(marked(timeline(drawing), 1000, 20 * MB)).verdict
     assert "host" == found.bound_by
     assert [0] == [
-        number for number, advice in enumerate(found.advice) if "Send a copy" in advice.action
+        number for number, advice in enumerate(found.findings) if "Send a copy" in advice.action
     ]

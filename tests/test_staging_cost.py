@@ -11,9 +11,9 @@ from rich.console import Console
 from timeline import TICK_NS, timeline
 
 from ioprof.analysis.charge.staging_cost import epoch_seconds, staging_cost
-from ioprof.analysis.run import Run
 from ioprof.format.run_record import Reason, RunRecord
 from ioprof.format.trace import Trace
+from ioprof.report.run import Run
 from ioprof.report.texts.brief import brief_text
 from ioprof.report.texts.storage_statements import preparation_statements, staging_statements
 

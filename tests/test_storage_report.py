@@ -18,9 +18,9 @@ from readme import DATA
 from slow_storage import evict
 from strategies import examples
 from timeline import timeline
+from told import summarise
 
 from ioprof.analysis.charge.devices import deliveries, stalls
-from ioprof.analysis.summary import summarise
 from ioprof.format.run_record import (
     CaptureRecord,
     Delivery,

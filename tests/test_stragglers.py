@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import examples
 from timeline import pid, timeline
+from told import summarise
 
 from ioprof.analysis.charge.blame import charges
 from ioprof.analysis.charge.lateness import shared_out
-from ioprof.analysis.summary import summarise
 from ioprof.format.run_record import RunRecord
 from ioprof.format.schema import CAUSES, SPAN_COLUMNS
 from ioprof.format.trace import Trace, table_schema

@@ -13,7 +13,6 @@ from timeline import timeline
 
 import ioprof
 from ioprof.analysis.grid import Grid
-from ioprof.analysis.run import Run
 from ioprof.analysis.study import Iteration, Study, StudyRow
 from ioprof.errors import CommandError
 from ioprof.format.run_record import RunRecord
@@ -21,6 +20,7 @@ from ioprof.format.trace import Trace
 from ioprof.jobs.studies.grid_file import grid_names, load_grid
 from ioprof.model.extrapolation.asked import Extrapolated
 from ioprof.model.extrapolation.whole import asked_of, extrapolate
+from ioprof.report.run import Run
 from ioprof.report.study import study_notes, study_table, write_study
 
 TICK_NS = 10

@@ -11,14 +11,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import examples, shifted, shuffled, traces
 from timeline import pid, timeline
+from told import summarise
 
 from ioprof.analysis.reads.demand import Tenths, demand
-from ioprof.analysis.reads.storage_bytes import untimed_text
-from ioprof.analysis.summary import summarise
 from ioprof.analysis.totals import totals
 from ioprof.format.run_record import Reason, RunRecord
 from ioprof.format.schema import BASES, CAUSES, FILE_COLUMNS, SPAN_COLUMNS
 from ioprof.format.trace import Trace, table_schema
+from ioprof.report.texts.catalogue.answer import untimed_text
 from ioprof.report.texts.statements import statements
 from ioprof.report.texts.storage_statements import uring_notes
 
@@ -665,7 +665,7 @@ def test_the_verdict_names_what_the_job_waited_for(cause: str) -> None:
         )
     ).verdict
     assert cause == found.bound_by
-    _check(found.text, [advice.action for advice in found.advice])
+    _check(found.text, [advice.action for advice in found.findings])
 
 
 @pytest.mark.parametrize(
@@ -687,7 +687,7 @@ def test_the_verdict_on_what_is_not_the_loader(expected: str, drawing: str) -> N
     """Compute is the bound while the accelerator idles for less than a tenth of the time."""
     found = summarise(timeline(drawing, **FACTS)).verdict
     assert expected == found.bound_by
-    _check(found.text, [advice.action for advice in found.advice])
+    _check(found.text, [advice.action for advice in found.findings])
 
 
 def _check(text: str, actions: list[str]) -> None:
@@ -743,7 +743,7 @@ def test_a_slow_start_is_called_one() -> None:
 def test_without_a_step_there_is_no_verdict() -> None:
     """Nothing is made up for a job that was stopped before it began."""
     found = summarise(timeline("wait 0")).verdict
-    assert (None, ()) == (found.bound_by, found.advice)
+    assert (None, ()) == (found.bound_by, found.findings)
 
 
 def test_without_compute_nothing_is_said_of_idling() -> None:
@@ -765,6 +765,6 @@ def test_workers_are_weighed_against_cores(cpus: int, expected: list[str]) -> No
         timeline(f"step 0000000\nwait 00000..\ncompute .....00\n{STALL['decode']}", **facts)
     ).verdict
     assert expected == [
-        advice.action.split(":")[0] for advice in found.advice if advice.change is not None
+        advice.action.split(":")[0] for advice in found.findings if advice.change is not None
     ]
-    assert all(advice.predicted_speedup is None for advice in found.advice)
+    assert all(advice.gain is None for advice in found.findings)

@@ -13,10 +13,10 @@ from jobs import ioprof
 from repository import PROGRAMS
 from timeline import timeline
 
-from ioprof.analysis.run import Run
 from ioprof.analysis.summary import summarise
 from ioprof.format.schema import TOKENS
 from ioprof.instrument.hooks.pytorch.tokens import tokens
+from ioprof.report.run import Run
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.integers(9, 12))

@@ -13,9 +13,9 @@ from polars.testing import assert_frame_equal
 from rich.console import Console
 from strategies import examples, traces
 from timeline import pid, timeline
+from told import summarise
 
 from ioprof.analysis.charge.blame import blame
-from ioprof.analysis.summary import summarise
 from ioprof.errors import RunError
 from ioprof.format.run_record import RunRecord
 from ioprof.format.schema import COUNTER_COLUMNS, FILE_COLUMNS, RUN_SCHEMA

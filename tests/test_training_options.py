@@ -9,9 +9,9 @@ import pytest
 from quiet_machine import comparing_times, on_a_quiet_machine
 
 import ioprof
-from ioprof.analysis.run import Run
 from ioprof.errors import CommandError
 from ioprof.format.trace import Trace
+from ioprof.report.run import Run
 from ioprof.train.accelerators.exchange import Exchange
 from ioprof.train.devices import emulated_device
 from ioprof.train.models import MODELS

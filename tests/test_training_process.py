@@ -4,9 +4,9 @@ decode; a drawing for each."""
 import polars as pl
 import pytest
 from timeline import TICK_NS, charged, details, timeline
+from told import summarise
 
 from ioprof.analysis.charge.blame import blame, charges
-from ioprof.analysis.summary import summarise
 from ioprof.format.run_record import Reason
 from ioprof.format.schema import CAUSES, CORE_WAIT
 from ioprof.format.trace import Trace
@@ -172,7 +172,7 @@ def test_advice_about_threads_is_not_to_use_threads(work: str, who: str) -> None
     there."""
     drawing = f"step 000000000000\n{work} {who} ##########..\ncompute main ..........00"
     found = summarise(slower(timeline(drawing, config={"device": "cpu"}))).verdict
-    actions = " ".join(advice.action for advice in found.advice)
+    actions = " ".join(advice.action for advice in found.findings)
     assert {"read": "storage"}.get(work, work) == found.bound_by
     assert ("t0" == who) == (
         "waited for 83.3% of the steps' time while threads of its process" in found.text

@@ -8,9 +8,9 @@ import pytest
 from pipeline_simulator import Pipeline
 from rich.console import Console
 from timeline import block, pid, timeline, with_blocks
+from told import summarise
 
 from ioprof.analysis.cpu.code_lines import shortened
-from ioprof.analysis.summary import summarise
 from ioprof.format.trace import Trace
 from ioprof.report.texts.caveats import caveats
 from ioprof.report.texts.text import comparison_text, summary_text
@@ -56,7 +56,7 @@ def test_workers_that_always_work_in_no_named_stage_are_not_bound_by_the_stage_t
         "80.0% of their work on what no read, decode or transform covers, 20.0% on collate"
         in found.verdict.text
     )
-    assert not [advice.action for advice in found.verdict.advice if "waits 0.00" in advice.action]
+    assert not [advice.action for advice in found.verdict.findings if "waits 0.00" in advice.action]
 
 
 def test_a_batch_that_takes_longer_to_make_than_to_use_is_no_matter_of_delivery():
@@ -171,7 +171,7 @@ JOBS = {
 
 def advice(drawing, job, **run):
     found = summarise(timeline(drawing, config={"device": "cuda", **JOBS[job]}, **run))
-    return found, " | ".join(entry.action for entry in found.verdict.advice)
+    return found, " | ".join(entry.action for entry in found.verdict.findings)
 
 
 @pytest.mark.parametrize(
@@ -215,9 +215,9 @@ def test_no_more_workers_are_advised_than_there_are_shards(shards, workers, says
         DECODING, config=config | {"libraries": ["webdataset 1.0.2"]}, hosts=[{"cpus": 8}]
     )
     found = summarise(trace).verdict
-    assert workers == [entry.change.workers for entry in found.advice if entry.change is not None]
-    assert says in " | ".join(entry.action for entry in found.advice)
-    assert ("more shards" in " | ".join(entry.action for entry in found.advice)) == (
+    assert workers == [entry.change.workers for entry in found.findings if entry.change is not None]
+    assert says in " | ".join(entry.action for entry in found.findings)
+    assert ("more shards" in " | ".join(entry.action for entry in found.findings)) == (
         shards in (1, 2, 4)
     )
 
@@ -280,7 +280,7 @@ def test_a_loop_that_reads_is_storage_bound_and_its_file_is_named():
     found = summarise(with_paths(trace, "/data/shard.bin"))
     assert "storage" == found.verdict.bound_by
     assert "80.0% on /data/shard.bin" in found.verdict.text
-    assert "/data/shard.bin" in found.verdict.advice[0].action
+    assert "/data/shard.bin" in found.verdict.findings[0].action
     said = text_of(summary_text(found))
     assert "80.0% /data/shard.bin" in said
     assert not re.search("worker|DataLoader", said)
@@ -296,7 +296,7 @@ def test_a_library_on_slow_storage_is_named():
     assert "…/site-packages/torch/lib/libtorch_cpu.so" in found.text
     assert (
         "Copy the environment of …/site-packages/torch/lib/libtorch_cpu.so"
-        in found.advice[0].action
+        in found.findings[0].action
     )
 
 
@@ -313,7 +313,7 @@ def test_a_loop_that_decodes_beside_a_loader_is_decode_bound():
     found = summarise(timeline(drawing, config={"device": "cpu", "workers": 1})).verdict
     assert "decode" == found.bound_by
     assert "The training process itself spent 60.0% of the steps' time on decoding" in found.text
-    assert "in the loader's workers" in found.advice[0].action
+    assert "in the loader's workers" in found.findings[0].action
 
 
 def test_an_epoch_of_validation_or_a_checkpoint_is_a_bound():
@@ -324,7 +324,7 @@ def test_an_epoch_of_validation_or_a_checkpoint_is_a_bound():
         ).verdict
         assert bound == found.bound_by
         assert "60.0%" in found.text
-        assert found.advice
+        assert found.findings
 
 
 def test_time_without_a_name_is_counted():

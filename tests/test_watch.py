@@ -26,7 +26,6 @@ from repository import PROGRAMS, ROOT
 from rich.console import Console
 
 from ioprof import clock
-from ioprof.analysis.run import Run
 from ioprof.converters import GenerateOptions, generate
 from ioprof.format.layout import CHUNK_HEADER_DTYPE, FILE_HEADER_DTYPE, RECORD_DTYPE
 from ioprof.format.schema import CAUSES, KINDS
@@ -40,6 +39,7 @@ from ioprof.format.wire_format import (
 )
 from ioprof.interchange.perfetto import write_perfetto
 from ioprof.recording.run_folder import MARKER
+from ioprof.report.run import Run
 from ioprof.watching.follower import Follower
 from ioprof.watching.live import Live
 from ioprof.watching.metrics import metrics_text

@@ -119,7 +119,12 @@ def details(trace: Trace, *causes: str) -> dict[str, list[tuple[str, int]]]:
     """The named parts of causes, in nanoseconds."""
     found = charges(trace)
     return {
-        cause: found.details.of_cause(cause, int(found.steps[f"{cause}_ns"].sum()), trace)
+        cause: [
+            (code.label(subject), took_ns)
+            for (code, subject), took_ns in found.details.of_cause(
+                cause, int(found.steps[f"{cause}_ns"].sum()), trace
+            )
+        ]
         for cause in causes
     }
 

@@ -7,7 +7,7 @@ charge/        what each step's time is charged to (`blame.py`), and what that n
 reads/         what was read, for which batch, and what storage must deliver
 cpu/           whether ranks and workers got cores, and which lines of Python took the time
 ranks/         where ranks wait for each other
-answer/        the bound, in words, and what to change
+answer/        the bound and what to change, as codes and facts
 totals.py      what those find that look at all spans, read once for all of them
 summary.py     `summarise(trace)`, which returns `ioprof.format.run_record.Summary`
 kept.py        the analysis of a large run, as it stands in its folder

@@ -1,7 +1,8 @@
 """A run with what the analysis says of it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 import polars as pl
 
@@ -29,20 +30,29 @@ class Run:
     """The run folder; None: there is none."""
 
     @classmethod
-    def of(cls, trace: Trace, folder: Path | None = None) -> "Run":
+    def of(cls, trace: Trace, folder: Path | None = None) -> Self:
         """The analysis of a trace."""
         found = totals(trace)
-        return cls(trace, found.charged.steps, summarise(trace, found), folder)
+        return cls(trace, found.charged.steps, cls.in_words(summarise(trace, found)), folder)
 
     @classmethod
-    def in_folder(cls, trace: Trace, folder: Path) -> "Run":
+    def in_words(cls, summary: Summary) -> Summary:
+        """The summary; in `ioprof.report.run.Run` with what its codes say, in words."""
+        return summary
+
+    def with_summary(self, summary: Summary) -> Self:
+        """The same run with another summary."""
+        return replace(self, summary=self.in_words(summary))
+
+    @classmethod
+    def in_folder(cls, trace: Trace, folder: Path) -> Self:
         """The analysis of a trace that was loaded from a run folder."""
         if trace.is_stored and (kept := kept_analysis(folder)):
             return cls(trace, *kept, folder)
         return cls.of(trace, folder)
 
     @classmethod
-    def load(cls, path: Path | str) -> "Run":
+    def load(cls, path: Path | str) -> Self:
         """The run in a run folder; `RunError` says what is wrong with the folder.
 
         It is analysed anew, unless it is large and this version of ioprof has done so before.

@@ -606,7 +606,10 @@ def _with_details(entry: CauseShare, charged: Charges, total_ns: int, trace: Tra
         return entry
     parts = charged.details.of_cause(entry.cause, round(entry.seconds * 1e9), trace)
     return entry.replace(
-        details=tuple(CauseDetail(name, ns / 1e9, ns / total_ns) for name, ns in parts)
+        details=tuple(
+            CauseDetail(code.label(subject), ns / 1e9, ns / total_ns, code, subject)
+            for (code, subject), ns in parts
+        )
     )
 
 

@@ -12,7 +12,7 @@ import polars as pl
 
 from ioprof.analysis.cpu.stacks import frames_of
 from ioprof.errors import CommandError
-from ioprof.format.run_record import Advice, CodeShare, Summary
+from ioprof.format.run_record import CodeShare, Finding, Summary
 from ioprof.format.trace import Trace
 from ioprof.report.texts.headline import headline
 from ioprof.report.texts.prediction import gain_text
@@ -28,9 +28,9 @@ _OF_READS: Final = ("storage", "page_cache")
 _TEXT: Final = 400
 
 
-def changes(summary: Summary) -> tuple[Advice, ...]:
+def changes(summary: Summary) -> tuple[Finding, ...]:
     """What could be changed, the best first: the numbers of `findings` count from 1."""
-    return summary.verdict.advice
+    return summary.verdict.findings
 
 
 def row_of_run(name: str, summary: Summary) -> dict[str, object]:
@@ -170,15 +170,21 @@ def _lists(value: Any) -> Iterator[list[Any]]:
             yield from _lists(inner)
 
 
-def _finding(number: int, entry: Advice) -> dict[str, object]:
+def _finding(number: int, entry: Finding) -> dict[str, object]:
     return {
         "number": number,
+        "code": entry.code,
+        "subject": f"{entry.subject.kind} {clean(entry.subject.name, _TEXT)}"
+        if entry.subject
+        else None,
         "change": clean(entry.action, _TEXT),
         "cause": entry.cause,
         "gain": gain_text(entry) or None,
-        "speedup": entry.predicted_speedup,
+        "speedup": entry.gain,
         "low": entry.low,
         "high": entry.high,
+        "basis": entry.basis,
+        "costs": entry.costs and entry.costs.value,
         "can_be_proved": entry.can_be_proved,
     }
 

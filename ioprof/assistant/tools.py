@@ -13,13 +13,13 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from ioprof import api
-from ioprof.analysis.run import Run
 from ioprof.assistant import answers
 from ioprof.assistant.folders import Folders
 from ioprof.errors import CommandError, IoprofError
 from ioprof.format.run_record.run_json import RUN_FILE
 from ioprof.model.summary import with_gains
 from ioprof.process import own_python
+from ioprof.report.run import Run
 from ioprof.report.texts.markdown import markdown
 from ioprof.report.texts.prediction import prediction_lines
 from ioprof.report.texts.units import clean

@@ -19,7 +19,7 @@ from ioprof.recording.run_folder import JOB_LOG
 from ioprof.reporter import Advance, Reporter
 
 if TYPE_CHECKING:
-    from ioprof.analysis.run import Run
+    from ioprof.report.run import Run
 
 _EXIT_CODES: Final = {"complete": 0, "interrupted": 130, "failed": 1}
 

@@ -43,9 +43,9 @@ def _page_of(folder: Path) -> Path:
     page = folder / PAGE
     if page.is_file():
         return page
-    from ioprof.analysis.run import Run
     from ioprof.model.summary import with_gains
     from ioprof.report.page.html import write_html
+    from ioprof.report.run import Run
 
     run = with_gains(Run.load(folder))
     say("making the page ...")

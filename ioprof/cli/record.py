@@ -18,7 +18,7 @@ from ioprof.recording.signal_forwarding import inherited_descriptors
 from ioprof.recording.unrecorded import has_begun, run_unrecorded
 
 if TYPE_CHECKING:
-    from ioprof.analysis.run import Run
+    from ioprof.report.run import Run
 
 CONTEXT: Final = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 """All that follows the command's name is the command's."""

@@ -6,7 +6,6 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from ioprof.analysis.run import Run
 from ioprof.cli.console import next_command, output, say, show_run
 from ioprof.errors import CommandError
 from ioprof.model.summary import with_gains
@@ -15,6 +14,7 @@ from ioprof.recording.run_folder import PAGE
 from ioprof.report.page.page_file import check_page_file, write_page_file
 from ioprof.report.page.stalls import stretch_around
 from ioprof.report.path_demand import path_statement, probed_path
+from ioprof.report.run import Run
 from ioprof.report.texts.gpu_time_statements import check_price
 from ioprof.report.texts.statements import interval_statement, with_basis
 from ioprof.report.texts.units import visible

@@ -23,7 +23,7 @@ from ioprof.train.devices import device_names, rate
 from ioprof.train.models import MODELS
 
 if TYPE_CHECKING:
-    from ioprof.analysis.run import Run
+    from ioprof.report.run import Run
 
 _RANKS: Final = 2
 _MODELS: Final = ("alexnet", "vgg16", "resnet50", "inception3")

@@ -8,9 +8,8 @@ from typing import Final
 
 from ioprof.analysis.answer.provable import loader_arguments
 from ioprof.analysis.charge.steps import steady_steps_per_s
-from ioprof.analysis.run import Run
 from ioprof.errors import CommandError
-from ioprof.format.run_record import Advice, JobChange, JobKind
+from ioprof.format.run_record import Finding, JobChange, JobKind
 from ioprof.jobs.options import RunOptions
 from ioprof.jobs.recorded_script import RecordedScript
 from ioprof.jobs.repeating import options_of_run, with_change
@@ -19,6 +18,7 @@ from ioprof.model.prediction import Range
 from ioprof.model.proof import Proof, mean_ratio
 from ioprof.model.summary import with_gains
 from ioprof.recording.run_folder import JOB_LOG, check_output
+from ioprof.report.run import Run
 from ioprof.reporter import Reporter
 
 _OTHER_SOURCE: Final = 0.1
@@ -88,7 +88,7 @@ def prove_advice(
     mean, between = mean_ratio(tuple(ratios))
     return Proof(
         action=advice.action,
-        predicted=advice.predicted_speedup,
+        predicted=advice.gain,
         predicted_range=_range(advice),
         reason=advice.reason,
         measured=mean,
@@ -102,11 +102,11 @@ def prove_advice(
     )
 
 
-def _advice(run: Run, number: int) -> tuple[Advice, JobChange]:
+def _advice(run: Run, number: int) -> tuple[Finding, JobChange]:
     """The advice with that number, and what it changes. `CommandError` where there is none, or
     ioprof cannot make the change.
     """
-    found = with_gains(run).summary.verdict.advice
+    found = with_gains(run).summary.verdict.findings
     if not 1 <= number <= len(found):
         there = f"its report has {len(found)}" if found else "its report has none"
         raise CommandError(f"--advice {number}: there is no such advice; {there}")
@@ -198,5 +198,5 @@ def differences(before: Run, after: Run) -> Iterator[str]:
         )
 
 
-def _range(advice: Advice) -> Range | None:
+def _range(advice: Finding) -> Range | None:
     return None if advice.low is None or advice.high is None else Range(advice.low, advice.high)

@@ -41,7 +41,7 @@ from ioprof.train.curve import read_curve
 from ioprof.train.devices import emulated_device
 
 if TYPE_CHECKING:
-    from ioprof.analysis.run import Run
+    from ioprof.report.run import Run
 
 _FIRST_WINDOW_BYTES: Final = 2 * (HEADER_BYTES + (1 << 18))
 """What a process's two capture files take from the start."""

@@ -27,7 +27,7 @@ from ioprof.report.texts.units import visible
 from ioprof.reporter import Reporter
 
 if TYPE_CHECKING:
-    from ioprof.analysis.run import Run
+    from ioprof.report.run import Run
 
 _LONGEST_LINE: Final = 200
 _AGAIN: Final = "ioprof prove RUN --advice N --"

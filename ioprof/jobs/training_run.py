@@ -41,7 +41,7 @@ from ioprof.train.options import JobOptions
 from ioprof.train.presets import load_preset
 
 if TYPE_CHECKING:
-    from ioprof.analysis.run import Run
+    from ioprof.report.run import Run
 
 _PREDICTING_EPOCHS: Final = 2
 """Epochs of a job that predicts the time of more, unless it is told otherwise."""

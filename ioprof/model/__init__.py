@@ -13,7 +13,7 @@
     engine.py      the discrete-event simulation of a Plan
     prediction.py  whatif: the baseline's error, the prediction, and its range
     gains.py       what each cause costs: replay with that cause at no cost
-    advice.py      advice with its predicted gain or the reason why it has none, the largest first
+    advice.py      findings with their predicted gain or the reason why there is none, in order
     accuracy.py    how far predictions were from runs, by kind of change, and when nothing is
                    predicted
     proof.py       what was measured in pairs of runs, beside what was predicted

@@ -1,19 +1,20 @@
-"""Advice with its predicted gain, or the reason why it has none, the largest gain first.
+"""Findings with their predicted gain, or the reason why there is none, the largest gain first.
 
-To the verdict's own advice come changes that only a replay can propose: another number of workers,
-a deeper queue, workers that stay.
+To the verdict's own findings come changes that only a replay can propose: another number of
+workers, a deeper queue, workers that stay.
 """
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Final
 
 import numpy as np
 
-from ioprof.analysis.answer.options import JobOptions
+from ioprof.analysis.answer.finding import finding
 from ioprof.errors import CommandError
-from ioprof.format.run_record import Advice, JobChange, JobKind, NoGain
+from ioprof.format.run_record import Cost, CpuLimit, Facts, Finding, JobChange, JobKind, NoGain
 from ioprof.model.accuracy import (
     Kind,
     changes_competition,
@@ -23,82 +24,67 @@ from ioprof.model.accuracy import (
     why_not,
 )
 from ioprof.model.assumptions import check_change
-from ioprof.model.changed import (
-    changed,
-    resampled,
-    shortened,
-    with_factors,
-    with_kept_data,
-    with_kept_workers,
-)
+from ioprof.model.changed import changed, with_factors, with_kept_data, with_kept_workers
 from ioprof.model.changes import Change, change_of
+from ioprof.model.gains import Replays
 from ioprof.model.pace import replayed
 from ioprof.model.pipeline import Iteration, Op, Pipeline
 from ioprof.model.prediction import QUANTILES
 
-_RESAMPLES: Final = 6
-_MOST_ACTIONS: Final = 1_000
-_RESAMPLED_ACTIONS: Final = 200
-_LEAST_SPEEDUP: Final = 1.03
-"""Of a change that only the replay proposes."""
 LEAST_AT_ALL: Final = 1.02
 """Of any change: one that brings less is no advice."""
 _SAME_GAIN: Final = (1.0, 0.95)
 """Part of the largest gain from which on a cheaper change comes first: before a setting, and before
-one of the code. Other hardware comes after both where the job does not mostly compute."""
+one of the code. Other hardware comes after what may bring as much, by its range."""
 _SAME_GAIN_WITHOUT_MAKERS: Final = (1.0, 0.75)
 """The same where those who make batches are not replayed."""
 _ENOUGH: Final = 0.98
 """Part of the best speedup from which on fewer workers are preferred."""
+_HALF: Final = 0.5
+"""Part of the time of a line or stage that work on it may save: so much counts where what is done
+for nothing is compared with a cause at no cost."""
 _MANY_EPOCHS: Final = 100
 _TIMES: Final = (2, 4)
 """As many workers as there are now are tried."""
-_ONCE: Final = "work on the code, once"
-_COSTS: Final = {
-    "storage": "another device, space and time for a copy, or work on the code",
-    "page_cache": "a conversion of the dataset, once",
-    "decode": "a conversion of the dataset, once, or another decoder",
-    "exchange": "other results of the training, if the batch size changes",
-    "h2d": _ONCE,
-    "checkpoint": "less often: more work is lost if the job fails",
-    "validation": "less often: later news of how training goes",
-}
-"""What a change of a cause costs; of any other, work on the code."""
-_MEMORY_OF_WORKERS: Final = "the memory of the workers between epochs"
-
-
-class _Replays:
-    """A run to be replayed with changes, itself and drawn anew."""
-
-    def __init__(self, recorded: Pipeline) -> None:
-        self.recorded = shortened(recorded, _MOST_ACTIONS)
-        self.base_s = replayed(self.recorded).step_s
-        short = shortened(recorded, _RESAMPLED_ACTIONS)
-        self.drawn = [(seed, resampled(short, seed)) for seed in range(1, _RESAMPLES + 1)]
-        self.bases_s = [replayed(each, seed).step_s for seed, each in self.drawn]
+_LESS_IS_DONE: Final = ("discard", "shards")
+"""Batches of no use, and workers without work: what they cost is lost, whatever else is changed."""
+_FREE: Final = (
+    "prefetch",
+    "persistent_workers",
+    "keep_cache",
+    "validation_workers",
+    "pin_memory",
+)
+_HARDWARE: Final = ("device", "storage", "cores", "slow_file")
+_MEASURED: Final = ("phase", "discard", *(f"cpu_{limit}" for limit in CpuLimit))
+"""Time outside of the steps that is longer than what they lost, and a lack of CPU time: both were
+measured, and the replay of the steps knows neither."""
+_NO_CHANGE: Final = (NoGain.OF_RECORDING, NoGain.NOT_OF_STEPS)
 
 
 class Predictor:
     """Predictions of many changes of one run."""
 
-    def __init__(self, recorded: Pipeline, baseline_error: float) -> None:
+    def __init__(
+        self, recorded: Pipeline, baseline_error: float, replays: Replays | None = None
+    ) -> None:
         self._whole, self._error = recorded, abs(baseline_error)
-        self._as_recorded = _Replays(recorded)
+        self._as_recorded = replays or Replays(recorded)
 
     @cached_property
-    def _sharing_cores(self) -> _Replays:
+    def _sharing_cores(self) -> Replays:
         """For changes after which others share the cores: see `prediction.as_replayed`."""
         if self._whole.shares_cores:
             return self._as_recorded
-        return _Replays(replace(self._whole, shares_cores=True))
+        return Replays(replace(self._whole, shares_cores=True))
 
-    def _replays(self, change: Change) -> _Replays:
+    def _replays(self, change: Change) -> Replays:
         return self._sharing_cores if changes_competition(change) else self._as_recorded
 
     def speedup(self, change: Change) -> float:
         """Of the replay with a change."""
         replays = self._replays(change)
-        return replays.base_s / replayed(changed(replays.recorded, change)).step_s
+        return replays.base.step_s / replayed(changed(replays.recorded, change)).step_s
 
     def in_long_job(self, change: Change) -> float:
         """The same at most, by the error of such predictions, in one of many epochs, for a change
@@ -106,9 +92,10 @@ class Predictor:
         """
         replays = self._replays(change)
         kept = with_kept_data(with_kept_workers(replays.recorded), change, _MANY_EPOCHS)
-        return replays.base_s / replayed(kept).step_s * (1 + error_of((Kind.STAGE,)))
+        speedup = replays.base.step_s / replayed(kept).step_s
+        return speedup * (1 + error_of((Kind.STAGE,)))
 
-    def with_kept_validation(self, advice: Advice) -> Advice:
+    def with_kept_validation(self, advice: Finding) -> Finding:
         """The advice to keep the workers of validation, in addition to those of training where
         these are started anew too.
         """
@@ -124,9 +111,10 @@ class Predictor:
     def _without(self, cause: str, part: float) -> float:
         """The speedup without a part of a cause."""
         replays = self._as_recorded
-        return replays.base_s / replayed(with_factors(replays.recorded, {cause: 1 - part})).step_s
+        after = replayed(with_factors(replays.recorded, {cause: 1 - part}))
+        return replays.base.step_s / after.step_s
 
-    def of_change(self, advice: Advice, change: Change) -> Advice:
+    def of_change(self, advice: Finding, change: Change) -> Finding:
         """The advice with what the change would bring."""
         try:
             check_change(self._whole, change)
@@ -146,7 +134,7 @@ class Predictor:
         least = self.of_change(advice.replace(is_bound=False), replace(change, reused=0.0))
         return found.replace(low=min(found.low, least.low or found.low))
 
-    def of_cause(self, advice: Advice, cause: str) -> Advice:
+    def of_cause(self, advice: Finding, cause: str) -> Finding:
         """The advice with what the job would gain if a cause, or the part of it that the advice is
         of, cost nothing.
         """
@@ -158,7 +146,7 @@ class Predictor:
             1.0,
             self._as_recorded,
         )
-        if found.predicted_speedup is None or found.low is None or found.high is None:
+        if found.gain is None or found.low is None or found.high is None:
             return found
         error = advice.part_error or 0.0
         least, most = (
@@ -168,168 +156,152 @@ class Predictor:
 
     def _predicted(
         self,
-        advice: Advice,
+        advice: Finding,
         change: Callable[[Pipeline], Pipeline],
         of_kinds: tuple[Kind, ...],
         larger: float,
-        replays: _Replays,
-    ) -> Advice:
-        new = change(replays.recorded)
-        after = replayed(new)
+        replays: Replays,
+    ) -> Finding:
         if refused := why_not(self._whole, of_kinds):
             return without_gain(advice, *refused)
-        speedup = larger * replays.base_s / after.step_s
-        others = [
-            larger * base_s / replayed(change(each), seed).step_s
-            for (seed, each), base_s in zip(replays.drawn, replays.bases_s, strict=True)
-        ]
-        low, high = (float(value) for value in np.quantile([speedup, *others], QUANTILES))
+        after, speedups = replays.speedups(change)
+        speedups = [larger * each for each in speedups]
+        speedup, new = speedups[0], change(replays.recorded)
+        low, high = (float(value) for value in np.quantile(speedups, QUANTILES))
         shown = error_of(of_kinds) + further_error(self._whole, new, after.total_s, of_kinds)
         wide = (1 + self._error) * (1 + shown)
         return advice.replace(
-            predicted_speedup=speedup,
+            gain=speedup,
+            basis="predicted",
             error=shown,
             low=min(low, speedup) / wide,
             high=max(high, speedup) * wide,
         )
 
 
-def without_gain(advice: Advice, code: NoGain, text: str) -> Advice:
+def without_gain(advice: Finding, code: NoGain, text: str) -> Finding:
     """The advice with the reason why nothing is predicted; one that has a reason keeps it."""
     return advice if advice.no_gain else advice.replace(no_gain=code, reason=text)
 
 
-_REASONS: Final = {
-    NoGain.NOT_MODELLED: "the replay does not model this change",
-    NoGain.NOT_OF_STEPS: (
-        "it is time of the job outside of its steps, which the replay does not cover"
-    ),
-    NoGain.OF_RECORDING: "it shows more, and changes nothing in the job",
-    NoGain.DISAGREES: (
-        "the replay finds nothing to gain in what took most of the time, so one of the two is wrong"
-    ),
-}
-
-
-def with_reason(advice: Advice) -> Advice:
-    """The advice, its reason in words as well."""
-    return (
-        advice.replace(reason=_REASONS.get(advice.no_gain))
-        if advice.no_gain and not advice.reason
-        else advice
-    )
-
-
 def ranked(
-    found: tuple[Advice, ...],
+    found: tuple[Finding, ...],
     recorded: Pipeline,
     baseline_error: float,
     job: JobKind,
-    options: JobOptions,
     *,
-    candidates: tuple[Advice, ...] = (),
+    replays: Replays | None = None,
+    candidates: tuple[Finding, ...] = (),
     bound: str | None = None,
     proposes: bool = True,
     most_workers: int | None = None,
-) -> tuple[Advice, ...]:
-    """Each advice with its gain, and those of the `candidates` that bring something. Those with a
-    prediction by gain; those without one keep their places.
+) -> tuple[Finding, ...]:
+    """Each finding with its gain, and those of the `candidates` that bring something, by gain; then
+    those without a gain.
 
-    `proposes`: changes of the loader that only a replay can propose come to it. `most_workers`:
-    more have nothing to read.
+    `replays`: those of the pipeline, if there are any. `proposes`: changes of the loader that only
+    a replay can propose come to it. `most_workers`: more have nothing to read.
     """
-    predictor, keys = Predictor(recorded, baseline_error), list[float]()
+    predictor, done = Predictor(recorded, baseline_error, replays), list[Finding]()
+    in_long_job = dict[str, float]()
     more = (
-        _proposals(recorded, job, options, predictor, most_workers)
+        _proposals(recorded, job, predictor, most_workers)
         if proposes and recorded.has_loader
         else ()
     )
-    further = list[Advice]()
+    told = [*found]
     for each in candidates:
-        if not _is_there(each, (*found, *further), recorded):
-            further.append(each)
-    proposed = [each for each in more if not _is_there(each, (*found, *further), recorded)]
-    known = [*found, *further, *proposed]
-    done = list[Advice]()
-    for number, advice in enumerate(known):
-        each = _with_prediction(advice, predictor)
-        is_own = number >= len(found) + len(further)
-        least = _LEAST_SPEEDUP if is_own else LEAST_AT_ALL
-        if number >= len(found) and (each.predicted_speedup or 0.0) < least:
+        told += [] if _is_there(each, told, recorded) else [each]
+    proposed = [each for each in more if not _is_there(each, told, recorded)]
+    for number, one in enumerate((*told, *proposed)):
+        each = _with_prediction(one, predictor)
+        if number >= len(found) and (each.gain or 0.0) < LEAST_AT_ALL:
             continue
-        if _brings_nothing(each):
-            if number or _sets_loader(each) or _is_of_device(each):
+        if each.gain is not None and each.gain < LEAST_AT_ALL and not each.is_least:
+            if number or each.code == "device" or _cost(each) is Cost.FREE:
                 continue
-            each = with_reason(advice.replace(no_gain=NoGain.DISAGREES))
-        done.append(each.replace(costs=each.costs or _costs(each, recorded)))
-        keys.append(each.predicted_speedup or 0.0)
-        if keys[-1] and each.change is not None and each.change.reused:
-            keys[-1] = max(keys[-1], predictor.in_long_job(change_of(each.change)))
-    # what has no number comes after what has one, but for what the verdict begins with
-    is_known = [each.predicted_speedup is not None for each in done]
-    order_of = sorted(range(len(done)), key=lambda place: place > 0 and not is_known[place])
-    done, keys = [done[place] for place in order_of], [keys[place] for place in order_of]
-    places = [place for place, each in enumerate(done) if each.predicted_speedup is not None]
-    by_gain, efforts = sorted(places, key=lambda place: -keys[place]), list(map(_effort, done))
-    same = _SAME_GAIN
-    if not recorded.knows_makers:  # then the verdict tells more than small differences
-        same = _SAME_GAIN_WITHOUT_MAKERS
-        efforts = [
-            0 if each.cause == bound else effort for each, effort in zip(done, efforts, strict=True)
-        ]
-    order = cheapest_first(by_gain, keys, efforts, (*same, same[-1] * (bound == "compute")))
-    for place, each in zip(places, [done[best] for best in order], strict=True):
-        done[place] = each
-    return tuple(done)
+            each = one.replace(no_gain=NoGain.DISAGREES)
+        done.append(_with_costs(each, recorded))
+        if each.gain and each.change is not None and each.change.reused:
+            in_long_job[each.code] = predictor.in_long_job(change_of(each.change))
+    return ordered(done, bound, knows_makers=recorded.knows_makers, in_long_job=in_long_job)
 
 
-def cheapest_first(
-    order: list[int], gains: list[float], efforts: list[int], alike_from: tuple[float, ...]
-) -> list[int]:
-    """The order by gain, but of changes that bring nearly the same the cheaper one first.
-    `alike_from`: part of the largest gain from which on, by its effort.
+def _with_costs(found: Finding, recorded: Pipeline) -> Finding:
+    if found.no_gain in _NO_CHANGE:
+        return found
+    number = (found.change.workers if found.change else None) or 0
+    added = number - _numbers(recorded)[0]
+    facts = {**found.facts, "added": added} if added > 0 < number else found.facts
+    return found.replace(costs=_cost(found), facts=facts)
+
+
+def _cost(found: Finding) -> Cost:
+    """What a change takes."""
+    if found.code in _HARDWARE:
+        return Cost.HARDWARE
+    sets_workers = found.change is not None and found.change.workers is not None
+    is_free = found.code in _FREE or (sets_workers and found.code not in _LESS_IS_DONE)
+    return Cost.FREE if is_free else Cost.CODE
+
+
+def ordered(
+    found: Sequence[Finding],
+    bound: str | None = None,
+    *,
+    knows_makers: bool = True,
+    in_long_job: Mapping[str, float] | None = None,
+) -> tuple[Finding, ...]:
+    """Those with a gain by it, of those that bring as much the cheapest first, see
+    docs/decisions/verdicts.md; then those without a gain. What was measured, though no replay knows
+    it, stays first. `in_long_job`: by code, the gain in a job of many epochs, where that is larger.
     """
-    found = list[int]()
-    while order:
-        least = gains[order[0]] * alike_from[efforts[order[0]]]
-        alike = [place for place in order if gains[place] >= least]
-        best = min(alike, key=lambda place: (efforts[place], -gains[place]))
-        found.append(best)
-        order = [place for place in order if place != best]
-    return found
+    is_measured = [
+        each.gain is None and (each.code in _MEASURED or each.no_gain is NoGain.DISAGREES)
+        for each in found
+    ]
+    number = (*is_measured, False).index(False)
+    first, rest = found[:number], found[number:]
+    gains = {
+        at: max(each.gain, (in_long_job or {}).get(each.code, 0.0))
+        for at, each in enumerate(rest)
+        if each.gain is not None
+    }
+    same = _SAME_GAIN if knows_makers else _SAME_GAIN_WITHOUT_MAKERS
+    top = max(gains.values(), default=1.0)
+
+    def effort(at: int) -> int:
+        """What the change takes; nothing where the verdict tells more than small differences."""
+        each = rest[at]
+        is_bound = not knows_makers and each.cause == bound
+        return 0 if is_bound else list(Cost).index(each.costs or Cost.CODE)
+
+    def brings(at: int) -> float:
+        """Its gain; of less that is done, as much as the best that work on the rest may bring."""
+        gain, is_less = gains[at], rest[at].code in _LESS_IS_DONE
+        return math.inf if is_less and 1 - 1 / gain >= _HALF * (1 - 1 / top) else gain
+
+    left, order = sorted(gains, key=lambda at: -brings(at)), list[int]()
+    while left:
+        best = left[0]
+        if rest[best].costs is Cost.HARDWARE:  # then the best of what may bring as much
+            low, others = rest[best].low or gains[best], left[1:]
+            reach = [at for at in others if (rest[at].high or gains[at]) >= low]
+            best = next((at for at in reach if rest[at].costs is not Cost.HARDWARE), best)
+        least = same[min(effort(best), 1)] * brings(best)
+        alike = [at for at in left if brings(at) >= least]
+        order.append(min(alike, key=lambda at: (effort(at), -brings(at))))
+        left.remove(order[-1])
+    return (*first, *(rest[at] for at in order), *(each for each in rest if each.gain is None))
 
 
-def _effort(advice: Advice) -> int:
-    """What a change takes: 0 a setting, 1 work on the code or data, 2 other hardware."""
-    if _sets_loader(advice):
-        return 0
-    return 2 if advice.change is not None and advice.change.speeds else 1
+def _part(found: Finding) -> float:
+    """The part of its cause that a finding is of."""
+    return 1.0 if found.part is None else found.part
 
 
-def _part(advice: Advice) -> float:
-    """The part of its cause that an advice is of."""
-    return 1.0 if advice.part is None else advice.part
-
-
-def _brings_nothing(advice: Advice) -> bool:
-    """Whether the replay says so; where it knows a part of the cost, the rest may bring more."""
-    gain = advice.predicted_speedup
-    return gain is not None and gain < LEAST_AT_ALL and not advice.is_least
-
-
-def _is_of_device(advice: Advice) -> bool:
-    """Whether it is a faster device."""
-    return advice.change is not None and bool(advice.change.speeds.get("compute"))
-
-
-def _sets_loader(advice: Advice) -> bool:
-    """Whether it is about a setting of the loader, and not about what the time went to."""
-    change = advice.change or JobChange()
-    return bool(change.workers is not None or change.prefetch or change.persistent_workers)
-
-
-def _is_there(proposed: Advice, found: tuple[Advice, ...], recorded: Pipeline) -> bool:
-    """Whether an advice changes the same already."""
+def _is_there(proposed: Finding, found: list[Finding], recorded: Pipeline) -> bool:
+    """Whether a finding changes the same already."""
     if proposed.change is None:
         return False
     mine = set(kinds(change_of(proposed.change), recorded))
@@ -339,33 +311,16 @@ def _is_there(proposed: Advice, found: tuple[Advice, ...], recorded: Pipeline) -
     )
 
 
-def _with_prediction(advice: Advice, predictor: Predictor) -> Advice:
+def _with_prediction(advice: Finding, predictor: Predictor) -> Finding:
     if advice.no_gain:
-        return with_reason(advice)
-    if advice.predicted_speedup is not None:  # known without a replay
+        return advice
+    if advice.gain is not None:  # known without a replay
         return advice
     if advice.change is not None and not advice.change.pin_memory:
         return predictor.of_change(advice, change_of(advice.change))
     if advice.cause is None:
-        return with_reason(advice.replace(no_gain=NoGain.NOT_MODELLED))
+        return advice.replace(no_gain=NoGain.NOT_MODELLED)
     return predictor.of_cause(advice, advice.cause)
-
-
-def _costs(advice: Advice, recorded: Pipeline) -> str | None:
-    if advice.no_gain in (NoGain.OF_RECORDING, NoGain.NOT_OF_STEPS):
-        return None
-    change = advice.change
-    if change is not None and change.workers is not None:
-        more = change.workers - max(_numbers(recorded)[0], 0)
-        if more <= 0:
-            return "nothing"
-        processes = "1 more process" if more == 1 else f"{more} more processes"
-        return f"{processes} per rank, each with the dataset object and its batches in memory"
-    if change is not None and change.speeds.get("compute"):
-        return "another model or device"
-    if change is not None and change.persistent_workers:
-        return _MEMORY_OF_WORKERS
-    return _COSTS.get(advice.cause or "", _ONCE)
 
 
 # ---------------------------------------------------------------------- what only a replay proposes
@@ -386,10 +341,9 @@ def _numbers(recorded: Pipeline) -> tuple[int, int]:
 def _proposals(
     recorded: Pipeline,
     job: JobKind,
-    options: JobOptions,
     predictor: Predictor,
     most_workers: int | None,
-) -> Iterator[Advice]:
+) -> Iterator[Finding]:
     if recorded.takes_turns:
         return
     workers, prefetch = _numbers(recorded)
@@ -404,30 +358,26 @@ def _proposals(
         ]
     speedups = {number: predictor.speedup(Change(workers=number)) for number in tried}
     best = max(speedups.values(), default=0.0)
-    if best >= _LEAST_SPEEDUP:
+    if best >= LEAST_AT_ALL:
         fewest = min(number for number, speedup in speedups.items() if speedup >= _ENOUGH * best)
-        text = f"Use {options.with_workers.format(fewest)} instead of {workers}"
-        yield Advice(text, change=JobChange(workers=fewest))
+        yield finding("workers", change=JobChange(workers=fewest), workers=fewest, now=workers)
     if job is JobKind.BUILT_IN or not workers:
         return
-    if predictor.speedup(Change(prefetch=2 * prefetch)) >= _LEAST_SPEEDUP:
-        text = (
-            f"Prepare more batches ahead: {options.prefetch}{2 * prefetch} instead of {prefetch}"
-            " per worker"
-        )
-        yield Advice(
-            text,
-            change=JobChange(prefetch=2 * prefetch),
-            costs=f"memory for {prefetch * workers} more batches per rank",
-        )
+    if predictor.speedup(Change(prefetch=2 * prefetch)) >= LEAST_AT_ALL:
+        change = JobChange(prefetch=2 * prefetch)
+        facts: Facts = {
+            "prefetch": 2 * prefetch,
+            "now": prefetch,
+            "more_batches": prefetch * workers,
+        }
+        yield finding("prefetch", change=change, **facts)
     starts = sum(op is Op.START for op in recorded.ranks[0].program.ops)
     starts_anew = starts > 1 and sum(each.starts_workers for each in _training(recorded)) > len(
         recorded.ranks
     )
     if starts_anew:
-        yield Advice(
-            f"{options.keep_workers}", cause="loader", change=JobChange(persistent_workers=True)
-        )
+        change = JobChange(persistent_workers=True)
+        yield finding("persistent_workers", cause="loader", change=change)
     validations = [
         each
         for rank in recorded.ranks
@@ -435,10 +385,5 @@ def _proposals(
         if each.is_validation and each.starts_workers
     ]
     if len(validations) > len(recorded.ranks):
-        text = (
-            f"{options.keep_workers} to validate"
-            f" from{', and in that to train from' if starts_anew else ''}"
-        )
-        yield predictor.with_kept_validation(
-            Advice(text, cause="validation", costs=_MEMORY_OF_WORKERS)
-        )
+        kept = finding("validation_workers", cause="validation", of_training=starts_anew)
+        yield predictor.with_kept_validation(kept)

@@ -5,19 +5,19 @@ A wait sees only the last stages of what it waits for, and a stage may cost a jo
 another one is as slow. So what a cause costs is neither what was waited for nor the workers' time.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
 
 from ioprof.format.schema import CAUSES
-from ioprof.format.trace import Trace
 from ioprof.model.accuracy import SHOWN, Kind
 from ioprof.model.changed import resampled, shortened, with_factors
-from ioprof.model.pace import measured, replayed
+from ioprof.model.pace import Pace, measured, replayed
 from ioprof.model.pipeline import OWN, STAGES, Pipeline
 from ioprof.model.prediction import QUANTILES, Range
-from ioprof.model.recorded import pipeline
 
 _MOST_ACTIONS: Final = 1_000
 _RESAMPLES: Final = 6
@@ -61,46 +61,43 @@ class Gains:
     baseline_error: float
     """See `Prediction.baseline_error`."""
 
-    @property
-    def largest(self) -> Gain | None:
-        """Of the cause to look at first."""
-        return max(self.gains, key=lambda gain: gain.share, default=None)
+
+class Replays:
+    """A run to be replayed with changes, itself and drawn anew."""
+
+    def __init__(self, recorded: Pipeline) -> None:
+        self.recorded = shortened(recorded, _MOST_ACTIONS)
+        self.base = replayed(self.recorded)
+        short = shortened(recorded, _RESAMPLED_ACTIONS)
+        self._drawn = [(seed, resampled(short, seed)) for seed in range(1, _RESAMPLES + 1)]
+        self._bases_s = [replayed(each, seed).step_s for seed, each in self._drawn]
+
+    def speedups(self, change: Callable[[Pipeline], Pipeline]) -> tuple[Pace, list[float]]:
+        """The run with a change, and how many times as fast its steps are, those of the run itself
+        first, then those drawn anew.
+        """
+        after = replayed(change(self.recorded))
+        drawn = zip(self._drawn, self._bases_s, strict=True)
+        others = [base_s / replayed(change(each), seed).step_s for (seed, each), base_s in drawn]
+        return after, [self.base.step_s / after.step_s, *others]
 
 
-def gains(trace: Trace) -> Gains:
-    """What each cause costs. `ReplayError` says why a run cannot be replayed."""
-    return gains_of(pipeline(trace))
-
-
-def gains_of(recorded: Pipeline) -> Gains:
-    """The same of a pipeline."""
-    recorded = shortened(recorded, _MOST_ACTIONS)
-    before, without = measured(recorded), replayed(recorded)
+def gains_of(recorded: Pipeline, replays: Replays | None = None) -> Gains:
+    """What each cause costs. `replays`: those of the pipeline, if there are any."""
+    replays = replays or Replays(recorded)
+    before, without = measured(replays.recorded), replays.base
     error = without.step_s / before.step_s - 1
-    short = shortened(recorded, _RESAMPLED_ACTIONS)
-    drawn = [(seed, resampled(short, seed)) for seed in range(1, _RESAMPLES + 1)]
-    bases = [replayed(each, seed).step_s for seed, each in drawn]
-    found, has_time = [], _causes_with_time(recorded)
+    found, has_time = list[Gain](), _causes_with_time(replays.recorded)
     for cause in CAUSES:
         if cause not in has_time:
             found.append(Gain(cause, 0.0, 0.0, Range(-abs(error), abs(error))))
             continue
-        after = replayed(with_factors(recorded, {cause: 0.0}))
-        share = 1 - after.step_s / without.step_s
-        others = [
-            1 - replayed(with_factors(each, {cause: 0.0}), seed).step_s / base
-            for (seed, each), base in zip(drawn, bases, strict=True)
-        ]
-        low, high = (float(value) for value in np.quantile([share, *others], QUANTILES))
+        after, speedups = replays.speedups(partial(with_factors, factors={cause: 0.0}))
+        shares = [1 - 1 / speedup for speedup in speedups]
+        low, high = (float(value) for value in np.quantile(shares, QUANTILES))
         seconds = before.total_s * (1 - after.total_s / without.total_s)
-        found.append(
-            Gain(
-                cause,
-                seconds,
-                share,
-                Range(min(low, share) - abs(error), max(high, share) + abs(error)),
-            )
-        )
+        between = Range(min(low, shares[0]) - abs(error), max(high, shares[0]) + abs(error))
+        found.append(Gain(cause, seconds, shares[0], between))
     return Gains(tuple(found), error)
 
 

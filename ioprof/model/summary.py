@@ -3,30 +3,31 @@ time, and the gain.
 """
 
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 from polars.exceptions import PolarsError
 
-from ioprof.analysis.answer.options import options_of
 from ioprof.analysis.answer.provable import can_be_proved
 from ioprof.analysis.run import Run
 from ioprof.format.run_record import (
-    Advice,
     CauseGain,
     CauseShare,
+    CpuLimit,
     EpochPrediction,
+    Finding,
     NoGain,
     ReplayRecord,
     Verdict,
 )
 from ioprof.model.accuracy import MOST_BASELINE_ERROR
-from ioprof.model.advice import ranked, with_reason, without_gain
+from ioprof.model.advice import ranked, without_gain
 from ioprof.model.extrapolation.whole import asked_of
-from ioprof.model.gains import Gains, gains_of
+from ioprof.model.gains import Gains, Replays, gains_of
 from ioprof.model.pipeline import Pipeline
 from ioprof.model.recorded import pipeline
 from ioprof.model.refusals import Refusal, ReplayError
 
+AnyRun = TypeVar("AnyRun", bound=Run)
 _MOST_RANKS: Final = 32
 """Of a run that is replayed without being asked for: a rank takes 0.3 s of CPU time, in the 140
 replays of a job whose workers make its batches."""
@@ -40,7 +41,7 @@ _FAILURES: Final = (
 )
 
 
-def with_gains(run: Run, is_asked: bool = True) -> Run:
+def with_gains(run: AnyRun, is_asked: bool = True) -> AnyRun:
     """The same run; its summary says what each cause costs and what each advice would bring, or why
     that is not known.
 
@@ -48,12 +49,12 @@ def with_gains(run: Run, is_asked: bool = True) -> Run:
     """
     found = _replayed(run, is_asked)
     verdict = found.summary.verdict
-    advice = tuple(
-        each.replace(can_be_proved=can_be_proved(run.trace.run, each)) for each in verdict.advice
+    told = tuple(
+        each.replace(can_be_proved=can_be_proved(run.trace.run, each)) for each in verdict.findings
     )
-    verdict = verdict.replace(advice=advice, candidates=())
+    verdict = verdict.replace(findings=told, candidates=())
     summary = found.summary.replace(verdict=verdict, prediction=_extrapolated(run))
-    return replace(found, summary=summary)
+    return run.with_summary(summary)
 
 
 def _extrapolated(run: Run) -> EpochPrediction | None:
@@ -78,7 +79,8 @@ def _replayed(run: Run, is_asked: bool) -> Run:
     run = _asked_again(run)
     try:
         recorded = pipeline(run.trace)
-        found = gains_of(recorded)
+        replays = Replays(recorded)
+        found = gains_of(recorded, replays)
         error = found.baseline_error
         if abs(error) > MOST_BASELINE_ERROR:
             why = (
@@ -88,17 +90,16 @@ def _replayed(run: Run, is_asked: bool) -> Run:
             return _without(run, NoGain.BASELINE_ERROR, why, error)
         verdict, job = run.summary.verdict, run.trace.run.job_kind
         proposes = verdict.first_epoch is None  # else it would be of that epoch
-        shards = _most_workers(run, recorded)
-        advice = ranked(
-            verdict.advice,
+        told = ranked(
+            verdict.findings,
             recorded,
             error,
             job,
-            options_of(job),
+            replays=replays,
             candidates=verdict.candidates if proposes else (),
             bound=verdict.bound_by,
             proposes=proposes,
-            most_workers=shards,
+            most_workers=_most_workers(run),
         )
     except ReplayError as failure:
         return _without(run, NoGain.NOT_REPLAYED, failure.refusal.text(failure.found))
@@ -108,65 +109,54 @@ def _replayed(run: Run, is_asked: bool) -> Run:
             NoGain.NOT_REPLAYED,
             Refusal.FAILED.text(f"{type(failure).__name__}: {failure}"[:200]),
         )
-    advice = tuple(_bounded(each, run, recorded) for each in advice)
-    verdict = _with_device(verdict.replace(advice=advice))
+    told = tuple(_bounded(each, run, recorded) for each in told)
+    verdict = _with_device(verdict.replace(findings=told))
     run = replace(run, summary=run.summary.replace(verdict=verdict))
     causes = tuple(_with_gain(entry, found, recorded) for entry in run.summary.steps.causes)
     return _with_replay(run, ReplayRecord(found.baseline_error), causes)
 
 
-def _most_workers(run: Run, recorded: Pipeline) -> int | None:
-    """Workers of a rank beyond which none would have anything to read. None: not known."""
-    config = run.trace.run.config
-    makers = max(
-        (
-            each.workers
-            for rank in recorded.ranks
-            for each in rank.iterations
-            if not each.is_validation
-        ),
-        default=0,
-    )
-    has_idle = config.workers is not None and 0 < makers < config.workers
-    return makers if has_idle else config.shards
+def _most_workers(run: Run) -> int | None:
+    """Workers of a rank beyond which none would have anything to read, or a core. None: not
+    known.
+    """
+    verdict = run.summary.verdict
+    if set(verdict.cpu_limits) - {CpuLimit.CORES}:
+        return run.trace.run.config.workers
+    for each in (*verdict.findings, *verdict.candidates):
+        if each.code == "shards":
+            return int(each.facts["workers"] - each.facts["idle"])
+    return run.trace.run.config.shards
 
 
 def _with_device(verdict: Verdict) -> Verdict:
     """The verdict of a job that mostly computes, which says so where a faster device would not make
     it faster.
     """
-    has_device = any(each.change and each.change.speeds.get("compute") for each in verdict.advice)
+    has_device = any(each.change and each.change.speeds.get("compute") for each in verdict.findings)
     if verdict.bound_by != "compute" or has_device:
         return verdict
-    text = (
-        " A device twice as fast would bring next to nothing: what else the job does takes as long"
-        " beside it."
-    )
-    return verdict.replace(text=verdict.text + text, device_waits=True)
+    return verdict.said("device_waits").replace(device_waits=True)
 
 
 def _asked_again(run: Run) -> Run:
     """The run, whose advice was without gains because nobody had asked for them."""
     verdict = run.summary.verdict
-    advice = tuple(
+    told = tuple(
         each.replace(no_gain=None, reason=None) if each.no_gain is NoGain.RUN_TOO_LARGE else each
-        for each in verdict.advice
+        for each in verdict.findings
     )
-    return replace(run, summary=run.summary.replace(verdict=verdict.replace(advice=advice)))
+    return replace(run, summary=run.summary.replace(verdict=verdict.replace(findings=told)))
 
 
 def _without(run: Run, code: NoGain, reason: str, baseline_error: float | None = None) -> Run:
     """The run with the reason why there are no gains, for its causes and for its advice."""
     verdict = run.summary.verdict
-    advice = tuple(
-        (
-            each
-            if each.predicted_speedup is not None
-            else with_reason(without_gain(each, code, reason))
-        )
-        for each in verdict.advice
+    told = tuple(
+        each if each.gain is not None else without_gain(each, code, reason)
+        for each in verdict.findings
     )
-    run = replace(run, summary=run.summary.replace(verdict=verdict.replace(advice=advice)))
+    run = replace(run, summary=run.summary.replace(verdict=verdict.replace(findings=told)))
     return _with_replay(run, ReplayRecord(baseline_error, reason, code), run.summary.steps.causes)
 
 
@@ -186,22 +176,17 @@ def _with_gain(entry: CauseShare, found: Gains, recorded: Pipeline) -> CauseShar
     return entry.replace(gain=CauseGain(gain.seconds, gain.share, lies.low, lies.high))
 
 
-def _bounded(advice: Advice, run: Run, recorded: Pipeline) -> Advice:
+def _bounded(advice: Finding, run: Run, recorded: Pipeline) -> Finding:
     """The advice, if it is of what a cause costs, with a range of what a cause may cost: see
     `Gain.range_up_to`.
     """
-    if (
-        not advice.is_bound
-        or advice.low is None
-        or advice.high is None
-        or advice.predicted_speedup is None
-    ):
+    if not advice.is_bound or advice.low is None or advice.high is None or advice.gain is None:
         return advice
     entry = next((each for each in run.summary.steps.causes if each.cause == advice.cause), None)
     part = 1.0 if advice.part is None else min(1.0, advice.part + (advice.part_error or 0.0))
     most = part * _most_gain(entry, recorded) if entry else 1.0
     high = min(advice.high, 1 / (1 - most)) if most < 1 else advice.high
-    speedup = advice.predicted_speedup
+    speedup = advice.gain
     return advice.replace(low=min(max(advice.low, 1.0), speedup), high=max(high, speedup))
 
 

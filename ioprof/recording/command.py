@@ -38,7 +38,7 @@ from ioprof.recording.unrecorded import as_script, begun
 from ioprof.reporter import SILENT, Reporter
 
 if TYPE_CHECKING:
-    from ioprof.analysis.run import Run
+    from ioprof.report.run import Run
 
 _SIGNALLED: Final = 128
 

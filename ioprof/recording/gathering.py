@@ -26,8 +26,8 @@ from ioprof.recording.spool import left_text, remove_spool
 from ioprof.reporter import SILENT, Reporter
 
 if TYPE_CHECKING:
-    from ioprof.analysis.run import Run
     from ioprof.format.trace import Trace
+    from ioprof.report.run import Run
 
 GATHER_TIMEOUT_S: Final = 30.0
 """How long the first task waits for the parts of the others after its own. Tasks of one training
@@ -227,10 +227,10 @@ def _merge(
     folders: Sequence[Path], parts: list[Path], out: Path | None, force: bool, reporter: Reporter
 ) -> "Run":
     """One run folder of all parts, which stay as they are."""
-    from ioprof.analysis.run import Run
     from ioprof.ingest.merging import merge_parts, missing_parts
     from ioprof.model.summary import with_gains
     from ioprof.recording.run_writer import write_run_folder
+    from ioprof.report.run import Run
 
     whole = out or (whole_of(parts[0].parent) if len(folders) == 1 else None)
     if whole is None:

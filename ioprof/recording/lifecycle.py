@@ -41,7 +41,7 @@ from ioprof.recording.storing_process import StoringProcess
 from ioprof.reporter import SILENT, Reporter
 
 if TYPE_CHECKING:
-    from ioprof.analysis.run import Run
+    from ioprof.report.run import Run
 
 
 def initial_record(

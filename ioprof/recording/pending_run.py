@@ -40,7 +40,7 @@ from ioprof.recording.spool import (
 from ioprof.recording.storing_process import StoringProcess
 
 if TYPE_CHECKING:
-    from ioprof.analysis.run import Run
+    from ioprof.report.run import Run
 
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _UNUSED: Final = Origin("", -1, -1)

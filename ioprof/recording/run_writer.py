@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ioprof.analysis.kept import ANALYSIS, keep_analysis
-from ioprof.analysis.run import Run
 from ioprof.format.run_files import DERIVED, STEPS, SUMMARY, write_run
 from ioprof.format.run_record import RunRecord
 from ioprof.format.trace import Trace
@@ -13,6 +12,7 @@ from ioprof.process import trim_heap
 from ioprof.recording.run_folder import ANALYSIS_FILES, PAGE, RUN_FILES
 from ioprof.recording.stored_run import removed_on_failure, store_run
 from ioprof.report.page.html import write_html
+from ioprof.report.run import Run
 
 Completing = Callable[[RunRecord], RunRecord]
 """Adds facts to run.json that can be found once all is stored that was recorded."""

@@ -12,7 +12,7 @@ from ioprof.recording.run_folder import check_output, create_output
 from ioprof.reporter import SILENT, Reporter
 
 if TYPE_CHECKING:
-    from ioprof.analysis.run import Run
+    from ioprof.report.run import Run
 
 
 def default_snapshot(run: Path) -> Path:

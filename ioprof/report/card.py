@@ -62,7 +62,7 @@ def run_card(summary: Summary) -> str:
             clean(entry.action, ADVICE_LENGTH),
             element("span", f" {text}", class_="quiet") if (text := gain_text(entry)) else None,
         )
-        for entry in summary.verdict.advice[:MOST_CHANGES]
+        for entry in summary.verdict.findings[:MOST_CHANGES]
     ]
     limits = ", ".join(
         [

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from ioprof.analysis.charge.saves import saves
-from ioprof.analysis.run import Run as AnalysedRun
 from ioprof.analysis.save_interval import SaveInterval, save_interval
 from ioprof.errors import CommandError
 from ioprof.format.run_record import RunRecord, Summary
 from ioprof.format.schema import CAUSES, KINDS, SOURCES
 from ioprof.format.trace import Trace
 from ioprof.report.page.stalls import around_moment, around_step
+from ioprof.report.run import Run as AnalysedRun
 from ioprof.report.texts.headline import headline
 from ioprof.report.texts.statements import is_emulated, title
 from ioprof.report.texts.units import clean, duration

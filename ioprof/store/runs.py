@@ -15,11 +15,11 @@ from typing import Final
 import polars as pl
 
 from ioprof.analysis.regression import PastRun
-from ioprof.analysis.run import Run
 from ioprof.errors import CommandError, RunError
 from ioprof.format.run_record import RunRecord, Summary
 from ioprof.format.schema import FILE_COLUMNS, SPAN_COLUMNS
 from ioprof.format.trace import Trace, empty_table
+from ioprof.report.run import Run
 
 FILE: Final = "runs.sqlite"
 BASELINE: Final = "baseline:"

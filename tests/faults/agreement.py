@@ -11,9 +11,9 @@ from rich.console import Console, RenderableType
 
 from ioprof.analysis.charge.blame import blame
 from ioprof.analysis.reads.lineage import LEAVES
-from ioprof.analysis.run import Run
-from ioprof.format.run_record import Advice, JobKind, NoGain, Summary
+from ioprof.format.run_record import Finding, JobKind, NoGain, Summary
 from ioprof.model.advice import LEAST_AT_ALL
+from ioprof.report.run import Run
 from ioprof.report.texts.brief import brief_text
 from ioprof.report.texts.headline import headline
 from ioprof.report.texts.statements import cause_rows, is_on_cpu
@@ -52,11 +52,11 @@ def _of_words(run: Run, said: str) -> Iterator[str]:
 
 
 def _without_gain(summary: Summary) -> Iterator[str]:
-    later = [each.predicted_speedup is not None for each in summary.verdict.advice[1:]]
+    later = [each.gain is not None for each in summary.verdict.findings[1:]]
     if later != sorted(later, reverse=True):
         yield "an advice without a number stands before one that has one"
-    for advice in summary.verdict.advice:
-        gain = advice.predicted_speedup
+    for advice in summary.verdict.findings:
+        gain = advice.gain
         if gain is not None and gain < LEAST_AT_ALL and not advice.is_least:
             yield f"advises what brings {gain:.2f}: {advice.action}"
         if gain is None and not advice.reason:
@@ -132,12 +132,14 @@ def _of_advice(summary: Summary) -> Iterator[str]:
     """The first advice acts on the bound, on what the text begins with, or on what the workers
     have."""
     verdict = summary.verdict
-    if not verdict.advice:
+    if not verdict.findings:
         if not verdict.device_waits:  # else no change alone brings anything
             yield "no advice"
         return
-    first = verdict.advice[0]
-    acts = _acts_on(first, verdict.bound_by or "") or _acts_on_beginning(first, summary)
+    first = verdict.findings[0]
+    largest = max(summary.steps.causes, key=lambda entry: entry.share or 0.0).cause
+    acts = first.cause == largest  # with which the headline begins
+    acts = acts or _acts_on(first, verdict.bound_by or "") or _acts_on_beginning(first, summary)
     if not acts and not verdict.device_waits:
         yield (
             f"bound by {verdict.bound_by}, and the first advice is about {first.cause}:"
@@ -145,7 +147,7 @@ def _of_advice(summary: Summary) -> Iterator[str]:
         )
 
 
-def _acts_on(advice: Advice, bound: str) -> bool:
+def _acts_on(advice: Finding, bound: str) -> bool:
     change = advice.change
     is_pipeline = change is not None and bool(
         change.workers or change.prefetch or change.persistent_workers
@@ -157,7 +159,7 @@ def _acts_on(advice: Advice, bound: str) -> bool:
     )
 
 
-def _acts_on_beginning(advice: Advice, summary: Summary) -> bool:
+def _acts_on_beginning(advice: Finding, summary: Summary) -> bool:
     """Of the whole job, of its CPU time, and of a rank that loads for all."""
     if advice.no_gain is NoGain.NOT_OF_STEPS:
         return summary.verdict.phase is not None

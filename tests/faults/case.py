@@ -19,10 +19,10 @@ from repository import PROGRAMS
 
 from faults.agreement import contradictions, printed
 from ioprof.analysis.answer.details import PLACES
-from ioprof.analysis.run import Run
 from ioprof.format.run_record import Doubt
 from ioprof.instrument import faults
 from ioprof.model.summary import with_gains
+from ioprof.report.run import Run
 from ioprof.report.texts.text import summary_text
 
 HEAD_LINES: Final = 5
@@ -128,7 +128,7 @@ class Outcome:
             rest = max(
                 0.0,
                 entry.share
-                - sum(detail.share for detail in entry.details if detail.name not in PLACES),
+                - sum(detail.share for detail in entry.details if detail.code not in PLACES),
             )
             if entry.cause == "loader" and any(
                 line.cause == "workers" for line in summary.unexplained
@@ -274,7 +274,7 @@ def run_case(case: Case, data: Path, folder: Path, ioprof: Sequence[object]) -> 
 
 def outcome_of(run: Run, output: str = "") -> Outcome:
     """What the report of a run says, with the gain of each advice."""
-    advice = [action.action for action in run.summary.verdict.advice]
+    advice = [action.action for action in run.summary.verdict.findings]
     run = with_gains(run)
     return Outcome(
         run, head_of(run), advice[0] if advice else "", output, " ".join(report_of(run).split())

@@ -8,12 +8,12 @@ import jobs
 import polars as pl
 import pytest
 
-from ioprof.analysis.run import Run
 from ioprof.converters import ConvertOptions, GenerateOptions, convert, generate
 from ioprof.format.run_record import DeviceRecord
 from ioprof.format.schema import CAUSES
 from ioprof.format.trace import Trace
 from ioprof.instrument.gpu import WINDOW_SPAN
+from ioprof.report.run import Run
 
 torch = pytest.importorskip("torch")
 PROGRAMS = Path(__file__).parents[1] / "programs"

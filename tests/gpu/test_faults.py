@@ -145,7 +145,7 @@ def test_the_report_names_the_fault(case: Case, images: Path, measured, tmp_path
                 found.head.splitlines()[0],
                 took,
                 blocked,
-                found.advice,
+                found.findings,
                 found.output.strip(),
             )
         )

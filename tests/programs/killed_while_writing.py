@@ -6,9 +6,9 @@ import signal
 import sys
 from pathlib import Path
 
-from ioprof.analysis.run import Run
 from ioprof.format.trace import Trace
 from ioprof.recording.run_writer import write_run_folder
+from ioprof.report.run import Run
 
 source, folder, left = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 replace = os.replace

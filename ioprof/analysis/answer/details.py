@@ -1,12 +1,13 @@
 """Named parts of causes: which files, peers, ranks, spans and stages their time went to."""
 
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
 import polars as pl
 
-from ioprof.analysis.charge.gpu_windows import PAGEABLE
+from ioprof.analysis.charge.gpu_windows import PAGEABLE as PAGEABLE_MEMORY
 from ioprof.analysis.charge.training_process import for_main_thread, in_main_thread, main_threads
 from ioprof.analysis.intervals import (
     EMPTY,
@@ -19,7 +20,7 @@ from ioprof.analysis.intervals import (
     union,
     union_all,
 )
-from ioprof.analysis.reads.flushes import FLUSHES, OF_CHECKPOINT, is_flush, of_checkpoints
+from ioprof.analysis.reads.flushes import is_flush, of_checkpoints
 from ioprof.analysis.reads.lineage import fetchers
 from ioprof.analysis.reads.pipes import sent_files
 from ioprof.analysis.selection import (
@@ -34,6 +35,8 @@ from ioprof.analysis.selection import (
     on_stream,
     with_worker,
 )
+from ioprof.format.run_record import PartCode
+from ioprof.format.schema import COLLECTED_AT, COMPILATION, CORE_WAIT, FLUSH
 from ioprof.format.trace import Trace
 
 NUM_DETAILS: Final = 5
@@ -42,33 +45,31 @@ _LEAST_RATIO: Final = 0.5
 """Share of a cause below which its five largest files are too few to name: their folders are
 named."""
 _OF_FILES: Final = ("storage", "page_cache")
-WORKER_START: Final = "start of workers"
-EPOCH_END: Final = "end of epoch"
-SAMPLER: Final = "sampler"
-WORKER_GC: Final = "garbage collection in workers"
-BEFORE_FORWARD: Final = "Python before the forward pass"
-AFTER_COMPUTE: Final = "Python after the computation of a step"
-PLACES: Final = (BEFORE_FORWARD, AFTER_COMPUTE)
+PLACES: Final = (PartCode.BEFORE_FORWARD, PartCode.AFTER_COMPUTE)
 """Parts of `host` by where in a step they are: no names of what it was."""
-_WAIT_NAMES: Final = {"start": WORKER_START, "end": EPOCH_END}
-"""What a wait is called that is for no batch, by the name of its span."""
-_SPAN_NAMES: Final = {"sampler": SAMPLER, "gc": WORKER_GC}
-LAUNCHES: Final = "waiting for kernel launches"
-TO_DEVICE: Final = "host to device"
-TO_HOST: Final = "device to host"
-FROM_PAGEABLE: Final = ", pageable memory"
-"""The end of the name of copies from or to memory that is not page-locked."""
-OPTIMIZER: Final = "optimizer"
-LOSS: Final = "loss"
-"""What is computed between the forward and the backward pass, and is no module."""
-FORWARD: Final = "forward pass"
+TO_HOST: Final = (PartCode.TO_HOST, PartCode.PAGEABLE_TO_HOST)
+TO_DEVICE: Final = (PartCode.TO_DEVICE, PartCode.PAGEABLE_TO_DEVICE)
+PAGEABLE: Final = (PartCode.PAGEABLE_TO_HOST, PartCode.PAGEABLE_TO_DEVICE)
+"""Those from or to memory that is not page-locked."""
+_WAITS: Final = {"start": PartCode.WORKER_START.value, "end": PartCode.EPOCH_END.value}
+"""What a wait is that is for no batch, by the name of its span."""
+_KINDS: Final = {"sampler": PartCode.SAMPLER.value, "gc": PartCode.WORKER_GC.value}
+_OF_LOADER: Final = {name: PartCode(name) for name in (*_WAITS.values(), *_KINDS.values())}
+_COPIES: Final = {each.value: each for each in (*TO_HOST, *TO_DEVICE)}
 _PASSES: Final = {
-    "forward": FORWARD,
-    "loss": LOSS,
-    "backward": "backward pass",
-    "optimizer": OPTIMIZER,
+    each.value: each
+    for each in (PartCode.FORWARD, PartCode.LOSS, PartCode.BACKWARD, PartCode.OPTIMIZER)
 }
-"""What computations on the CPU are called, by the names of their spans, see `hooks/compute.py`."""
+"""Computations on the CPU, by the names of their spans, see `hooks/compute.py`."""
+_USERS: Final = {
+    FLUSH: PartCode.FLUSHES,
+    COMPILATION: PartCode.COMPILATION,
+    CORE_WAIT: PartCode.CORE_WAIT,
+}
+"""Spans of hooks that are beside the user's, by their names."""
+
+Part = tuple[PartCode, str]
+"""What a part of a cause is, and which one."""
 
 
 def starting(spans: pl.DataFrame) -> pl.DataFrame:
@@ -86,26 +87,29 @@ def starting(spans: pl.DataFrame) -> pl.DataFrame:
         .filter(pl.col("start_ns") < pl.col("until"))
     )
     return waits.select(
-        "start_ns", end_ns=pl.min_horizontal("end_ns", "until"), name=pl.lit(WORKER_START)
+        "start_ns",
+        end_ns=pl.min_horizontal("end_ns", "until"),
+        name=pl.lit(PartCode.WORKER_START.value),
     )
 
 
 def with_directions(copies: pl.DataFrame) -> pl.DataFrame:
-    """Copies, named by their direction and by whether the host's memory was pageable. Those to the
-    device have no name where it is not known from what memory they came, as with an emulated one.
+    """Copies, named by the codes of their direction and of whether the host's memory was pageable.
+    Those to the device have no name where it is not known from what memory they came, as with an
+    emulated one.
     """
     memory = pl.col("name").cast(pl.String)
     way = (
         pl.when(pl.col("kind") == "d2h")
-        .then(pl.lit(TO_HOST))
+        .then(pl.lit("to_host"))
         .when(memory.is_not_null())
-        .then(pl.lit(TO_DEVICE))
+        .then(pl.lit("to_device"))
     )
-    end = pl.when(memory == PAGEABLE).then(pl.lit(FROM_PAGEABLE)).otherwise(pl.lit(""))
-    return copies.with_columns(name=way + end)
+    start = pl.when(memory == PAGEABLE_MEMORY).then(pl.lit("pageable_")).otherwise(pl.lit(""))
+    return copies.with_columns(name=start + way)
 
 
-def host_places(spans: pl.DataFrame) -> dict[str, Intervals]:
+def host_places(spans: pl.DataFrame) -> dict[PartCode, Intervals]:
     """Where in the steps of one rank its main thread was outside of waits and computations on the
     CPU, by `PLACES`.
 
@@ -130,15 +134,16 @@ def host_places(spans: pl.DataFrame) -> dict[str, Intervals]:
     gaps = pack(busy[:-1, 1], busy[1:, 0])
     is_before = np.isin(gaps[:, 0], batches[:, 1]) & np.isin(gaps[:, 1], computed[:, 0])
     is_after = np.isin(gaps[:, 0], computed[:, 1]) & np.isin(gaps[:, 1], waits[:, 0])
-    return {BEFORE_FORWARD: gaps[is_before], AFTER_COMPUTE: gaps[is_after & ~is_before]}
+    return dict(zip(PLACES, (gaps[is_before], gaps[is_after & ~is_before]), strict=True))
 
 
 class Details:
     """Nanoseconds of named parts, summed over ranks as they are added."""
 
     def __init__(self) -> None:
-        self._named: dict[str, dict[str, int]] = {}
+        self._named: dict[str, dict[Part, int]] = {}
         self._files: dict[str, dict[int, int]] = {cause: {} for cause in _OF_FILES}
+        self._peers = set[int]()
         self.explained_ns: dict[str, int] = {}
         """Time of causes that the names of spans cover."""
 
@@ -165,22 +170,20 @@ class Details:
             for cause in ("host", "loader", "checkpoint", "gc", "validation", "compute")
         )
         passes = of_kind(spans, "compute").filter(~on_stream)
-        passes = passes.with_columns(
-            name=pl.col("name").cast(pl.String).replace_strict(_PASSES, default=None)
-        )
-        self._add_spans("compute", computed, passes)
+        passes = passes.filter(pl.col("name").cast(pl.String).is_in(list(_PASSES)))
+        self._add_spans("compute", computed, passes, _PASSES)
         users = of_kind(spans, "user")
         flushes = of_checkpoints(of_kind(spans, "checkpoint", "user").filter(by_main))
         users = users.with_columns(
-            name=pl.when(is_flush).then(pl.lit(FLUSHES)).otherwise(pl.col("name").cast(pl.String))
+            name=pl.when(is_flush).then(pl.lit(FLUSH)).otherwise(pl.col("name").cast(pl.String))
         )
-        self._add_spans("host", host, users.filter(by_main))
+        self._add_spans("host", host, users.filter(by_main), _USERS)
         waits = of_kind(spans, "wait").with_columns(
-            name=pl.col("name").cast(pl.String).replace_strict(_WAIT_NAMES, default=None)
+            name=pl.col("name").cast(pl.String).replace_strict(_WAITS, default=None)
         )
-        named = of_kind(spans, *_SPAN_NAMES)
+        named = of_kind(spans, *_KINDS)
         named = named.with_columns(
-            name=pl.col("kind").cast(pl.String).replace_strict(_SPAN_NAMES, return_dtype=pl.String)
+            name=pl.col("kind").cast(pl.String).replace_strict(_KINDS, return_dtype=pl.String)
         )
         columns = ["start_ns", "end_ns", "name"]
         if len(loader):
@@ -190,35 +193,48 @@ class Details:
                 pl.concat([waits.select(columns), starting(spans).select(columns)]), choosing
             )
             waits = pl.concat([waits, *(part.select(columns) for part in (named, users))])
-        self._add_spans("loader", loader, waits)
+        self._add_spans("loader", loader, waits, _OF_LOADER)
         for cause in ("decode", "transform"):
             charged = union_all(
                 [activity.times for activity in exclusive if activity.cause == cause]
             )
             self._add_spans(cause, charged, of_kind(spans, cause))
         self._add_spans("checkpoint", checkpoints, of_kind(spans, "checkpoint").filter(by_main))
-        self._add_spans("checkpoint", checkpoints, flushes.with_columns(name=pl.lit(OF_CHECKPOINT)))
-        self._add_spans("gc", collections, of_kind(spans, "gc").filter(by_main))
+        self._add_spans(
+            "checkpoint",
+            checkpoints,
+            flushes.with_columns(name=pl.lit(FLUSH)),
+            {FLUSH: PartCode.CHECKPOINT_FLUSH},
+        )
+        collected = (
+            of_kind(spans, "gc").filter(by_main).with_columns(pl.col("name").cast(pl.String))
+        )
+        is_called = pl.col("name").str.starts_with(COLLECTED_AT)
+        called = collected.filter(is_called).with_columns(
+            pl.col("name").str.strip_prefix(COLLECTED_AT)
+        )
+        self._add_spans("gc", collections, called, default=PartCode.COLLECTED)
+        self._add_spans("gc", collections, collected.filter(~is_called))
         self._add_validation(validation, activities)
         copied = union_all(
             [EMPTY, *(activity.times for activity in exclusive if activity.cause == "h2d")]
         )
-        self._add_spans("h2d", copied, with_directions(of_kind(spans, *COPIES)))
+        self._add_spans("h2d", copied, with_directions(of_kind(spans, *COPIES)), _COPIES)
 
     def add_named(
-        self, cause: str, name: str, took_ns: int, explained_ns: int | None = None
+        self, cause: str, part: Part, took_ns: int, explained_ns: int | None = None
     ) -> None:
         """Time of a part of a cause that is known by other means than spans. `explained_ns`: what
         of it no span names; else all.
         """
-        self._add(cause, name, took_ns)
+        self._add(cause, part, took_ns)
         if explained_ns := took_ns if explained_ns is None else explained_ns:
             self.explained_ns[cause] = self.explained_ns.get(cause, 0) + explained_ns
 
-    def add_places(self, host: Intervals, places: Mapping[str, Intervals]) -> None:
+    def add_places(self, host: Intervals, places: Mapping[PartCode, Intervals]) -> None:
         """The parts of `host` at these places of the steps."""
-        for name, times in places.items():
-            self._add("host", name, total(overlaps(times, host)))
+        for place, times in places.items():
+            self._add("host", (place, ""), total(overlaps(times, host)))
 
     def add_stragglers(
         self,
@@ -230,21 +246,21 @@ class Details:
         """What `straggler_waits` found, in all and of waits for messages alone, which are the
         bubbles of a pipeline.
         """
-        waiting = "bubble, " if in_pipeline else "message of "
+        waiting = PartCode.BUBBLE if in_pipeline else PartCode.MESSAGE
         for rank, causes in waits_ns.items():
             for cause, waited_ns in causes.items():
                 what, of_message_ns = (
                     f"rank {rank}: {cause.replace('_', ' ')}",
                     messages_ns.get(rank, {}).get(cause, 0),
                 )
-                self._add("straggler", f"{waiting}{what}", of_message_ns)
-                self._add("straggler", what, waited_ns - of_message_ns)
+                self._add("straggler", (waiting, what), of_message_ns)
+                self._add("straggler", (PartCode.RANK, what), waited_ns - of_message_ns)
 
-    def named_ns(self, cause: str, names: Collection[str]) -> int:
-        """Time of these named parts of a cause."""
-        return sum(self._named.get(cause, {}).get(name, 0) for name in names)
+    def named_ns(self, cause: str, codes: Collection[PartCode]) -> int:
+        """Time of these parts of a cause."""
+        return sum(self._named.get(cause, {}).get((code, ""), 0) for code in codes)
 
-    def of_cause(self, cause: str, charged_ns: int, trace: Trace) -> list[tuple[str, int]]:
+    def of_cause(self, cause: str, charged_ns: int, trace: Trace) -> list[tuple[Part, int]]:
         """The largest parts of a cause and their nanoseconds. Of files that are many and small
         their folders.
         """
@@ -252,26 +268,38 @@ class Details:
         if cause in _OF_FILES:
             named = self._file_names(cause, charged_ns, trace)
         return sorted(
-            ((name, ns) for name, ns in named.items() if ns), key=lambda part: (-part[1], part[0])
+            ((part, ns) for part, ns in named.items() if ns),
+            key=lambda each: (-each[1], each[0][0].label(each[0][1])),
         )[:NUM_DETAILS]
 
-    def _add(self, cause: str, name: str, took_ns: int) -> None:
+    def _add(self, cause: str, part: Part, took_ns: int) -> None:
         if took_ns:
             of_cause = self._named.setdefault(cause, {})
-            of_cause[name] = of_cause.get(name, 0) + took_ns
+            of_cause[part] = of_cause.get(part, 0) + took_ns
 
-    def _add_spans(self, cause: str, charged: Intervals, spans: pl.DataFrame) -> None:
-        """Spans by their names, where the cause was charged."""
+    def _add_spans(
+        self,
+        cause: str,
+        charged: Intervals,
+        spans: pl.DataFrame,
+        codes: Mapping[str, PartCode] = MappingProxyType({}),
+        default: PartCode = PartCode.SPAN,
+    ) -> None:
+        """Spans by their names, where the cause was charged; `codes`: of those whose name is none
+        of a program.
+        """
         spans = spans.filter(pl.col("name").is_not_null())
         if not len(charged) or spans.is_empty():
             return
         for (name,), part in spans.group_by("name"):
-            self._add(cause, str(name), total(overlaps(intervals(part), charged)))
+            key = (codes[name], "") if name in codes else (default, str(name))
+            self._add(cause, key, total(overlaps(intervals(part), charged)))
         if explained_ns := total(overlaps(intervals(spans), charged)):
             self.explained_ns[cause] = self.explained_ns.get(cause, 0) + explained_ns
 
     def _add_files(self, activity: Activity, reads: pl.DataFrame) -> None:
         reads = reads.filter(pl.col("file").is_not_null())
+        self._peers.update(reads.filter(from_peer)["file"].unique().to_list())
         place, pieces = pieces_within(intervals(reads), activity.times)
         found = pl.DataFrame(
             {
@@ -299,29 +327,33 @@ class Details:
         for activity in activities:
             if activity.cause != "validation":
                 inside = union(overlaps(activity.times, so_far))
-                self._add("validation", activity.cause.replace("_", " "), total(inside))
+                part = (PartCode.CAUSE, activity.cause.replace("_", " "))
+                self._add("validation", part, total(inside))
                 so_far = subtract(so_far, inside)
-        self._add("validation", "host", total(so_far))
+        self._add("validation", (PartCode.CAUSE, "host"), total(so_far))
 
-    def _file_names(self, cause: str, charged_ns: int, trace: Trace) -> dict[str, int]:
+    def _file_names(self, cause: str, charged_ns: int, trace: Trace) -> dict[Part, int]:
         sums = self._files[cause]
         paths = dict(
             trace.files.filter(pl.col("file").is_in(list(sums)), pl.col("path").is_not_null())
             .select("file", "path")
             .iter_rows()
         )
-        paths |= {file: path for file, path in sent_files(trace).items() if file in sums}
-        named: dict[str, int] = {}
+        sent = {file: path for file, path in sent_files(trace).items() if file in sums}
+        named: dict[Part, int] = {}
         for file, took_ns in sums.items():
             if file in paths:
-                named[paths[file]] = named.get(paths[file], 0) + took_ns
+                code = PartCode.PEER if file in self._peers - sent.keys() else PartCode.FILE
+                part = (code, str(sent.get(file, paths[file])))
+                named[part] = named.get(part, 0) + took_ns
         largest = sorted(named.values(), reverse=True)[:NUM_DETAILS]
         if len(named) <= NUM_DETAILS or sum(largest) >= _LEAST_RATIO * charged_ns:
             return named
-        folders: dict[str, int] = {}
-        for path, took_ns in named.items():
-            name = path[: path.rfind("/") + 1] or path  # a folder, also of a URL
-            folders[name] = min(folders.get(name, 0) + took_ns, charged_ns)
+        folders: dict[Part, int] = {}
+        for (_, path), took_ns in named.items():
+            # a folder, also of a URL
+            part = (PartCode.FOLDER, path[: path.rfind("/") + 1] or path)
+            folders[part] = min(folders.get(part, 0) + took_ns, charged_ns)
         return folders
 
 

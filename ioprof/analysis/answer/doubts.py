@@ -1,7 +1,7 @@
-"""When a verdict is unsure, and why: the text names the reason at its end."""
+"""When a verdict is unsure, and why: a sentence at its end has the reason."""
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from ioprof.analysis.answer.evidence import Evidence
 from ioprof.format.run_record import Doubt, Reason, Verdict
@@ -33,43 +33,20 @@ def with_doubts(
     if bound is None or bound == "compute":
         return verdict
     if (second := _close_to_first(alternatives)) and alternatives[second] >= _LEAST_SHARE:
-        verdict = with_doubt_of(
-            verdict, Doubt.CLOSE, f"{second} took nearly as much ({alternatives[second]:.1%})"
-        )
+        verdict = with_doubt_of(verdict, Doubt.CLOSE, second=second, share=alternatives[second])
     if second := _close_to_first(stages):
-        verdict = with_doubt_of(
-            verdict,
-            Doubt.CLOSE,
-            f"{second.replace('_', ' ')} took nearly as much as {bound.replace('_', ' ')}",
-        )
+        verdict = with_doubt_of(verdict, Doubt.CLOSE, second=second, than=bound)
     if (
         bound == "delivery"
         and evidence.cpu
         and (evidence.cpu.worker_run_delay_ratio or 0.0) >= _MOSTLY_WITHOUT_CORE
     ):
-        why = (
-            "workers mostly waited for a core, and batches are on their way until those that send"
-            " and receive them run"
-        )
-        return with_doubt_of(verdict, Doubt.CORES, why)
+        return with_doubt_of(verdict, Doubt.CORES)
     if bound == "host" and evidence.waiting_line:
-        return with_doubt_of(
-            verdict,
-            Doubt.UNNAMED,
-            "nothing that was recorded says what those did that it waited for",
-        )
+        return with_doubt_of(verdict, Doubt.UNNAMED, waits=True)
     if bound in ("host", "loader") and evidence.named_ratio(bound) < 1 - LEAST_UNNAMED_RATIO:
-        if evidence.charged[bound].reason_code is Reason.THREADS_MAY_BE_AWAITED:
-            why = (
-                "threads of the process read or decoded meanwhile, and whether it waited for them"
-                " is not known"
-            )
-            return with_doubt_of(verdict, Doubt.THREADS, why)
-        return with_doubt_of(
-            verdict,
-            Doubt.UNNAMED,
-            "nothing that was recorded says what most of this time was spent on",
-        )
+        unseen = evidence.charged[bound].reason_code is Reason.THREADS_MAY_BE_AWAITED
+        return with_doubt_of(verdict, Doubt.THREADS if unseen else Doubt.UNNAMED)
     return verdict
 
 
@@ -83,7 +60,6 @@ def _close_to_first(values: Mapping[str, float]) -> str | None:
     )
 
 
-def with_doubt_of(verdict: Verdict, doubt: Doubt, why: str) -> Verdict:
+def with_doubt_of(verdict: Verdict, doubt: Doubt, **facts: Any) -> Verdict:
     """The verdict, unsure for one more reason."""
-    text = f"{verdict.text} Unsure, because {why}."
-    return verdict.replace(text=text, doubts=(*verdict.doubts, doubt))
+    return verdict.said(f"doubt_{doubt}", **facts).replace(doubts=(*verdict.doubts, doubt))

@@ -7,9 +7,10 @@ A long job consists of later epochs, so the bound is theirs; the first epoch is 
 from typing import Final
 
 from ioprof.analysis.answer.evidence import Evidence
+from ioprof.analysis.answer.finding import not_modelled
 from ioprof.analysis.answer.verdict import verdict
 from ioprof.analysis.loader_use import Kept
-from ioprof.format.run_record import Advice, NoGain, Trend, Verdict
+from ioprof.format.run_record import Facts, Trend, Verdict
 
 _FEWEST_STEPS: Final = 8
 """Of the later epochs, of all ranks."""
@@ -59,22 +60,10 @@ def with_first_epoch(
     steady = verdict(later)
     if steady.bound_by in (None, "storage"):
         return found
-    cold = (
-        f"The first epoch waited {in_first_s:,.2f} s for storage: {_ms(first.step_s)} a step"
-        f" instead of {_ms(last.step_s)}. Of the later ones:"
-    )
-    text = f"{cold} {steady.text[:1].lower()}{steady.text[1:]}"
-    advice = Advice(
-        "Read the data once before the job starts, or copy it to node-local storage: only the"
-        f" first epoch waits for storage ({in_first_s:,.2f} s), later ones find the data in memory",
-        cause="storage",
-        no_gain=NoGain.NOT_MODELLED,
-        reason=(
-            "it is time of the first epoch alone, so that a job gains the less the more epochs"
-            " it has"
-        ),
-    )
-    return steady.replace(text=text, advice=(*steady.advice, advice), first_epoch="storage")
+    advice = not_modelled("first_epoch", "storage", seconds=in_first_s)
+    facts: Facts = {"seconds": in_first_s, "first_s": first.step_s, "later_s": last.step_s}
+    steady = steady.said("first_epoch", first=True, **facts)
+    return steady.replace(findings=(*steady.findings, advice), first_epoch="storage")
 
 
 def _of_filled(
@@ -92,13 +81,5 @@ def _of_filled(
     steady = verdict(later)
     if steady.bound_by in (None, found.bound_by):
         return None
-    filled = (
-        f"In the first epoch workers filled {kept.name}, which they keep: {_ms(first.step_s)} a"
-        f" step instead of {_ms(later_s)}. Of the later ones:"
-    )
-    text = f"{filled} {steady.text[:1].lower()}{steady.text[1:]}"
-    return steady.replace(text=text, first_epoch=found.bound_by)
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:,.1f} ms"
+    facts: Facts = {"name": kept.name, "first_s": first.step_s, "later_s": later_s}
+    return steady.said("filled", first=True, **facts).replace(first_epoch=found.bound_by)

@@ -1,23 +1,13 @@
 """All that a verdict may be based on, and what of it is asked for in more than one place."""
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
-from ioprof.analysis.answer.details import (
-    AFTER_COMPUTE,
-    BEFORE_FORWARD,
-    EPOCH_END,
-    LAUNCHES,
-    PLACES,
-    SAMPLER,
-    TO_HOST,
-    WORKER_START,
-)
-from ioprof.analysis.answer.options import JobOptions, options_of
+from ioprof.analysis.answer.details import PLACES, TO_HOST
 from ioprof.analysis.ceilings import IMBALANCE
 from ioprof.analysis.charge.checkpoints import Saved
-from ioprof.analysis.charge.interpreter_lock import thread_in
 from ioprof.analysis.charge.launches import Launches
 from ioprof.analysis.charge.sent_views import SentViews
 from ioprof.analysis.cpu.code_lines import (
@@ -27,7 +17,6 @@ from ioprof.analysis.cpu.code_lines import (
     function_of,
     functions,
     line_text,
-    shortened,
 )
 from ioprof.analysis.cpu.stacks import OF_BATCHES, WORKERS
 from ioprof.analysis.loader_use import LoaderUse
@@ -43,12 +32,14 @@ from ioprof.format.run_record import (
     CpuEvidence,
     DatasetRecord,
     Demand,
+    Facts,
     FileReads,
     FrameUse,
     ImageRecord,
     LoaderTime,
     MissingRanks,
     Overlap,
+    PartCode,
     QueueDepth,
     ReadPattern,
     Reason,
@@ -73,11 +64,8 @@ MOSTLY_ONE: Final = 0.8
 """Part of a cause from which on one rank or file is named for it."""
 _LEAST_OF_PLACE: Final = 0.6
 """Part of `host` from which on a place in the step is named for it."""
-_PLACES: Final = {
-    BEFORE_FORWARD: ", most of it before the forward pass",
-    AFTER_COMPUTE: ", most of it after the computation",
-}
 
+_STARTS: Final = (PartCode.WORKER_START, PartCode.EPOCH_END)
 LEAST_NAMED_RATIO: Final = 0.3
 """Part of a cause from which on a file, a span or a line of code is named as its reason."""
 _MOSTLY_LAUNCHES: Final = 0.5
@@ -179,11 +167,6 @@ class Evidence:
     """The longest time in which a batch was made."""
 
     @property
-    def options(self) -> JobOptions:
-        """How the job's options are written."""
-        return options_of(self.run.job_kind)
-
-    @property
     def dataset(self) -> DatasetRecord:
         """What is known of the dataset."""
         return self.run.dataset or DatasetRecord()
@@ -234,7 +217,7 @@ class Evidence:
     def waits_for_messages(self) -> bool:
         """Whether what ranks waited for longest of late ones was a message, as in pipelines."""
         return any(
-            part.name.startswith(("bubble", "message of"))
+            part.code in (PartCode.BUBBLE, PartCode.MESSAGE)
             for part in self.charged["straggler"].details[:1]
         )
 
@@ -356,7 +339,7 @@ class Evidence:
         """The largest named part of a cause, if it is at least that part of it."""
         entry = self.charged.get(cause)
         first = (
-            next((detail for detail in entry.details if detail.name not in PLACES), None)
+            next((detail for detail in entry.details if detail.code not in PLACES), None)
             if entry
             else None
         )
@@ -413,7 +396,12 @@ class Evidence:
         all of that time.
         """
         detail, line = self.largest_detail("loader", LEAST_NAMED_RATIO), self.largest_line("loader")
-        if line is None or detail is None or detail.name != SAMPLER or line.cause == WORKERS:
+        if (
+            line is None
+            or detail is None
+            or detail.code is not PartCode.SAMPLER
+            or line.cause == WORKERS
+        ):
             return None
         return (
             line
@@ -425,12 +413,28 @@ class Evidence:
     def _worker_lines_s(self) -> float:
         return sum(line.seconds for line in self.code if line.cause == WORKERS)
 
-    def part_of(self, line: CodeShare) -> str:
-        """How much of the time a line of code takes: `12.0% of the steps' time`."""
+    def part_of(self, line: CodeShare) -> float:
+        """How much of the steps' time a line of code takes, or of the workers'."""
         if line.cause != WORKERS:
-            return f"{line.share or 0.0:.1%} of the steps' time"
-        ratio = line.seconds / self._worker_lines_s * (self.charged["loader"].workers_share or 0.0)
-        return f"{ratio:.1%} of the workers' time"
+            return line.share or 0.0
+        return line.seconds / self._worker_lines_s * (self.charged["loader"].workers_share or 0.0)
+
+    def line_facts(self, line: CodeShare | None) -> Facts:
+        """A line of code and the part of the time that it takes; that of its whole function, where
+        that is much more. A function that makes batches also makes those to validate on.
+        """
+        if line is None:
+            return {}
+        causes = (*OF_BATCHES, "validation")
+        whole = self._whole_function(line, causes if line.cause in causes else (line.cause,))
+        found = {
+            "line": line_text(line),
+            "line_share": self.part_of(line),
+            "of_workers": line.cause == WORKERS,
+        }
+        if whole.seconds < _MUCH_MORE * line.seconds:
+            return found
+        return found | {"function": whole.function, "function_share": self.part_of(whole)}
 
     def own_ratio(self, cause: str) -> float:
         """The part of a cause that is in lines of the job's own Python, and not in what these call
@@ -458,13 +462,12 @@ class Evidence:
         return part, _ERRORS * math.sqrt(part * (1 - part) / number + 0.25 / number**2)
 
     @property
-    def lock_holder(self) -> tuple[str, CauseDetail] | None:
+    def lock_holder(self) -> CauseDetail | None:
         """The thread that held the interpreter's lock while ranks waited for it, if that is most of
         what `host` has a name for.
         """
         detail = self.largest_detail("host", LEAST_NAMED_RATIO)
-        name = thread_in(detail.name) if detail else None
-        return (name, detail) if name and detail else None
+        return detail if detail and detail.code is PartCode.LOCK else None
 
     @property
     def launching(self) -> CauseDetail | None:
@@ -472,13 +475,13 @@ class Evidence:
         are where they are launched.
         """
         found = self.largest_detail("host", LEAST_NAMED_RATIO)
-        if found is None or found.name != LAUNCHES or self.launches is None:
+        if found is None or found.code is not PartCode.LAUNCHES or self.launches is None:
             return None
         line = self.largest_line("host")
         is_most = found.seconds >= _MOSTLY_LAUNCHES * (self.charged["host"].seconds or 0.0)
         return found if is_most or line is None or line.seconds < found.seconds else None
 
-    def copies_ratio(self, direction: str) -> float | None:
+    def copies_ratio(self, direction: Collection[PartCode]) -> float | None:
         """The part of the exposed copies that have this direction, 0 to 1; null: what they were is
         not known.
         """
@@ -487,8 +490,7 @@ class Evidence:
             return None
         return min(
             1.0,
-            sum(part.seconds for part in copies.details if part.name.startswith(direction))
-            / copies.seconds,
+            sum(part.seconds for part in copies.details if part.code in direction) / copies.seconds,
         )
 
     @property
@@ -520,19 +522,6 @@ class Evidence:
         line = self.largest_line("host") if is_on_cpu else None
         return line if line and computes(line) else None
 
-    def of_function(self, line: CodeShare) -> str:
-        """How much the whole function of a line takes, as a clause, where that is much more.
-
-        A function that makes batches also makes those to validate on.
-        """
-        causes = (*OF_BATCHES, "validation")
-        whole = self._whole_function(line, causes if line.cause in causes else (line.cause,))
-        return (
-            f" ({self.part_of(whole)} in all of {whole.function})"
-            if whole.seconds >= _MUCH_MORE * line.seconds
-            else ""
-        )
-
     def _whole_function(self, line: CodeShare, causes: tuple[str, ...]) -> CodeShare:
         """The sum over the lines of a line's function in these causes."""
         same = [
@@ -542,75 +531,65 @@ class Evidence:
         ]
         return next(iter(functions(same)), line)
 
-    def largest_part(self, cause: str) -> str:
-        """The largest part of a cause, as a clause: a file, a span, or a line of code. Empty: none
-        that is large enough.
+    def largest_part(self, cause: str) -> Facts:
+        """The largest part of a cause, as facts: a file, a span, a line of code, or several. Empty:
+        none that is large enough.
         """
         detail = self.largest_detail(cause, LEAST_NAMED_RATIO)
         line = self.largest_line(cause)
-        if detail and cause == "h2d":  # its direction is told already
-            return f", {line.share or 0.0:.1%} at {line_text(line)}" if line else ""
-        if detail and detail.name == LAUNCHES:
-            most = f", {detail.share:.1%} to {LAUNCHES} ({self.kernels})" if self.launching else ""
-            return most + (
-                f", {line.share or 0.0:.1%} at {line_text(line)}{self.of_function(line)}"
-                if line
-                else ""
-            )
-        if (
-            line
-            and line.cause == WORKERS
-            and (not detail or detail.name in (WORKER_START, EPOCH_END))
-        ):
-            return f", {self.part_of(line)} at {line_text(line)}"
-        if line and (not detail or cause in ("transform", "validation")):
-            similar = [
-                part
-                for part in self.further_functions(cause, line)
-                if 2 * part.seconds >= line.seconds
-            ]
-            return (
-                f", {line.share or 0.0:.1%} at"
-                f" {line_text(line)}{self.of_function(line)}{_each(similar)}"
-            )
-        if not line and not detail:
-            return _each(self.further_functions(cause, None))
-        within = (
-            f" ({line_text(line)})"
-            if line and detail and not (detail.name == SAMPLER and not self.sampler_line)
-            else ""
-        )
-        return f", {detail.share:.1%} on {shortened(detail.name)}{within}" if detail else ""
+        lines = self.line_facts(line)
+        code = detail.code if detail else None
+        if detail is None or cause == "h2d":  # the direction of copies is told already
+            if not line and not detail:
+                return {"others": self._shares_of(self.further_functions(cause, None))}
+            return lines | ({} if detail else self._similar(cause, line))
+        if code is PartCode.LAUNCHES:
+            launching = {"launch_share": detail.share, **self.kernels} if self.launching else {}
+            return launching | lines
+        if line and line.cause == WORKERS and code in _STARTS:
+            return lines
+        if line and cause in ("transform", "validation"):
+            return lines | self._similar(cause, line)
+        is_within = code is not PartCode.SAMPLER or self.sampler_line
+        found = {"part": detail.name, "part_share": detail.share}
+        return found | ({"part_line": line_text(line)} if line and is_within else {})
+
+    def _similar(self, cause: str, line: CodeShare | None) -> Facts:
+        """Further functions that took nearly as much as a line."""
+        if line is None or line.cause == WORKERS:
+            return {}
+        further = self.further_functions(cause, line)
+        return {"others": self._shares_of([x for x in further if 2 * x.seconds >= line.seconds])}
+
+    def _shares_of(self, lines: list[CodeShare]) -> list[dict[str, Any]]:
+        return [{"line": line_text(line), "share": line.share or 0.0} for line in lines]
 
     @property
-    def kernels(self) -> str:
-        """The kernels of a step, in words: `2,432 kernels a step, median 2.1 us`."""
+    def kernels(self) -> Facts:
+        """The kernels of a step, as facts."""
         found = self.launches
-        return (
-            f"{found.per_step:,.0f} kernels a step, median {found.median_s * 1e6:,.1f} µs"
-            if found
-            else ""
-        )
+        return {"kernels": found.per_step, "kernel_s": found.median_s} if found else {}
 
     @property
-    def place_of_host(self) -> str:
-        """Where in a step most of `host` is, as a clause; empty: not known, or at several
-        places.
-        """
+    def place_of_host(self) -> PartCode | None:
+        """Where in a step most of `host` is; None: not known, or at several places."""
         entry = self.charged["host"]
-        for detail in entry.details:
-            if detail.name in _PLACES and detail.seconds >= _LEAST_OF_PLACE * (
-                entry.seconds or 0.0
-            ):
-                return _PLACES[detail.name]
-        return ""
+        least_s = _LEAST_OF_PLACE * (entry.seconds or 0.0)
+        return next(
+            (
+                part.code
+                for part in entry.details
+                if part.code in PLACES and part.seconds >= least_s
+            ),
+            None,
+        )
 
     def named_ratio(self, cause: str) -> float:
         """The part of a cause that details or lines of code name, 0 to 1."""
         entry = self.charged[cause]
         if cause == "loader" and self.most_work_is_unnamed and self._worker_lines_s:
             return 1.0
-        details_s = sum(detail.seconds for detail in entry.details if detail.name not in PLACES)
+        details_s = sum(detail.seconds for detail in entry.details if detail.code not in PLACES)
         lines_s = sum(line.seconds for line in self.code if line.cause == cause)
         return min(1.0, max(details_s, lines_s) / entry.seconds) if entry.seconds else 1.0
 
@@ -620,8 +599,3 @@ class Evidence:
         return (
             (self.charged[cause].seconds or 0.0) / count if cause in self.charged and count else 0.0
         )
-
-
-def _each(lines: list[CodeShare]) -> str:
-    """Lines of code and their shares, as clauses."""
-    return "".join(f", {line.share or 0.0:.1%} at {line_text(line)}" for line in lines)

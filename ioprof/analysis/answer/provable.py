@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ioprof.errors import CommandError
-from ioprof.format.run_record import Advice, JobChange, JobKind, LoaderRecord, RunRecord
+from ioprof.format.run_record import Finding, JobChange, JobKind, LoaderRecord, RunRecord
 
 _NEED_WORKERS: Final = ("prefetch_factor", "persistent_workers")
 
@@ -133,7 +133,7 @@ def can_pin(run: RunRecord) -> bool:
     return any("step" in each.purposes and each.pin_memory is False for each in run.loaders)
 
 
-def can_be_proved(run: RunRecord, advice: Advice) -> bool:
+def can_be_proved(run: RunRecord, advice: Finding) -> bool:
     """Whether `ioprof prove` can carry out an advice of a run, on a machine that has what the job
     needs.
     """

@@ -2,13 +2,13 @@
 workers do to make a batch. What they send with a batch for nothing.
 """
 
-from collections.abc import Iterator
 from math import ceil
-from typing import Final
+from typing import Any, Final
 
 from ioprof.analysis.answer.evidence import Evidence
+from ioprof.analysis.answer.finding import Found, finding, not_modelled
 from ioprof.analysis.cpu.cpu_verdict import overrides_workers
-from ioprof.format.run_record import Advice, JobChange, NoGain
+from ioprof.format.run_record import Facts, Finding, JobChange
 
 _MOST_RUNNING: Final = 0.5
 """Cores that a worker uses or waits for on average, up to which it is said to wait for something
@@ -28,28 +28,18 @@ _MOST_AHEAD: Final = 64
 """Batches per worker."""
 
 
-def whole_tensors(evidence: Evidence) -> Iterator[Advice]:
+def whole_tensors(evidence: Evidence) -> Found:
     """What to change where a batch has parts of larger tensors: a worker sends these whole, and the
     loop frees them.
     """
-    if evidence.views is not None:
-        part, whole = (
-            f"{num_bytes / 1e6:,.1f} MB"
-            for num_bytes in (evidence.views.part_bytes, evidence.views.whole_bytes)
-        )
-        yield Advice(
-            "Send a copy of what a sample takes from a larger tensor or memory map (.clone(), or"
-            f" np.ascontiguousarray before torch.from_numpy): the tensors of a batch have {part},"
-            f" and are parts of larger ones of {whole}, all of which a worker sends and the loop"
-            " frees",
-            cause="delivery",
-            no_gain=NoGain.NOT_MODELLED,
-        )
+    if views := evidence.views:
+        facts: Facts = {"part_bytes": views.part_bytes, "whole_bytes": views.whole_bytes}
+        yield not_modelled("whole_tensors", "delivery", **facts)
 
 
-def waiting_workers(evidence: Evidence, why: str) -> Advice | None:
+def waiting_workers(evidence: Evidence, why: str, **facts: Any) -> Finding | None:
     """More workers where those that there are mostly wait, for anything but a core. None: they do
-    not, or they keep up.
+    not, or they keep up. `why`: one of `ioprof.report.texts.catalogue.actions.WHY`.
     """
     ceilings, cpu, workers = evidence.ceilings, evidence.cpu, evidence.run.config.workers
     running = cpu.worker_running_threads if cpu else None
@@ -68,49 +58,35 @@ def waiting_workers(evidence: Evidence, why: str) -> Advice | None:
     number = min(wanted, can_run)
     if number <= workers:
         return None
-    waits = (
-        f"a worker uses {running:.2f} cores and waits for the rest of the time, so more of them"
-        " need few cores"
-    )
-    text = f"Use {evidence.options.with_workers.format(number)} instead of {workers}: {waits}"
-    return Advice(f"{text}; {why}" if why else text, change=JobChange(workers=number))
+    facts |= {"why": why, "workers": number, "now": workers, "worker_cores": running}
+    return finding("workers", change=JobChange(workers=number), **facts)
 
 
-def more_workers(evidence: Evidence, why: str) -> Iterator[str | Advice]:
+def more_workers(evidence: Evidence, why: str, **facts: Any) -> Found:
     """More workers while there are free cores, one per rank left to the rank itself; but equal work
     for them first.
 
     None where they wait for one process that answers all of them.
     """
     yield from _equal_work(evidence)
-    if evidence.are_served or evidence.use.idle_workers(evidence.run.config.workers):
+    config, cpus = evidence.run.config, evidence.run.cpus
+    ranks, workers = config.ranks, config.workers
+    if evidence.are_served or evidence.use.idle_workers(workers) or overrides_workers(evidence.cpu):
         return
-    ranks, workers, cpus = evidence.run.config.ranks, evidence.run.config.workers, evidence.run.cpus
-    if (
-        workers is None
-        and evidence.run.config.loader is not None
-        and not overrides_workers(evidence.cpu)
-    ):
-        yield f"Raise {evidence.options.workers_name} while cores are idle: {why}"
-    if workers is None or ranks is None or cpus is None or overrides_workers(evidence.cpu):
+    if workers is None and config.loader is not None:
+        yield finding("raise_workers", why=why, **facts)
+    if workers is None or ranks is None or cpus is None:
         return
     free = cpus // max(ranks, 1) - 1
-    now = (
-        f"{ranks} rank{'s' if ranks > 1 else ''} with {workers} worker{'s' if workers != 1 else ''}"
-        " each"
-    )
-    options = evidence.options
     if free > workers:
-        text = (
-            f"Use {options.with_workers.format(free)} instead of {workers}: {cpus} cores serve"
-            f" {now}, and {why}"
-        )
-        yield from _within_shards(evidence, Advice(text, change=JobChange(workers=free)), why)
-    elif found := waiting_workers(evidence, why):
-        yield from _within_shards(evidence, found, why)
+        facts |= {"why": why, "workers": free, "now": workers, "ranks": ranks, "cpus": cpus}
+        found = finding("workers", change=JobChange(workers=free), **facts)
+        yield _within_shards(evidence, found)
+    elif waiting := waiting_workers(evidence, why, **facts):
+        yield _within_shards(evidence, waiting)
 
 
-def _equal_work(evidence: Evidence) -> Iterator[Advice]:
+def _equal_work(evidence: Evidence) -> Found:
     """Equal work for all workers, where the busiest of them is what the loop waits for."""
     found, more_s = evidence.ceilings, evidence.imbalance_s
     if (
@@ -121,15 +97,8 @@ def _equal_work(evidence: Evidence) -> Iterator[Advice]:
         or evidence.use.idle_workers(evidence.run.config.workers)
     ):
         return
-    busy = (
-        f"the busiest of {found.workers} workers fetched for {(found.supply_s + more_s) * 1e3:,.1f}"
-        " ms a step"
-    )
-    text = (
-        "Give all workers as much work (shards of equal size, or many more than workers; samples"
-        " that take equally long)"
-    )
-    yield Advice(f"{text}: {busy}, the mean is {found.supply_s * 1e3:,.1f} ms")
+    facts: Facts = {"busiest_s": found.supply_s + more_s, "mean_s": found.supply_s}
+    yield not_modelled("equal_work", workers=found.workers, **facts)
 
 
 def lacks_shards(evidence: Evidence) -> bool:
@@ -140,32 +109,20 @@ def lacks_shards(evidence: Evidence) -> bool:
     return shards is not None and workers is not None and shards <= workers
 
 
-def _within_shards(evidence: Evidence, found: Advice, why: str) -> Iterator[Advice]:
-    """Advice to use so many workers, or as many as there are shards for, or to make more shards."""
-    shards, options, wanted = (
-        evidence.run.config.shards,
-        evidence.options,
-        found.change.workers if found.change else None,
-    )
+def _within_shards(evidence: Evidence, found: Finding) -> Finding:
+    """The finding to use so many workers, or as many as there are shards for, or to make more
+    shards.
+    """
+    shards, wanted = evidence.run.config.shards, found.change.workers if found.change else None
     if shards is None or wanted is None or wanted <= shards:
-        yield found
-        return
-    divided = f"each of the {shards} shards of a rank" if shards > 1 else "the only shard of a rank"
-    only = f"one worker reads {divided}, so that of more workers some would have nothing to read"
+        return found
+    facts: Facts = {**found.facts, "shards": shards, "one_shard": shards <= 1}
     if lacks_shards(evidence):
-        yield Advice(
-            f"Divide the data into more shards, and then use {options.with_workers.format(wanted)}:"
-            f" {only}; {why}"
-        )
-        return
-    text = (
-        f"Use {options.with_workers.format(shards)} instead of {evidence.run.config.workers}, and"
-        f" more with more shards: {only}"
-    )
-    yield Advice(f"{text}; {why}", change=JobChange(workers=shards))
+        return not_modelled("more_shards", **facts)
+    return finding("workers_of_shards", change=JobChange(workers=shards), **facts)
 
 
-def deeper_queue(evidence: Evidence) -> Iterator[Advice]:
+def deeper_queue(evidence: Evidence) -> Found:
     """More batches ahead, where the workers are fast enough on average and some batches take
     long.
     """
@@ -179,13 +136,14 @@ def deeper_queue(evidence: Evidence) -> Iterator[Advice]:
     ):
         return
     number = ceil(evidence.longest_batch_s / found.consumer_s / found.workers) + 1
-    if not config.prefetch < number <= _MOST_AHEAD:
-        return
-    yield Advice(
-        f"Prepare more batches ahead ({evidence.options.prefetch}{number} instead of"
-        f" {config.prefetch} per worker): the workers make a batch in {found.supply_s * 1e3:,.1f}"
-        f" ms on average and the loop takes {found.consumer_s * 1e3:,.1f} ms, but a batch took up"
-        f" to {evidence.longest_batch_s * 1e3:,.0f} ms",
-        change=JobChange(prefetch=number),
-        costs=f"memory for {(number - config.prefetch) * found.workers} more batches per rank",
-    )
+    if config.prefetch < number <= _MOST_AHEAD:
+        yield finding(
+            "prefetch",
+            change=JobChange(prefetch=number),
+            prefetch=number,
+            now=config.prefetch,
+            more_batches=(number - config.prefetch) * found.workers,
+            supply_s=found.supply_s,
+            consumer_s=found.consumer_s,
+            longest_s=evidence.longest_batch_s,
+        )

@@ -3,12 +3,10 @@
 from typing import Final
 
 from ioprof.analysis.answer.evidence import Evidence
-from ioprof.analysis.answer.own_advice import Lines, ms
+from ioprof.analysis.answer.finding import Found, not_modelled
 from ioprof.analysis.answer.queue_advice import more_workers
-from ioprof.format.run_record import Advice, NoGain, ObjectStore, StoreBound
+from ioprof.format.run_record import Facts, ObjectStore, StoreBound
 
-HTTP: Final = ("http://", "https://")
-"""How the paths of objects begin."""
 _FEW_CONNECTIONS: Final = 0.5
 """New connections per request from which on keeping them open is advised: most requests pay for
 one."""
@@ -27,81 +25,34 @@ def main_store(evidence: Evidence, bound: str) -> ObjectStore | None:
     return next((each for each in stores if each.bound is StoreBound.CLIENT), None)
 
 
-def store_text(evidence: Evidence, bound: str) -> str:
-    """What bounds the requests, as a sentence with a space before it; empty: nothing is known."""
-    store = main_store(evidence, bound)
-    return f" {bound_text(store)}." if store and store.bound else ""
+def store_facts(store: ObjectStore) -> Facts:
+    """What takes most of the time of the requests to a server; with the name of its bound."""
+    return {
+        "store": store.origin,
+        "requests": store.requests,
+        "each_bytes": store.bytes / store.requests if store.requests else None,
+        "first_s": store.first_byte_p50_s or 0.0,
+        "bytes_per_s": store.bytes_per_s or 0.0,
+        "waiting": store.waited_s / store.busy_s if store.busy_s else 0.0,
+        store.bound.name.lower() if store.bound else "unbound": True,
+    }
 
 
-def bound_text(store: ObjectStore) -> str:
-    """What takes most of the time of the requests to a server."""
-    waited = store.waited_s / store.busy_s if store.busy_s else 0.0
-    first = f"the first byte came after {ms(store.first_byte_p50_s or 0.0)} (p50)"
-    rate = f"{(store.bytes_per_s or 0.0) / 1e6:,.1f} MB/s per connection"
-    size = f"{store.bytes / store.requests / 1e3:,.0f} kB each" if store.requests else ""
-    if store.bound is StoreBound.STALLS:
-        return (
-            f"A few of {store.requests:,} requests to {store.origin} stalled, and took most of the"
-            f" time; of half of the requests {first.removesuffix(' (p50)')} or less"
-        )
-    if store.bound is StoreBound.CLIENT:
-        return (
-            f"The client is the bound of {store.requests:,} requests to {store.origin}: only"
-            f" {waited:.0%} of their time was waiting for the server; the rest is what the client"
-            f" does with what it has received ({rate})"
-        )
-    if store.bound is StoreBound.SMALL:
-        return (
-            f"{store.requests:,} requests to {store.origin} fetched small objects, {size}:"
-            f" {first}, and {waited:.0%} of their time was waiting"
-        )
-    slow = first if store.bound is StoreBound.LATENCY else f"it sent {rate}"
-    return (
-        f"The server is the bound of {store.requests:,} requests to {store.origin} ({size}):"
-        f" {slow}, and {waited:.0%} of their time was waiting for it"
-    )
-
-
-def store_advice(evidence: Evidence, bound: str) -> Lines:
+def store_advice(evidence: Evidence, bound: str) -> Found:
     """What to change, best first; nothing where no server explains the bound."""
     store = main_store(evidence, bound)
     if store is None or store.bound is None:
         return
-    why = bound_text(store)
-    why = why[:1].lower() + why[1:]
+    facts = store_facts(store)
     if store.bound is StoreBound.SMALL:
-        yield _advice(
-            "Fetch many samples with one request: pack them into shards (WebDataset, Parquet) of"
-            f" 100 MB and more: {why}",
-            bound,
-        )
-        yield from more_workers(evidence, f"each has one request at a time; {why}")
+        yield not_modelled("pack_objects", bound, **facts)
+        yield from more_workers(evidence, "store_requests", **facts)
     elif store.bound is StoreBound.STALLS:
-        yield _advice(
-            "Give requests a time-out of a few times the usual duration, and repeat those that"
-            f" exceed it: {why}",
-            bound,
-        )
+        yield not_modelled("request_timeout", bound, **facts)
     elif store.bound is StoreBound.CLIENT:
-        yield _advice(
-            "Do less in the client: a client in native code (s3torchconnector, boto3[crt],"
-            f" obstore), reads of several MB at a time, more processes instead of threads: {why}",
-            bound,
-        )
+        yield not_modelled("native_client", bound, **facts)
     else:
-        yield _advice(
-            "Copy the data to node-local storage before the job starts, or use a server that is"
-            f" nearer or faster: {why}",
-            bound,
-        )
-        yield from more_workers(evidence, f"each has its own connections; {why}")
+        yield not_modelled("nearer_store", bound, **facts)
+        yield from more_workers(evidence, "store_connections", **facts)
     if store.requests and store.connections > _FEW_CONNECTIONS * store.requests:
-        yield _advice(
-            f"Keep connections open (one session or client per worker): {store.connections:,} were"
-            f" opened for {store.requests:,} requests to {store.origin}",
-            bound,
-        )
-
-
-def _advice(action: str, bound: str) -> Advice:
-    return Advice(action, cause=bound, no_gain=NoGain.NOT_MODELLED)
+        yield not_modelled("keep_connections", bound, opened=store.connections, **facts)

@@ -1,24 +1,21 @@
-"""The answer: what the job waited for most, in a word and a sentence, and what to change, each with
-the number it is based on.
-"""
+"""The answer: what the job waited for most, by its code and its facts, and what to change."""
 
 from collections.abc import Collection
 from typing import Final
 
 from ioprof.analysis.answer.advice import advice_for
-from ioprof.analysis.answer.details import FROM_PAGEABLE
+from ioprof.analysis.answer.details import PAGEABLE
 from ioprof.analysis.answer.doubts import with_doubts
 from ioprof.analysis.answer.evidence import IDLE_RATIO, MOSTLY_ONE, Evidence
 from ioprof.analysis.answer.job_verdict import with_loading_rank
-from ioprof.analysis.answer.own_advice import OWN_MEANING, PEERS
 from ioprof.analysis.answer.queue_advice import deeper_queue
-from ioprof.analysis.answer.store_advice import store_text
+from ioprof.analysis.answer.store_advice import main_store, store_facts
 from ioprof.analysis.answer.use_advice import comes_first, keep_cache, use_advice
 from ioprof.analysis.cpu.code_lines import line_text
 from ioprof.analysis.cpu.cpu_time import LEAST_DELAY_RATIO
 from ioprof.analysis.ranks.unrecorded import verdict_without
 from ioprof.analysis.reads.lineage import LEAVES
-from ioprof.format.run_record import Advice, NoGain, RunRecord, Verdict
+from ioprof.format.run_record import Facts, Finding, NoGain, PartCode, RunRecord, Verdict
 from ioprof.format.schema import PYTHON_PROGRAM
 
 _WITH_RANKS: Final = ("straggler", "exchange")
@@ -36,51 +33,47 @@ _LEAST_OF_CANDIDATE: Final = 0.02
 worth a word."""
 _LEAST_OF_LOADER: Final = 0.6
 """Part of the waiting for batches from which on one of several loaders is named for it."""
+_LEAST_OF_STAGE: Final = 0.01
+"""Part of the time of making batches from which on a stage is named."""
 
 
 def verdict(evidence: Evidence) -> Verdict:
-    """`bound_by`, and why. Numbers that depend on an emulated device are called emulated in the
-    text.
-    """
+    """`bound_by`, and why."""
     shares = evidence.shares
-    if not sum(shares.values()) and evidence.steps.count and evidence.run.capture.imported_from:
-        return Verdict(
-            None,
-            "What the devices did in the steps is not in the files, so it is not known what the"
-            " job waited for.",
-        )
     if not sum(shares.values()):
-        return Verdict(
-            None,
-            "No step was completed, so it is not known what the job waited"
-            f" for{_unobserved(evidence.run)}.",
-        )
+        if evidence.steps.count and evidence.run.capture.imported_from:
+            return Verdict(None, "").said("no_device_times")
+        return Verdict(None, "").said("no_step", **_unobserved(evidence.run))
     compared = _with_computing_line(shares, evidence)
     bound, is_own = _bound_by(compared, evidence)
-    if evidence.missing and (found := verdict_without(evidence, bound, evidence.missing, shares)):
-        return found
-    text = _text_of_own(evidence, bound, shares) if is_own else _text(evidence, bound, shares)
-    advice = advice_for(evidence, bound, is_own=is_own)
+    if evidence.missing and (short := verdict_without(evidence, bound, evidence.missing, shares)):
+        return short
+    found = advice_for(evidence, bound, is_own=is_own)
     if bound in LEAVES and not is_own:
-        advice = [*deeper_queue(evidence), *advice]
-    advice += [each for each in _of_others(evidence, compared, bound, is_own) if each not in advice]
+        found = [*deeper_queue(evidence), *found]
+    found += [each for each in _of_others(evidence, compared, bound, is_own) if each not in found]
     of_use = list(use_advice(evidence))
-    advice = [*(each for each in of_use if comes_first(each, evidence)), *advice]
-    advice = keep_cache(advice, evidence)
-    told = {each.action for each in advice}
+    found = [*(each for each in of_use if comes_first(each, evidence)), *found]
+    found = keep_cache(found, evidence)
     possible = [*of_use, *_candidates(evidence, shares)]
-    more = (each for each in possible if each.action not in told and each.no_gain is None)
+    more = (each for each in possible if each.no_gain is None and not _is_in(each, found))
     stages = evidence.own if is_own else evidence.work_ns
-    found = Verdict(bound, text, tuple(advice), tuple(more))
-    found = with_doubts(
-        found, evidence, _alternatives(compared, evidence), stages if bound in stages else {}
+    answer = Verdict(bound, "", tuple(found), candidates=tuple(more))
+    answer = _of_own(answer, evidence, shares) if is_own else _said(answer, evidence, shares)
+    answer = with_doubts(
+        answer, evidence, _alternatives(compared, evidence), stages if bound in stages else {}
     )
-    return with_loading_rank(found, evidence)
+    return with_loading_rank(answer, evidence)
+
+
+def _is_in(one: Finding, others: Collection[Finding]) -> bool:
+    """Whether one of them says the same."""
+    return any((one.code, one.facts) == (each.code, each.facts) for each in others)
 
 
 def _of_others(
     evidence: Evidence, shares: dict[str, float], bound: str, is_own: bool
-) -> list[Advice]:
+) -> list[Finding]:
     """The first advice of each other cause that takes much of the time; all causes of waiting for
     batches have the bound's.
     """
@@ -103,11 +96,11 @@ def _of_others(
     return [each for each in firsts if each is not None and each.no_gain is not NoGain.OF_RECORDING]
 
 
-def _candidates(evidence: Evidence, shares: dict[str, float]) -> list[Advice]:
-    """Advice of every cause that takes some of the time, to be told if the replay finds a gain in
-    it: what is waited for least may be what all else depends on.
+def _candidates(evidence: Evidence, shares: dict[str, float]) -> list[Finding]:
+    """Findings of every cause that takes some of the time, to be told if the replay finds a gain in
+    them: what is waited for least may be what all else depends on.
     """
-    found = dict[str, Advice]()
+    found = list[Finding]()
     for cause, share in shares.items():
         charged = evidence.charged.get(cause)
         worked = (charged.workers_share if charged else None) or 0.0
@@ -116,9 +109,9 @@ def _candidates(evidence: Evidence, shares: dict[str, float]) -> list[Advice]:
         is_own = evidence.own.get(cause, 0.0) > 0.5 * share
         for each in advice_for(evidence, cause, is_own=is_own):
             is_named = each.part is not None or each.change is not None or cause in _WHOLE
-            if each.no_gain is None and is_named:
-                found.setdefault(each.action, each)
-    return list(found.values())
+            if each.no_gain is None and is_named and not _is_in(each, found):
+                found.append(each)
+    return found
 
 
 def _with_computing_line(shares: dict[str, float], evidence: Evidence) -> dict[str, float]:
@@ -145,26 +138,24 @@ def _groups(
 
 
 def _alternatives(shares: dict[str, float], evidence: Evidence) -> dict[str, float]:
-    """What `_bound_by` chooses from, where it is not compute: shares by what it is in words."""
+    """What `_bound_by` chooses from, where it is not compute: shares by what it is."""
     waits, others = _groups(shares, evidence)
     return {
-        "waiting for batches": sum(waits.values()),
-        "the training process's own reads and decoding": sum(evidence.own.values()),
-        **{cause.replace("_", " "): share for cause, share in others.items()},
+        "batches": sum(waits.values()),
+        "own": sum(evidence.own.values()),
+        **others,
     }
 
 
-def _unobserved(run: RunRecord) -> str:
-    """Why perhaps no step was recorded, as the end of a sentence."""
+def _unobserved(run: RunRecord) -> Facts:
+    """Why perhaps no step was recorded."""
     if sum(process.lost or 0 for process in run.processes):
-        return ": the disk for capture files was full before"
+        return {"disk_was_full": True}
     if run.capture.unobserved:
         hook = run.capture.unobserved[0]
-        return f": {hook.unobserved} was not observed" + (f" ({hook.why})" if hook.why else "")
-    without_hooks = any(
-        PYTHON_PROGRAM in process.reads.noted for process in run.processes if process.reads
-    )
-    return ": Python ran without the hooks of ioprof" if without_hooks else ""
+        return {"unobserved": hook.unobserved, "why": hook.why}
+    noted = (process.reads.noted for process in run.processes if process.reads)
+    return {"without_hooks": any(PYTHON_PROGRAM in each for each in noted)}
 
 
 def _bound_by(shares: dict[str, float], evidence: Evidence) -> tuple[str, bool]:
@@ -200,139 +191,95 @@ def _bound_by(shares: dict[str, float], evidence: Evidence) -> tuple[str, bool]:
     return max(waits, key=lambda cause: waits[cause]), False
 
 
-def _text_of_own(evidence: Evidence, bound: str, shares: dict[str, float]) -> str:
+def _of_own(answer: Verdict, evidence: Evidence, shares: dict[str, float]) -> Verdict:
     """What is said where the training process itself reads and decodes."""
-    share, emulated = evidence.own[bound], "emulated " if evidence.run.is_emulated else ""
+    bound = answer.bound_by or ""
+    facts: Facts = {
+        "own": bound,
+        "share": evidence.own[bound],
+        "emulated": evidence.run.is_emulated,
+    }
+    facts |= evidence.largest_part(bound) | _next(shares, bound)
     if evidence.is_by_threads(bound):
-        waits = evidence.waiting_line if _largest_rest(shares, bound) == "host" else None
-        too = (
-            f", of which {waits.share or 0.0:.1%} at {line_text(waits)}, where the loop waits too"
-            if waits
-            else ""
-        )
-        return (
-            f"The training loop waited for {share:.1%} of the"
-            f" {emulated}steps' time while threads of "
-            f"its process were busy with {OWN_MEANING[bound]} (derived from the"
-            f" times){evidence.largest_part(bound)}"
-            f"{_next(shares, bound)}{too}.{_startup(evidence, bound)}"
-        )
-    derived = (
-        " (derived from the times of its threads)"
-        if evidence.charged[bound].basis == "derived"
-        else ""
-    )
-    return (
-        f"The training process itself spent {share:.1%} of the"
-        f" {emulated}steps' time on "
-        f"{OWN_MEANING[bound]}{evidence.largest_part(bound)}{derived}{_next(shares, bound)}.{_startup(evidence, bound)}"  # noqa: E501
-    )
+        waits = evidence.waiting_line if facts.get("next") == "host" else None
+        if waits:
+            facts |= {"wait_line": line_text(waits), "wait_share": waits.share or 0.0}
+        answer = answer.said("own_threads", **facts)
+    else:
+        is_derived = evidence.charged[bound].basis == "derived"
+        answer = answer.said("own", derived=is_derived, **facts)
+    return _with_startup(answer, evidence)
 
 
-def _text(evidence: Evidence, bound: str, shares: dict[str, float]) -> str:
-    devices = f"{'emulated ' if evidence.run.is_emulated else ''}accelerators"
-    idle = f"The {devices} were idle for {1 - shares.get('compute', 0.0):.1%} of the steps' time"
-    if is_on_cpu := evidence.run.config.device == "cpu" and not evidence.run.is_emulated:
-        devices, idle = (
-            "CPU",
-            (
-                f"The model computed (on the CPU) for {shares.get('compute', 0.0):.1%} of the"
-                " steps' time"
-            ),
-        )
+def _said(answer: Verdict, evidence: Evidence, shares: dict[str, float]) -> Verdict:
+    bound, emulated = answer.bound_by or "", evidence.run.is_emulated
+    facts: Facts = {
+        "cause": bound,
+        "share": shares.get(bound),
+        "emulated": emulated,
+        "on_cpu": evidence.run.config.device == "cpu" and not emulated,
+    }
     if "compute" not in shares:
-        return (
-            f"Of the steps' time {shares[bound]:.1%} went to"
-            f" {_MEANING[bound]}{evidence.largest_part(bound)}; what the {devices} computed was not"
-            " recorded, so how much of it was hidden is not known."
-        )
+        return answer.said("without_compute", **facts, **evidence.largest_part(bound))
     if bound == "compute":
-        more = ""
-        if line := evidence.computing_line:
-            more = (
-                f" So did {line_text(line)}, which calls {line.library}, for"
-                f" {line.share or 0.0:.1%}; it counts as host."
-            )
-        elif (waited := _waits_for_cores(evidence)) is not None:
-            helps = (
-                ", and the workers compute too: what makes batches cheaper, or more cores, may make"
-            )
-            if not evidence.work_ns:
-                helps = ": more cores, or fewer programs beside the job, may make"
-            more = (
-                f" The ranks waited for a core for {waited:.0%} of the time in which they could"
-                f" run{helps} this job faster."
-            )
-        computed = "The model computed (on the CPU)" if is_on_cpu else f"The {devices} computed"
-        text = f"{computed} for {shares['compute']:.1%} of the steps' time{_next(shares)}."
-        return text + more
+        return _computing(answer.said("compute", **facts, **_next(shares)), evidence)
+    facts |= {"compute": shares["compute"], "idle": 1 - shares["compute"]}
+    facts |= evidence.largest_part(bound)
     is_of_workers = bound in evidence.making_ns and not evidence.is_work_of_others(bound)
     if is_of_workers or (bound == "loader" and evidence.most_work_is_unnamed):
+        facts |= _of_loader(evidence) | _of_stragglers(evidence, LEAVES) | _larger(shares, bound)
+        facts |= {"alone": _is_alone(evidence), "stages": _stages(evidence)}
         waited = sum(share for cause, share in shares.items() if cause in LEAVES)
-        return (
-            f"{idle}, and {waited:.1%} went to waiting for"
-            f" batches{evidence.largest_part(bound)}{_of_loader(evidence)}{_of_stragglers(evidence, LEAVES)}{_larger(shares, bound)};"  # noqa: E501
-            f" {_makers(evidence)} spent {_stages(evidence)}.{_startup(evidence, bound)}"
-            f"{store_text(evidence, bound)}"
+        return _with_store(
+            _with_startup(answer.said("batches", waits=waited, **facts), evidence), evidence
         )
-    meaning, waits = _MEANING[bound], evidence.waiting_line if bound == "host" else None
+    facts |= _of_loader(evidence) if bound in LEAVES else {}
+    facts |= _of_stragglers(evidence, (bound,)) | _next(shares, bound) | _meaning(evidence, bound)
+    return _with_store(_with_startup(answer.said("cause", **facts), evidence), evidence)
+
+
+def _with_store(answer: Verdict, evidence: Evidence) -> Verdict:
+    """The answer, with what bounds the requests to a server that explain it."""
+    store = main_store(evidence, answer.bound_by or "")
+    return answer.said("store", **store_facts(store)) if store and store.bound else answer
+
+
+def _computing(answer: Verdict, evidence: Evidence) -> Verdict:
+    """What besides the model computed, or kept it from computing."""
+    if line := evidence.computing_line:
+        facts: Facts = {"line": line_text(line), "line_share": line.share or 0.0}
+        return answer.said("computing_line", library=line.library, **facts)
+    if (waited := _waits_for_cores(evidence)) is not None:
+        return answer.said("no_cores", waited=waited, makers=bool(evidence.work_ns))
+    return answer
+
+
+def _meaning(evidence: Evidence, bound: str) -> Facts:
+    """What the cause is called, as facts; `meaning` is one of the catalogue's."""
+    detail = evidence.largest_detail(bound)
+    if bound == "h2d" and detail:
+        to_host = evidence.copies_to_host
+        per_step = evidence.copied_per_step.get("d2h" if to_host else "h2d") or None
+        meaning = "copies_to_host" if to_host else "copies_to_device"
+        pageable = detail.code in PAGEABLE
+        return {"meaning": meaning, "per_step_bytes": per_step, "pageable": pageable}
+    if bound == "host":
+        place = {"place": evidence.place_of_host}
+        if waits := evidence.waiting_line:
+            return place | {"meaning": "host_waits", "library": waits.library}
+        return place | {"meaning": "launching" if evidence.launching else bound}
+    found = bound
     if bound == "validation" and evidence.evaluates_by_mode:
-        meaning = (
-            "forward passes in evaluation mode without gradients (a validation, if not the making"
-            " of training data)"
-        )
-    if bound == "straggler" and evidence.run.config.parallel == "pipeline":
-        meaning = "bubbles of the pipeline, in which a stage waits for another"
+        found = "validation_by_mode"
+    elif bound == "straggler" and evidence.run.config.parallel == "pipeline":
+        found = "bubbles"
     elif bound == "straggler" and evidence.waits_for_messages:
-        meaning = "waiting for messages of ranks that were computing"
-    if bound == "h2d":
-        meaning = _copies(evidence)
-    if bound == "loader" and evidence.run.capture.imported_from is not None:
-        meaning = "waiting for batches, of whose making the trace shows nothing"
-    if (
-        bound == "storage"
-        and (detail := evidence.largest_detail("storage"))
-        and detail.name.startswith(PEERS)
-    ):
-        meaning = "waiting for data that another program sends"
-    if bound == "host" and evidence.launching:
-        meaning = "the ranks' own Python"
-    if waits:
-        meaning = f"{_WAITING_HOST} ({waits.library})"
-    where = (
-        evidence.place_of_host
-        if bound == "host"
-        else _of_loader(evidence)
-        if bound in LEAVES
-        else ""
-    )
-    return (
-        f"{idle}, and {shares[bound]:.1%} went to"
-        f" {meaning}{evidence.largest_part(bound)}"
-        f"{where}{_of_stragglers(evidence, (bound,))}{_next(shares, bound)}."
-        f"{_startup(evidence, bound)}{store_text(evidence, bound)}"
-    )
-
-
-def _copies(evidence: Evidence) -> str:
-    """What was copied, and how much of it in a step."""
-    detail = evidence.largest_detail("h2d")
-    if detail is None:
-        return _MEANING["h2d"]
-    kind, way = (
-        ("d2h", "from the device to the host")
-        if evidence.copies_to_host
-        else ("h2d", "from the host to the device")
-    )
-    memory = (
-        f", {'to' if kind == 'd2h' else 'from'} pageable memory"
-        if detail.name.endswith(FROM_PAGEABLE)
-        else ""
-    )
-    per_step = evidence.copied_per_step.get(kind)
-    return (
-        f"copies {way} ({per_step / 1e6:,.1f} MB a step{memory})" if per_step else f"copies {way}"
-    )
+        found = "messages"
+    elif bound == "loader" and evidence.run.capture.imported_from is not None:
+        found = "unseen_batches"
+    elif bound == "storage" and detail and detail.code is PartCode.PEER:
+        found = "peer"
+    return {"meaning": found}
 
 
 def _waits_for_cores(evidence: Evidence) -> float | None:
@@ -347,25 +294,20 @@ def _waits_for_cores(evidence: Evidence) -> float | None:
     return waited if waited >= _LEAST_DELAY else None
 
 
-def _next(shares: dict[str, float], bound: str = "compute") -> str:
+def _next(shares: dict[str, float], bound: str = "compute") -> Facts:
+    """The largest cause besides compute and the bound, if one is worth a word."""
     if larger := _larger(shares, bound):
-        waited = sum(share for cause, share in shares.items() if cause in LEAVES)
-        return f"; all waits for batches took {waited:.1%}{larger}"
-    after = _largest_rest(shares, bound)
-    return f"; next comes {after.replace('_', ' ')} with {shares[after]:.1%}" if after else ""
-
-
-def _largest_rest(shares: dict[str, float], bound: str) -> str | None:
-    """The largest cause besides compute and the bound; None: there is none that is worth a word."""
+        return {"waits": sum(share for cause, share in shares.items() if cause in LEAVES), **larger}
     rest = {
         cause: share
         for cause, share in shares.items()
         if cause not in ("compute", bound) and share >= 0.001
     }
-    return max(rest, key=lambda cause: rest[cause], default=None)
+    after = max(rest, key=lambda cause: rest[cause], default=None)
+    return {"next": after, "next_share": rest[after]} if after else {}
 
 
-def _larger(shares: dict[str, float], bound: str) -> str:
+def _larger(shares: dict[str, float], bound: str) -> Facts:
     """Of a bound that is a cause of waiting for batches: another cause, larger than any of these,
     though less than all of them.
     """
@@ -376,25 +318,21 @@ def _larger(shares: dict[str, float], bound: str) -> str:
     }
     most = max(others, key=lambda cause: others[cause], default=None)
     waits = [share for cause, share in shares.items() if cause in LEAVES]
-    is_larger = bound in LEAVES and most is not None and others[most] > max(waits)
+    if bound not in LEAVES or most is None or others[most] <= max(waits):
+        return {}
+    return {"larger": most, "larger_share": others[most]}
+
+
+def _is_alone(evidence: Evidence) -> bool:
+    """Whether ranks make their batches themselves."""
     return (
-        f", {most.replace('_', ' ')} alone took {others[most]:.1%}"
-        if is_larger and most is not None
-        else ""
-    )
-
-
-def _makers(evidence: Evidence) -> str:
-    """Who makes the batches."""
-    is_alone = (
         evidence.run.config.workers == 0
         and evidence.ceilings is not None
         and evidence.ceilings.is_serial
     )
-    return "the ranks, which make their batches themselves," if is_alone else "the workers"
 
 
-def _stages(evidence: Evidence) -> str:
+def _stages(evidence: Evidence) -> dict[str, float]:
     """The stages of making a batch, the longest first, as shares of the time that all of them took,
     as in the table of causes.
     """
@@ -410,75 +348,34 @@ def _stages(evidence: Evidence) -> str:
     }
     if evidence.most_work_is_unnamed:
         found["loader"] = reported["loader"]
-    stages = sorted(
-        (cause for cause in found if found[cause] >= 0.01), key=lambda cause: -found[cause]
-    )
-    return ", ".join(
-        f"{found[cause]:.1%} {'of their work on' if place == 0 else 'on'}"
-        f" {_STAGE_NAMES.get(cause, cause)}"
-        for place, cause in enumerate(stages)
-    )
+    ordered = sorted(found, key=lambda cause: -found[cause])
+    return {cause: found[cause] for cause in ordered if found[cause] >= _LEAST_OF_STAGE}
 
 
-def _of_stragglers(evidence: Evidence, causes: Collection[str]) -> str:
+def _of_stragglers(evidence: Evidence, causes: Collection[str]) -> Facts:
     share = sum(evidence.straggler_wait.get(cause, 0.0) for cause in causes)
     waited_s = evidence.waited_for_s
     slowest = next(iter(waited_s), None)
     is_one = slowest is not None and waited_s[slowest] >= MOSTLY_ONE * sum(waited_s.values())
-    who = (
-        f"rank {slowest}, which the others waited for"
-        if is_one
-        else "a slower rank that the others waited for"
-    )
-    return f" ({share:.1%} of the time on {who})" if share >= 0.01 else ""
+    facts: Facts = {"late_share": share, "late_rank": slowest if is_one else None}
+    return facts if share >= 0.01 else {}
 
 
-def _of_loader(evidence: Evidence) -> str:
+def _of_loader(evidence: Evidence) -> Facts:
     """Of several loaders that the loop takes batches from, the one that most of the waiting was
     for.
     """
     training = [loader for loader in evidence.loaders if loader.purpose == "train"]
     waited_s = sum(loader.waited_s for loader in training)
     if len(training) < 2 or training[0].waited_s < _LEAST_OF_LOADER * waited_s:
-        return ""
+        return {}
     ratio = training[0].waited_s / waited_s if waited_s else 0.0
-    return f", {ratio:.0%} of the waiting for the loader of {training[0].name}"
+    return {"loader": training[0].name, "loader_ratio": ratio}
 
 
-def _startup(evidence: Evidence, bound: str) -> str:
-    ratio = evidence.warmup_ratio.get(bound, 0.0)
-    if (
-        ratio < 0.5
-        or not evidence.steps.warmup
-        or (bound == "loader" and evidence.most_work_is_unnamed)
-    ):
-        return ""
-    return (
-        f" Of that, {ratio:.0%} was in the first {evidence.steps.warmup} steps (start-up): a longer"
-        " run has a smaller share."
-    )
-
-
-_MEANING: Final = {
-    "exchange": "exchanging gradients",
-    "straggler": "waiting for ranks that had more to compute",
-    "h2d": "copies between host and device",
-    "storage": "waiting for reads from storage",
-    "page_cache": "reads served from memory",
-    "decode": "waiting for images to be decoded",
-    "transform": "waiting for samples to be transformed",
-    "collate": "waiting for samples to be collated into batches",
-    "delivery": "transferring finished batches from workers to ranks",
-    "loader": "the loader's own work besides reading and decoding",
-    "validation": "evaluating the model",
-    "checkpoint": "writing checkpoints",
-    "gc": "Python's garbage collector",
-    "host": "the ranks' own Python between waiting, copying and computing",
-}
-_WAITING_HOST: Final = (
-    "the ranks' own Python and to waiting for other threads or processes, which were not followed"
-)
-_STAGE_NAMES: Final = {
-    "page_cache": "page cache",
-    "loader": "what no read, decode or transform covers",
-}
+def _with_startup(answer: Verdict, evidence: Evidence) -> Verdict:
+    ratio, warmup = evidence.warmup_ratio.get(answer.bound_by or "", 0.0), evidence.steps.warmup
+    is_of_workers = answer.bound_by == "loader" and evidence.most_work_is_unnamed
+    if ratio < 0.5 or not warmup or is_of_workers:
+        return answer
+    return answer.said("startup", ratio=ratio, warmup=warmup)

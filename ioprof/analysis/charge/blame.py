@@ -33,9 +33,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ioprof.analysis.answer.details import LAUNCHES, Details, host_places
+from ioprof.analysis.answer.details import Details, host_places
 from ioprof.analysis.charge.gpu_windows import observed
-from ioprof.analysis.charge.interpreter_lock import DETAIL, LockWaits
+from ioprof.analysis.charge.interpreter_lock import LockWaits
 from ioprof.analysis.charge.lateness import BetweenCollectives
 from ioprof.analysis.charge.launches import Launches, LaunchWaits
 from ioprof.analysis.charge.steps import steps
@@ -86,7 +86,7 @@ from ioprof.analysis.selection import (
     on_stream,
     pieces_by_rank,
 )
-from ioprof.format.run_record import JobKind, Reason
+from ioprof.format.run_record import JobKind, PartCode, Reason
 from ioprof.format.schema import CAUSES, CORE_WAIT
 from ioprof.format.trace import Trace
 
@@ -311,7 +311,8 @@ class Charging:
         )
         launches = self._launches.found()
         if launches is not None:
-            self._details.add_named("host", LAUNCHES, launches.waited_ns, self._launches.unnamed_ns)
+            part = (PartCode.LAUNCHES, "")
+            self._details.add_named("host", part, launches.waited_ns, self._launches.unnamed_ns)
         table = _with_causes(self._table, self._charged, self._missing, self._seen)
         own_ns, derived_ns, by_tasks = (
             dict(+self._own_ns),
@@ -349,7 +350,8 @@ class Charging:
                         of_thread_ns  # nothing is moved from `host` itself
                     )
                     self._charged[rows, host] += of_thread_ns
-                    self._details.add_named("host", DETAIL.format(name), int(of_thread_ns.sum()))
+                    part = (PartCode.LOCK, name)
+                    self._details.add_named("host", part, int(of_thread_ns.sum()))
                     moved_ns[cause] += int(of_thread_ns.sum())
         return dict(+moved_ns)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from ioprof.format.run_record import Facts
 from ioprof.format.trace import Trace
 
 
@@ -25,19 +26,15 @@ class Saved:
     """Where most of them were written; empty: not known."""
 
     @property
-    def text(self) -> str:
-        """In words: `20 checkpoints of 537.0 MB, at 1,210.0 MB/s`."""
-        each, rate = (
-            self.bytes / self.number / 1e6,
-            self.bytes / 1e6 / self.seconds if self.seconds else 0.0,
-        )
-        if self.ranks == 1:
-            return f"{self.number:,} checkpoints of {each:,.1f} MB, at {rate:,.1f} MB/s"
-        times = self.number / self.ranks
-        return (
-            f"{times:,.0f} checkpoints of {each:,.1f} MB by each of {self.ranks:,} ranks, at"
-            f" {rate:,.1f} MB/s each"
-        )
+    def facts(self) -> Facts:
+        """As facts of a finding: how often each rank wrote one, how large, how fast, and where."""
+        return {
+            "checkpoints": self.number / self.ranks,
+            "ranks": self.ranks if self.ranks > 1 else None,
+            "each_bytes": self.bytes / self.number,
+            "bytes_per_s": self.bytes / self.seconds if self.seconds else 0.0,
+            "folder": self.folder,
+        }
 
 
 def saved(trace: Trace) -> Saved | None:

@@ -25,9 +25,6 @@ from ioprof.format.trace import Trace
 
 FEWEST_WAITS: Final = 5
 """Samples of a rank in which it waited for the lock, below which nothing is said of it."""
-DETAIL: Final = "waiting for the interpreter lock, which thread {} held"
-"""The name of a part of `host`, with the name of the thread."""
-_DETAIL_START, _, _DETAIL_END = DETAIL.partition("{}")
 _IS_HOLDER: Final = pl.col("stack").cat.starts_with(f"{HOLDER}:")
 _NOT_WAITED: Final = ("h2d", "exchange", "straggler")
 """Causes that go on without the main thread."""
@@ -60,14 +57,6 @@ def causes_with_waits(trace: Trace) -> tuple[str, ...]:
     return tuple(
         cause for cause in CAUSES if cause not in _NOT_WAITED and (is_on_cpu or cause != "compute")
     )
-
-
-def thread_in(detail: str) -> str | None:
-    """The thread that held the lock, by the name of a part of `host`; None: that is something
-    else.
-    """
-    is_one = detail.startswith(_DETAIL_START) and detail.endswith(_DETAIL_END)
-    return detail[len(_DETAIL_START) : -len(_DETAIL_END)] if is_one else None
 
 
 def thread_of(stack: str) -> str:

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import polars as pl
 
-from ioprof.analysis.answer.details import FROM_PAGEABLE, LOSS, TO_DEVICE, TO_HOST, with_directions
+from ioprof.analysis.answer.details import PAGEABLE, with_directions
 from ioprof.analysis.charge.blame import Charges
 from ioprof.analysis.charge.interpreter_lock import (
     FEWEST_WAITS,
@@ -37,7 +37,7 @@ from ioprof.analysis.graph.wakers import of_working_threads
 from ioprof.analysis.intervals import Intervals, overlaps, subtract, total, union
 from ioprof.analysis.reads.lineage import fetchers
 from ioprof.analysis.selection import COPIES, intervals, of_kind, of_work
-from ioprof.format.run_record import CodeShare
+from ioprof.format.run_record import CodeShare, PartCode
 from ioprof.format.trace import Trace
 
 OF_BATCHES: Final = ("loader", "transform", "decode", "collate")
@@ -47,8 +47,7 @@ _WITH_WAITS: Final = (*OF_BATCHES, "validation")
 _OF_LOOP: Final = ("host", "checkpoint")
 """Causes of the rank's own thread alone."""
 _COPIES: Final = "h2d"
-"""Its thread waits for those copies that have one of `_BLOCKING` as their name."""
-_BLOCKING: Final = (TO_DEVICE + FROM_PAGEABLE, TO_HOST + FROM_PAGEABLE)
+"""Its thread waits for those copies that are from or to pageable memory."""
 _COMPUTED: Final = "compute"
 """Its line is that of a loss that is no module; the other passes are torch's own."""
 CAUSES: Final = (*_OF_LOOP, *_WITH_WAITS, _COPIES, _COMPUTED)
@@ -207,9 +206,9 @@ def _seconds(charges: Charges, charged: pl.DataFrame, cause: str) -> tuple[float
     """The time of a cause that its samples are of, and the part of it that is of threads."""
     seconds = int(charged[f"{cause}_ns"].sum()) / 1e9
     if cause == _COPIES:
-        seconds = charges.details.named_ns(cause, _BLOCKING) / 1e9
+        seconds = charges.details.named_ns(cause, PAGEABLE) / 1e9
     elif cause == _COMPUTED:
-        seconds = charges.details.named_ns(cause, (LOSS,)) / 1e9
+        seconds = charges.details.named_ns(cause, (PartCode.LOSS,)) / 1e9
     return seconds, min(seconds, charges.derived_ns.get(cause, 0) / 1e9)
 
 
@@ -269,12 +268,16 @@ class ChargedSamples:
         self._parts += [_within(own, instants[cause], cause) for cause in _OF_LOOP]
         if not len(spans):
             return
-        copies = with_directions(of_kind(spans, *COPIES)).filter(pl.col("name").is_in(_BLOCKING))
+        copies = with_directions(of_kind(spans, *COPIES)).filter(
+            pl.col("name").is_in([code.value for code in PAGEABLE])
+        )
         if len(copies):
             self._parts.append(
                 _within(own, overlaps(instants[_COPIES], union(intervals(copies))), _COPIES)
             )
-        losses = of_kind(spans, "compute").filter(pl.col("name").cast(pl.String) == LOSS)
+        losses = of_kind(spans, "compute").filter(
+            pl.col("name").cast(pl.String) == PartCode.LOSS.value
+        )
         if len(losses):
             self._parts.append(
                 _within(own, overlaps(instants[_COMPUTED], union(intervals(losses))), _COMPUTED)

@@ -3,7 +3,8 @@
 from typing import Final
 
 from ioprof.analysis.answer.evidence import Evidence
-from ioprof.analysis.answer.own_advice import Lines
+from ioprof.analysis.answer.finding import Found, finding
+from ioprof.format.run_record import Facts, Finding
 
 _UNEQUAL_STAGES: Final = 1.25
 """Time that a stage of a pipeline computes over the mean of the others, from which on the model
@@ -21,7 +22,7 @@ _ALIKE: Final = 0.8
 long is as late."""
 
 
-def straggler_advice(evidence: Evidence) -> Lines:
+def straggler_advice(evidence: Evidence) -> Found:
     """What to change where ranks wait for one of them."""
     of_stages = tuple(_stages(evidence)) if evidence.run.config.parallel == "pipeline" else ()
     yield from of_stages
@@ -38,21 +39,14 @@ def straggler_advice(evidence: Evidence) -> Lines:
     if by_messages and most == "compute" and (in_turn := _in_turn(evidence)):
         yield in_turn
         return
+    facts: Facts = {"rank": slowest, "waited_s": waited_s[slowest]}
     if second is not None and not by_messages and waited_s[second] >= _ALIKE * waited_s[slowest]:
-        yield (
-            f"Give all ranks as much work in each step: rank {slowest} was waited for"
-            f" {waited_s[slowest]:.2f} s and rank {second} {waited_s[second]:.2f} s, so which one"
-            " is late changes from step to step"
-        )
+        yield finding("equal_ranks", second=second, second_s=waited_s[second], **facts)
         return
-    before = "before it sends its messages" if by_messages else "before the exchange"
-    yield (
-        f"Look at what rank {slowest} does {before}: the others waited {waited_s[slowest]:.2f} s"
-        f" for it, {causes[most]:.2f} s of that for its {most.replace('_', ' ')}"
-    )
+    yield finding("late_rank", messages=by_messages, late_by=most, late_s=causes[most], **facts)
 
 
-def _in_turn(evidence: Evidence) -> str | None:
+def _in_turn(evidence: Evidence) -> Finding | None:
     """Of ranks that send each other messages and compute as long as each other, but not at the same
     time; None: they are not so.
 
@@ -70,17 +64,17 @@ def _in_turn(evidence: Evidence) -> str | None:
     bubbles = waiting / (waiting + computing)
     if bubbles < _LARGE_BUBBLES_IN_TURN or computed_s[-1] > _UNEQUAL_STAGES * computed_s[0]:
         return None
-    took = f"{computed_s[0]:.2f} s to {computed_s[-1]:.2f} s"
-    return (
-        f"Let the ranks compute at the same time: each computed for about as long ({took}), but"
-        f" waited for the others' messages for {waiting:.1%} of the time, as stages of a pipeline"
-        " do that pass on whole batches. Divide a batch into microbatches, of which a stage"
-        f" computes one while the next stage has the one before: with {_MORE} times as many"
-        f" messages waiting takes about {bubbles / (bubbles + _MORE * (1 - bubbles)):.0%}"
-    )
+    after = bubbles / (bubbles + _MORE * (1 - bubbles))
+    facts: Facts = {
+        "least_s": computed_s[0],
+        "most_s": computed_s[-1],
+        "times": _MORE,
+        "after": after,
+    }
+    return finding("ranks_in_turn", share=waiting, **facts)
 
 
-def _stages(evidence: Evidence) -> Lines:
+def _stages(evidence: Evidence) -> Found:
     """Of a pipeline: stages of unequal time, or few microbatches."""
     stages, parts = evidence.run.config.stages, evidence.run.config.microbatches
     computed_s = {row.rank: row.compute_s for row in evidence.steps.per_rank if row.compute_s}
@@ -89,14 +83,9 @@ def _stages(evidence: Evidence) -> Lines:
     longest = max(computed_s, key=lambda rank: computed_s[rank])
     others_s = (sum(computed_s.values()) - computed_s[longest]) / (len(computed_s) - 1)
     if computed_s[longest] > _UNEQUAL_STAGES * others_s:
-        yield (
-            f"Divide the model so that its stages take the same time: that of rank {longest}"
-            f" computed for {computed_s[longest]:.2f} s, the others for {others_s:.2f} s (mean)"
-        )
+        yield finding("equal_stages", rank=longest, took_s=computed_s[longest], mean_s=others_s)
     elif (bubbles := (stages - 1) / (parts + stages - 1)) >= _LARGE_BUBBLES:
         more = max(4 * stages, 2 * parts)
-        yield (
-            f"Use more microbatches ({evidence.options.microbatches}): with {parts} and {stages}"
-            f" stages of the same time bubbles take {bubbles:.1%}, with {more} they take"
-            f" {(stages - 1) / (more + stages - 1):.1%}"
-        )
+        after = (stages - 1) / (more + stages - 1)
+        facts: Facts = {"bubbles": bubbles, "more": more, "after": after}
+        yield finding("microbatches", parts=parts, stages=stages, **facts)

@@ -11,26 +11,12 @@ from typing import Final
 import polars as pl
 
 from ioprof.analysis.answer.evidence import EXCHANGE, Evidence
-from ioprof.format.run_record import Advice, MissingRanks, NoGain, RunRecord, Verdict, WhyMissing
+from ioprof.analysis.answer.finding import finding
+from ioprof.format.run_record import MissingRanks, NoGain, RunRecord, Verdict, WhyMissing
 from ioprof.format.trace import Trace
 
 LAUNCHERS: Final = ("srun", "mpirun", "mpiexec", "prun", "jsrun", "aprun", "ibrun", "pdsh")
 """Programs that start processes on other hosts."""
-_RECORD_ALL: Final = {
-    WhyMissing.PART: "Make one run of all parts: ioprof gather RUN",
-    WhyMissing.LAUNCHER: (
-        "Record on all hosts: put ioprof behind the launcher, such as: srun ioprof record --out"
-        " RUN -- COMMAND"
-    ),
-    WhyMissing.HIDDEN: (
-        "Record all processes: TMPDIR=FOLDER ioprof record ..., with a folder that has the same"
-        " path in the container and can be written"
-    ),
-    WhyMissing.UNKNOWN: (
-        "Record all ranks: start ioprof record on each host, with the same --out, and gather the"
-        " parts: ioprof gather RUN"
-    ),
-}
 
 
 def missing_ranks(trace: Trace) -> MissingRanks | None:
@@ -75,11 +61,6 @@ def verdict_without(
     if bound not in EXCHANGE:
         return None
     share = sum(shares.get(cause, 0.0) for cause in EXCHANGE)
-    device = "emulated " if evidence.run.is_emulated else ""
-    text = (
-        f"{share:.1%} of the {device}steps' time went to exchanges with ranks of which nothing was"
-        " recorded. What those did meanwhile is not known, so it is not known what the job waited"
-        " for."
-    )
-    advice = Advice(_RECORD_ALL[missing.why], no_gain=NoGain.OF_RECORDING)
-    return Verdict(None, text, (advice,))
+    advice = finding("record_ranks", no_gain=NoGain.OF_RECORDING, missing=missing.why.value)
+    answer = Verdict(None, "", (advice,))
+    return answer.said("missing_ranks", share=share, emulated=evidence.run.is_emulated)

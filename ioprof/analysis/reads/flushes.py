@@ -7,15 +7,10 @@ from typing import Final
 
 import polars as pl
 
-from ioprof.analysis.cpu.code_lines import shortened
 from ioprof.analysis.selection import of_kind
 from ioprof.format.schema import FLUSH, RENAME
 from ioprof.format.trace import Trace
 
-FLUSHES: Final = "waiting until writes are on storage"
-"""What all such waits are called as a part of a cause."""
-OF_CHECKPOINT: Final = "bringing them to storage (fsync, rename)"
-"""What those that belong to a checkpoint are called."""
 _AFTER_NS: Final = 50_000_000
 """A flush that begins so soon after a checkpoint was saved, or after such a flush, is part of
 it."""
@@ -34,15 +29,6 @@ class Flushed:
     """Of all of them, summed over ranks."""
     file: str
     """Whose flushes took longest; empty: not known."""
-
-    @property
-    def text(self) -> str:
-        """In words: `2.0 calls a step of 1.3 ms each, most of them of /logs/metrics.db`."""
-        of_file = f", most of the time for {shortened(self.file)}" if self.file else ""
-        return (
-            f"{self.per_step:,.1f} calls a step, {self.seconds / self.number * 1e3:,.2f} ms"
-            f" each{of_file}"
-        )
 
 
 def flushed(trace: Trace) -> Flushed | None:

@@ -3,7 +3,7 @@ source.
 """
 
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import polars as pl
 
@@ -170,26 +170,19 @@ def are_untimed(capture: Capture, least_ratio: float = LEAST_UNTIMED_RATIO) -> b
     return untimed >= LEAST_UNTIMED_BYTES and untimed >= least_ratio * kernel
 
 
-def untimed_text(capture: Capture) -> str:
-    """What a report says of them, as a sentence without its end."""
+def untimed_facts(capture: Capture) -> dict[str, Any]:
+    """Those bytes, by the way in which they came."""
     by_uring = capture.uring_bytes_untimed or 0
     mapped = _after_imports(capture) - by_uring
-    ways = [f"{by_uring / 1e6:,.0f} MB came by io_uring"] if by_uring else []
-    if not by_uring or mapped >= LEAST_UNTIMED_BYTES:
-        ways.append(f"{mapped / 1e6:,.0f} MB came by mapped files")
-    return f"{' and '.join(ways)} and were not timed"
+    is_much = not by_uring or mapped >= LEAST_UNTIMED_BYTES
+    return {"uring_bytes": by_uring or None, "mapped_bytes": mapped if is_much else None}
 
 
-def imports_text(capture: Capture) -> str:
-    """What a report says of what came while modules were imported, likewise; empty if that is
-    little.
-    """
+def import_bytes(capture: Capture) -> int:
+    """What came by mapped files while modules were imported; 0: little."""
     imports = capture.mapped_bytes_imports or 0
-    if imports < max(
-        LEAST_UNTIMED_BYTES, LEAST_UNTIMED_RATIO * (capture.storage_bytes_kernel or 0)
-    ):
-        return ""
-    return f"{imports / 1e6:,.0f} MB came by mapped files while modules were imported"
+    least = max(LEAST_UNTIMED_BYTES, LEAST_UNTIMED_RATIO * (capture.storage_bytes_kernel or 0))
+    return imports if imports >= least else 0
 
 
 def _after_imports(capture: Capture) -> int:
@@ -265,10 +258,9 @@ def with_doubt(
     if most_s < needed * whole_s:
         return verdict
     if verdict.bound_by == "storage":  # what was not timed is more of the same
-        return verdict.replace(text=f"{verdict.text} {untimed_text(capture)}.")
-    places = "loader or host" if on_device else "loader, host or compute"
-    why = f"{untimed_text(capture)}: waits for them are in {places}"
-    return with_doubt_of(verdict, Doubt.UNTIMED, why)
+        return verdict.said("untimed", **untimed_facts(capture))
+    facts = untimed_facts(capture)
+    return with_doubt_of(verdict, Doubt.UNTIMED, on_device=on_device, **facts)
 
 
 def _is_certain(verdict: Verdict, steps: Steps) -> bool:
@@ -289,5 +281,5 @@ def _perhaps_waited_s(charged: CauseShare) -> float:
     if charged.cause not in _MAY_WAIT:
         return 0.0
     return (charged.seconds or 0.0) - sum(
-        part.seconds for part in charged.details if part.name == "compute"
+        part.seconds for part in charged.details if part.subject == "compute"
     )

@@ -5,10 +5,10 @@ from typing import Annotated
 
 from typer import Argument, Option, Typer
 
-from ioprof.analysis.run import Run
 from ioprof.cli.console import error_line, next_command, output, say
 from ioprof.errors import CommandError
 from ioprof.report.page.page_file import check_page_file, write_page_file
+from ioprof.report.run import Run
 from ioprof.report.texts.units import clean, duration
 from ioprof.report.trend import History, histories, history_json, write_trend
 from ioprof.store.runs import BASELINE, Store

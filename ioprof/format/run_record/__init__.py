@@ -71,11 +71,13 @@ from ioprof.format.run_record.ledger_json import (
 )
 from ioprof.format.run_record.loader_json import LoaderRecord, merge_loaders
 from ioprof.format.run_record.reasons import (
+    Cost,
     CpuLimit,
     Doubt,
     FailureCode,
     JobKind,
     NoGain,
+    PartCode,
     Reason,
     StepsBy,
     StoreBound,
@@ -127,11 +129,20 @@ from ioprof.format.run_record.summary_json import (
     Summary,
     Throughput,
 )
-from ioprof.format.run_record.verdict_json import Advice, Ceilings, JobChange, Residual, Verdict
+from ioprof.format.run_record.verdict_json import (
+    Ceilings,
+    Facts,
+    Finding,
+    JobChange,
+    Residual,
+    Sentence,
+    Subject,
+    Verdict,
+    known,
+)
 from ioprof.format.run_record.whole_job_json import JobMinutes, KindSums, WholeJob
 
 __all__ = [
-    "Advice",
     "AttemptRecord",
     "Capture",
     "CaptureRecord",
@@ -150,6 +161,7 @@ __all__ = [
     "CollectiveSources",
     "CommandTimes",
     "ConfigRecord",
+    "Cost",
     "CpuEvidence",
     "CpuLimit",
     "Damage",
@@ -165,11 +177,13 @@ __all__ = [
     "EvaluationRecord",
     "ExchangeRate",
     "ExtrapolatedPart",
+    "Facts",
     "Failure",
     "FailureCode",
     "FaultRecord",
     "FaultRecording",
     "FileReads",
+    "Finding",
     "Findings",
     "FrameUse",
     "GpuCapture",
@@ -196,6 +210,7 @@ __all__ = [
     "ObjectStore",
     "Overlap",
     "PageCacheRecord",
+    "PartCode",
     "PartNumber",
     "PartRecord",
     "Phase",
@@ -220,6 +235,7 @@ __all__ = [
     "SampledSeries",
     "Sampling",
     "Saves",
+    "Sentence",
     "SharedRead",
     "SlowRead",
     "SourceRecord",
@@ -231,6 +247,7 @@ __all__ = [
     "Storage",
     "StoreBound",
     "StoredFile",
+    "Subject",
     "Summary",
     "Throughput",
     "Transfer",
@@ -244,6 +261,7 @@ __all__ = [
     "WhyMissing",
     "WorkPart",
     "WorkersTime",
+    "known",
     "merge",
     "merge_loaders",
 ]

@@ -185,6 +185,93 @@ class NoGain(StrEnum):
     the two is wrong."""
 
 
+class Cost(StrEnum):
+    """What a change takes, the least first."""
+
+    FREE = "free"
+    """A setting."""
+    CODE = "code"
+    """Work on the code or the data, once."""
+    HARDWARE = "hardware"
+    """Another device, more cores, faster storage."""
+
+
+class PartCode(StrEnum):
+    """What a named part of a cause is."""
+
+    FILE = "file"
+    FOLDER = "folder"
+    PEER = "peer"
+    """What sends data by a socket or a pipe."""
+    RANK = "rank"
+    """A late rank, and its own cause."""
+    BUBBLE = "bubble"
+    """The same, where a stage of a pipeline waits for its message."""
+    MESSAGE = "message"
+    """The same of messages in other jobs."""
+    SPAN = "span"
+    """A span by its name: the user's, a decoder, a transform's class."""
+    CAUSE = "cause"
+    """Another cause, of a validation."""
+    WORKER_START = "worker_start"
+    EPOCH_END = "epoch_end"
+    SAMPLER = "sampler"
+    WORKER_GC = "worker_gc"
+    BEFORE_FORWARD = "before_forward"
+    """Where in a step it is, and not what it was."""
+    AFTER_COMPUTE = "after_compute"
+    """As `before_forward`."""
+    LAUNCHES = "launches"
+    CORE_WAIT = "core_wait"
+    LOCK = "lock"
+    """A thread that held the interpreter's lock."""
+    FLUSHES = "flushes"
+    CHECKPOINT_FLUSH = "checkpoint_flush"
+    COMPILATION = "compilation"
+    COLLECTED = "collected"
+    """Where the job calls `gc.collect`."""
+    TO_DEVICE = "to_device"
+    TO_HOST = "to_host"
+    PAGEABLE_TO_DEVICE = "pageable_to_device"
+    PAGEABLE_TO_HOST = "pageable_to_host"
+    FORWARD = "forward"
+    LOSS = "loss"
+    """What is computed between the forward and the backward pass, and is no module."""
+    BACKWARD = "backward"
+    OPTIMIZER = "optimizer"
+
+    def label(self, subject: str = "") -> str:
+        """What a table calls it."""
+        return _LABELS.get(self, "{}").format(subject)
+
+
+_LABELS: Final = {
+    PartCode.BUBBLE: "bubble, {}",
+    PartCode.MESSAGE: "message of {}",
+    PartCode.WORKER_START: "start of workers",
+    PartCode.EPOCH_END: "end of epoch",
+    PartCode.SAMPLER: "sampler",
+    PartCode.WORKER_GC: "garbage collection in workers",
+    PartCode.BEFORE_FORWARD: "Python before the forward pass",
+    PartCode.AFTER_COMPUTE: "Python after the computation of a step",
+    PartCode.LAUNCHES: "waiting for kernel launches",
+    PartCode.CORE_WAIT: "waiting for a core",
+    PartCode.LOCK: "waiting for the interpreter lock, which thread {} held",
+    PartCode.FLUSHES: "waiting until writes are on storage",
+    PartCode.CHECKPOINT_FLUSH: "bringing them to storage (fsync, rename)",
+    PartCode.COMPILATION: "compilation (torch.compile)",
+    PartCode.COLLECTED: "gc.collect() at {}",
+    PartCode.TO_DEVICE: "host to device",
+    PartCode.TO_HOST: "device to host",
+    PartCode.PAGEABLE_TO_DEVICE: "host to device, pageable memory",
+    PartCode.PAGEABLE_TO_HOST: "device to host, pageable memory",
+    PartCode.FORWARD: "forward pass",
+    PartCode.LOSS: "loss",
+    PartCode.BACKWARD: "backward pass",
+    PartCode.OPTIMIZER: "optimizer",
+}
+
+
 class FailureCode(StrEnum):
     """How a process of the job failed."""
 

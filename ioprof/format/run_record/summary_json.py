@@ -13,6 +13,7 @@ from ioprof.format.run_record.ledger_json import EpochPrediction, Ledger, Saves
 from ioprof.format.run_record.reasons import (
     CpuLimit,
     JobKind,
+    PartCode,
     Reason,
     StepsBy,
     WhyMissing,
@@ -118,6 +119,10 @@ class CauseDetail(Record, frozen=True):
     each."""
     share: float
     """`seconds` over the time of all steps, 0 to 1."""
+    code: PartCode | None = None
+    """What it is. Null: of a run of before 2026-11-29."""
+    subject: str = ""
+    """Which one: a path, a thread, a place in the code."""
 
 
 class CauseShare(Record, frozen=True):

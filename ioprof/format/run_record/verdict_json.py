@@ -1,8 +1,10 @@
 """What summary.json says of the bound of a job: the ceilings, the verdict and its advice."""
 
+from typing import Any
+
 from msgspec import field
 
-from ioprof.format.run_record.reasons import CpuLimit, Doubt, NoGain
+from ioprof.format.run_record.reasons import Cost, CpuLimit, Doubt, NoGain
 from ioprof.format.run_record.record import Number, Record, SmallCount
 
 
@@ -66,29 +68,57 @@ class JobChange(Record, frozen=True, omit_defaults=True):
     """Cause to by how many times it becomes faster. Null: it costs nothing."""
 
 
-class Advice(Record, frozen=True):
+Facts = dict[str, Any]
+"""Numbers and names, by their own names, that words are about."""
+
+
+def known(facts: Facts) -> Facts:
+    """Those that are known: neither null, nor false, nor an empty text."""
+    return {
+        name: value for name, value in facts.items() if value or (value == 0 and value is not False)
+    }
+
+
+class Subject(Record, frozen=True):
+    """What a finding is about."""
+
+    kind: str
+    """`line`, `stage`, `worker`, `rank`, `loader`, `file`, `thread`, `setting` or `job`."""
+    name: str
+    """Such as `train.py:42 in main` of a line, `decode` of a stage, `workers` of a setting."""
+
+
+class Finding(Record, frozen=True):
     """One thing to change: with what it would bring, predicted by a replay of the recorded
     pipeline, or why that is not known.
     """
 
-    action: str
-    predicted_speedup: float | None = None
+    code: str
+    """What it is, one of `ioprof.report.texts.catalogue.ACTIONS`: `workers`, `prefetch`,
+    `transform_line` ... `other`: of a run of before 2026-11-29, which has `action` alone."""
+    action: str = ""
+    """What to change, in words that name the options of the job; made of `code` and `facts`."""
+    subject: Subject | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+    """The numbers and names that `action` has, in units of their names, or seconds and bytes."""
+    gain: float | None = None
     """Steps per second with the change over those without; where the batch size changes, samples.
     Null: see `no_gain`."""
     error: float | None = None
     """The largest error, but for one in twenty, of such predictions in runs that were made with the
     change, or an assumed one, and what makes this prediction less sure. Null: not known."""
     low: float | None = None
-    """`predicted_speedup` at least: by the variation of the steps, the replay's error and
-    `error`."""
+    """`gain` at least: by the variation of the steps, the replay's error and `error`."""
     high: float | None = None
     """The same at most."""
+    basis: str = "unknown"
+    """Of `gain`: `predicted` by a replay, `derived` from what was measured, or `unknown`."""
     is_bound: bool = False
-    """`predicted_speedup` is the most that it can bring: what the job gains if `cause`, or the
-    `part` of it, costs nothing."""
+    """`gain` is the most that it can bring: what the job gains if `cause`, or the `part` of it,
+    costs nothing."""
     is_least: bool = False
-    """`predicted_speedup` is of the part of that cost which was seen; there is more, so that it may
-    bring more."""
+    """`gain` is of the part of that cost which was seen; there is more, so that it may bring
+    more."""
     cause: str | None = None
     """The cause whose time it makes less."""
     part: float | None = None
@@ -105,11 +135,38 @@ class Advice(Record, frozen=True):
     replayed."""
     reason: str | None = None
     """`no_gain` in words."""
-    costs: str | None = None
-    """What the change itself costs. Null: not known."""
+    costs: Cost | None = None
+    """What the change itself costs. Null: nothing in the job changes; or a run of before
+    2026-11-29."""
+    price: str | None = None
+    """`costs` in words. Null: not known."""
     can_be_proved: bool = False
     """Whether `ioprof prove RUN --advice N` can make the change, run the job again with it and
     without it, and measure the gain."""
+
+    @classmethod
+    def upgrade(cls, value: dict[str, Any]) -> dict[str, Any]:
+        """Versions before 2026-11-29 called them advice, with sentences alone."""
+        if "code" in value:
+            return value
+        gain = value.get("predicted_speedup")
+        basis = "unknown" if gain is None else "predicted"
+        told = {"code": "other", "gain": gain, "basis": basis, "price": value.get("costs")}
+        return {**value, **told, "costs": None}
+
+    @property
+    def predicted_speedup(self) -> float | None:
+        """`gain`, as it was called before 2026-11-29."""
+        return self.gain
+
+
+class Sentence(Record, frozen=True):
+    """A sentence of the verdict."""
+
+    code: str
+    """One of `ioprof.report.texts.catalogue.SENTENCES`."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """As those of a finding."""
 
 
 class Verdict(Record, frozen=True):
@@ -122,10 +179,15 @@ class Verdict(Record, frozen=True):
     rank late (`Steps.straggler_wait_s`), except for `compute`, which stays `straggler`. Null: no
     step."""
     text: str
-    advice: tuple[Advice, ...] = ()
-    candidates: tuple[Advice, ...] = ()
+    """In words, made of `sentences`."""
+    findings: tuple[Finding, ...] = ()
+    """What could be changed, best first; the first is the answer. Called `advice` before
+    2026-11-29."""
+    sentences: tuple[Sentence, ...] = ()
+    """What `text` says. Empty: of a run of before 2026-11-29."""
+    candidates: tuple[Finding, ...] = ()
     """Changes of causes that took less of the time. When the run is replayed, those that bring
-    something come to `advice`, and none is left here."""
+    something come to `findings`, and none is left here."""
     doubts: tuple[Doubt, ...] = ()
     """Why it is unsure; the text says so with the numbers. Empty: nothing that was recorded speaks
     against it."""
@@ -141,3 +203,19 @@ class Verdict(Record, frozen=True):
     phase: str | None = None
     """A part of the whole job that took much of its time besides the steps: one of
     `ioprof.analysis.ledger.PHASES`. The text begins with it."""
+
+    @classmethod
+    def upgrade(cls, value: dict[str, Any]) -> dict[str, Any]:
+        """See `findings`."""
+        return value if "findings" in value else {**value, "findings": value.get("advice")}
+
+    @property
+    def advice(self) -> tuple[Finding, ...]:
+        """`findings`, as they were called before 2026-11-29."""
+        return self.findings
+
+    def said(self, code: str, *, first: bool = False, **facts: Any) -> "Verdict":
+        """The verdict with one more sentence, at its end or first of all."""
+        more = (Sentence(code, known(facts)),)
+        both = (*more, *self.sentences) if first else (*self.sentences, *more)
+        return self.replace(sentences=both)

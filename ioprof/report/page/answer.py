@@ -4,7 +4,7 @@ limits them.
 
 from typing import Final
 
-from ioprof.format.run_record import Advice, CauseShare, Summary
+from ioprof.format.run_record import CauseShare, Finding, Summary
 from ioprof.report.page.code_section import code_of_causes
 from ioprof.report.page.markup import Html, element, join
 from ioprof.report.page.sections import CAUSE_MEANINGS, badge, term
@@ -71,7 +71,7 @@ def answer(summary: Summary) -> Html:
         _bar(summary.steps.causes),
         element(
             "div",
-            _changes(summary.verdict.advice),
+            _changes(summary.verdict.findings),
             element(
                 "div", _tiles(summary), element("p", clean(summary.verdict.text, 900), class_="why")
             ),
@@ -161,7 +161,7 @@ def _tile(number: str, label: str, basis: str) -> Html | None:
     )
 
 
-def _changes(advice: tuple[Advice, ...]) -> Html | None:
+def _changes(advice: tuple[Finding, ...]) -> Html | None:
     if not advice:
         return None
     items = [
@@ -182,11 +182,11 @@ def _changes(advice: tuple[Advice, ...]) -> Html | None:
     )
 
 
-def _gain(advice: Advice) -> Html | None:
+def _gain(advice: Finding) -> Html | None:
     """What a change is predicted to bring, its range and cost, or why that is not predicted."""
     if not (text := gain_text(advice)):
         return None
-    is_predicted = advice.predicted_speedup is not None
+    is_predicted = advice.gain is not None
     return element(
         "p",
         text,

@@ -11,7 +11,6 @@ import numpy as np
 import polars as pl
 
 from ioprof.analysis.changed_setting import Change, changed_setting
-from ioprof.analysis.run import Run
 from ioprof.files import write_atomically
 from ioprof.format.run_record import CauseDifference, RunDifference, Summary
 from ioprof.format.schema import CAUSES
@@ -20,6 +19,7 @@ from ioprof.report.page.markup import Html, element, join, table
 from ioprof.report.page.sections import CAUSE_MEANINGS, badge, section, swatch
 from ioprof.report.page.shell import page_styles, whole_page
 from ioprof.report.page.svg import Bar, bars, even_ticks
+from ioprof.report.run import Run
 from ioprof.report.texts.difference_text import changes_text, difference_text
 from ioprof.report.texts.headline import headline
 from ioprof.report.texts.statements import cause_rows, failures, is_emulated

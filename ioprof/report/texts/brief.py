@@ -14,7 +14,7 @@ from rich.text import Text
 
 from ioprof.analysis.reads.lineage import LEAVES
 from ioprof.analysis.reads.read_patterns import AMPLIFIED
-from ioprof.format.run_record import Advice, CauseShare, Summary
+from ioprof.format.run_record import CauseShare, Finding, Summary
 from ioprof.format.trace import Trace
 from ioprof.report import views
 from ioprof.report.palette import CAUSE_COLOURS, DARK
@@ -87,12 +87,12 @@ def brief_text(
     costs = _table(gpu_time_statements(summary, price))
     ends = [*_block(costs), *_block(_looks(summary, steps), "Where to look")]
     left = _LINES - sum(map(_num_lines, (*blocks, *ends)))
-    first = _changes(summary.verdict.advice[:1])
+    first = _changes(summary.verdict.findings[:1])
     bars = _bars(summary, left - _num_lines(first) - 1)
     if bars.row_count:
         blocks += [Text(""), bars]
         left -= 1 + bars.row_count
-    return Report([*blocks, *_changes_that_fit(summary.verdict.advice, left), *ends], WIDTH)
+    return Report([*blocks, *_changes_that_fit(summary.verdict.findings, left), *ends], WIDTH)
 
 
 def _asked(summary: Summary, trace: Trace | None) -> Iterator[str]:
@@ -258,7 +258,7 @@ def _bar(columns: float) -> str:
     return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
 
 
-def _changes_that_fit(advice: tuple[Advice, ...], lines: int) -> list[RenderableType]:
+def _changes_that_fit(advice: tuple[Finding, ...], lines: int) -> list[RenderableType]:
     """The first of them, at most `_MOST_CHANGES`, as many as so many lines have room for; one
     always.
     """
@@ -271,7 +271,7 @@ def _changes_that_fit(advice: tuple[Advice, ...], lines: int) -> list[Renderable
     return []
 
 
-def _changes(advice: tuple[Advice, ...]) -> Table:
+def _changes(advice: tuple[Finding, ...]) -> Table:
     table = Table.grid(padding=(0, 1))
     table.add_column(no_wrap=True)
     table.add_column()

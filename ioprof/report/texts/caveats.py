@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from ioprof.analysis.answer.options import JobOptions, options_of
-from ioprof.analysis.reads.storage_bytes import are_untimed, untimed_text
+from ioprof.analysis.reads.storage_bytes import are_untimed
 from ioprof.format.run_record import FailureCode, JobKind, Reason, Summary
 from ioprof.format.schema import BY_LAUNCHER
+from ioprof.report.texts.catalogue.answer import untimed_text
+from ioprof.report.texts.catalogue.options import JobOptions, options_of
 from ioprof.report.texts.statements import (
     COMPLETE,
     INTERRUPTED,

@@ -12,8 +12,8 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from ioprof.analysis.changed_setting import Change, changed_setting
-from ioprof.analysis.run import Run
 from ioprof.format.run_record import RunDifference, Summary
+from ioprof.report.run import Run
 from ioprof.report.texts.difference_text import changes_text, difference_text
 from ioprof.report.texts.text import WIDTH, comparison_text
 from ioprof.report.texts.units import clean, percent

@@ -1,14 +1,29 @@
 """The CPU time that ranks and workers got, as one line of a report."""
 
-from collections.abc import Iterator
+from typing import Final
 
 from ioprof.format.run_record import CpuEvidence, CpuLimit
-from ioprof.report.texts.units import clean, count, percent
+from ioprof.report.texts.catalogue.filling import tell
+from ioprof.report.texts.units import percent
+
+_CPU: Final = (
+    "{found.host:clean40}: {found.cores:count} cores[, ranks may use {found.rank_cores:count}][,"
+    " workers may use {found.worker_cores:count}][; quota {found.quota_cores:.4g} cores, throttled"
+    " in {found.throttled_ratio:percent} of its periods][; waited for a core while they could run:"
+    " ranks {found.rank_run_delay_ratio:percent}[, workers"
+    " {found.worker_run_delay_ratio:percent}]|;"
+    " waited for a core while they could run: workers {found.worker_run_delay_ratio:percent}][;"
+    " {found.runnable_threads:.1f} threads could run on average, a process had up to"
+    " {found.most_threads:count}][{found.beside_cores:if}{found.beside_processes:if};"
+    " {found.beside_processes:count} other process{found.beside_processes:es} of the job used"
+    " {found.beside_cores:.1f} cores][{found.steal_ratio:if}; {found.steal_ratio:percent} of the"
+    " host's CPU time was stolen by the hypervisor]"
+)
 
 
 def cpu_text(found: CpuEvidence) -> str:
     """Cores, quota, run-queue delay and threads, as far as each is known."""
-    return "; ".join(_parts(found))
+    return tell(_CPU, found=found)
 
 
 def short_of_cores(found: CpuEvidence) -> str:
@@ -22,42 +37,3 @@ def short_of_cores(found: CpuEvidence) -> str:
     of_ranks = ranks > workers or CpuLimit.PROCESSES in found.limits
     who, ratio = ("Ranks", ranks) if of_ranks else ("Workers", workers)
     return f"{who} waited for a core {percent(ratio)} of the time in which they could run."
-
-
-def _parts(found: CpuEvidence) -> Iterator[str]:
-    allowed = [
-        f"{who} may use {count(cores)}"
-        for who, cores in (("ranks", found.rank_cores), ("workers", found.worker_cores))
-        if cores is not None
-    ]
-    yield f"{clean(found.host, 40)}: {count(found.cores)} cores" + (
-        f", {', '.join(allowed)}" if allowed else ""
-    )
-    if found.quota_cores is not None:
-        yield (
-            f"quota {found.quota_cores:.4g} cores, throttled in {percent(found.throttled_ratio)} of"
-            " its periods"
-        )
-    delays = [
-        f"{who} {percent(ratio)}"
-        for who, ratio in (
-            ("ranks", found.rank_run_delay_ratio),
-            ("workers", found.worker_run_delay_ratio),
-        )
-        if ratio is not None
-    ]
-    if delays:
-        yield f"waited for a core while they could run: {', '.join(delays)}"
-    if found.runnable_threads is not None:
-        yield (
-            f"{found.runnable_threads:.1f} threads could run on average, a process had up to"
-            f" {count(found.most_threads)}"
-        )
-    if found.beside_processes and found.beside_cores:
-        processes = "process" if found.beside_processes == 1 else "processes"
-        yield (
-            f"{count(found.beside_processes)} other {processes} of the job used"
-            f" {found.beside_cores:.1f} cores"
-        )
-    if found.steal_ratio:
-        yield f"{percent(found.steal_ratio)} of the host's CPU time was stolen by the hypervisor"

@@ -2,23 +2,13 @@
 how waits and epochs vary.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 from ioprof.analysis.cpu.code_lines import shortened
-from ioprof.format.run_record import (
-    FileReads,
-    Findings,
-    LoaderTime,
-    QueueDepth,
-    RankSkew,
-    ReadGroup,
-    Summary,
-    Trend,
-    Waiting,
-    WorkersTime,
-)
-from ioprof.report.texts.units import amount, clean, count, duration, percent, rate
+from ioprof.format.run_record import Findings, Summary, WorkersTime
+from ioprof.report.texts.catalogue.filling import tell
+from ioprof.report.texts.units import clean, count, duration, percent
 
 _LEAST_PART: Final = 0.01
 _MOST_NAMED: Final = 4
@@ -31,6 +21,44 @@ _LEAST_FILE_SHARE: Final = 0.05
 
 Line = tuple[str, str, str]
 """Label, text and basis."""
+_LOADER: Final = (
+    "{found.name:clean40}: {found.batches:count} batches[{same:if} of {found.fewest_samples:count}|"
+    " of {found.fewest_samples:count} to {found.most_samples:count}][ ({found.samples:count}"
+    " samples)][{validates:if} for validation], waited {found.waited_s:duration} for them, made in"
+    " {found.making_s:duration}"
+)
+_WAITS: Final = (
+    "95 % of the {found.seconds:duration} of waiting lie in {found.most_ratio:percent} of"
+    " {found.waits:count} batches, {found.tenth_ratio:percent} in a tenth of them"
+)
+_FILE: Final = (
+    "{path} {file.seconds:duration} ({ratio:percent} of all reads; its slowest"
+    " {file.max_s:duration}[ at {file.max_offset:amount}])"
+)
+_SOURCE: Final = (
+    "{group.source:words} [p50 {group.p50_s:duration}, p99 {group.p99_s:duration}|not timed]"
+)
+_DEPTH: Final = (
+    "{found.mean:.1f} reads from storage at a time (at most {found.most:.1f}) by"
+    " {found.readers:count} readers: {found.reads_per_s:rate} reads/s of"
+    " {found.latency_s:duration};"
+    " [{latency:if}bound by latency, so more readers get more|{throughput:if}bound by throughput,"
+    " so"
+    " fewer bytes help and more readers do not|not known whether bound by latency or by throughput]"
+    " ({found.reason})"
+)
+_SKEW: Final = (
+    "rank {found.rank} arrives last at the exchange in {found.last_ratio:percent} of the steps, on"
+    " average {found.behind_s:duration} after the first of {ranks:count} ranks[{several:if}"
+    " ({first:duration} at first, {last:duration} in the end)]"
+)
+_TREND: Final = (
+    "{epochs:count}, a step took {first.step_s:duration} in the first and {last.step_s:duration} in"
+    " the last[; since the second epoch it is {growth:percent} [{grew:if}longer|shorter], because"
+    " of"
+    " {found.cause:words} ({cause_s:length} per step)][{reads:if}; from storage:"
+    " {first.bytes_from_storage:amount} in the first, {last.bytes_from_storage:amount} in the last]"
+)
 
 
 def finding_lines(summary: Summary) -> Iterator[Line]:
@@ -42,9 +70,12 @@ def finding_lines(summary: Summary) -> Iterator[Line]:
         loader.fewest_samples != loader.most_samples for loader in found.loaders
     ):
         for loader in found.loaders[:_MOST_LOADERS]:
-            yield "loader", _loader(loader), "measured"
+            is_same = loader.fewest_samples == loader.most_samples
+            validates = loader.purpose == "validate"
+            text = tell(_LOADER, found=loader, same=is_same, validates=validates)
+            yield "loader", text, "measured"
     if found.waiting is not None and found.waiting.most_ratio <= _MOST_EVEN:
-        yield "waits", _waits(found.waiting), "measured"
+        yield "waits", tell(_WAITS, found=found.waiting), "measured"
     yield from _reads(found)
     if found.frames is not None:
         use = found.frames
@@ -55,9 +86,23 @@ def finding_lines(summary: Summary) -> Iterator[Line]:
             "measured",
         )
     if found.skew and found.skew[0].behind_s:
-        yield "ranks", _skew(found.skew[0], len(found.skew)), "measured"
-    if found.trend is not None:
-        yield "epochs", _trend(found.trend), "measured"
+        over = found.skew[0].over_time
+        ends = {"first": over[0], "last": over[-1], "several": len(over) > 1}
+        yield "ranks", tell(_SKEW, found=found.skew[0], ranks=len(found.skew), **ends), "measured"
+    if trend := found.trend:
+        first, last, growth = trend.epochs[0], trend.epochs[-1], trend.growth_ratio
+        text = tell(
+            _TREND,
+            found=trend,
+            epochs=len(trend.epochs),
+            first=first,
+            last=last,
+            growth=None if growth is None else abs(growth),
+            grew=(growth or 0.0) > 0,
+            cause_s=trend.cause_s or 0.0,
+            reads=first.accesses or last.accesses,
+        )
+        yield "epochs", text, "measured"
 
 
 def _workers(found: WorkersTime) -> str:
@@ -81,114 +126,25 @@ def _workers(found: WorkersTime) -> str:
     return f"made batches for {duration(found.seconds)}: {', '.join(shown)}"
 
 
-def _loader(found: LoaderTime) -> str:
-    fewest, most = found.fewest_samples, found.most_samples
-    size = (
-        ""
-        if fewest is None
-        else f" of {count(fewest)}"
-        if fewest == most
-        else f" of {count(fewest)} to {count(most)}"
-    )
-    samples = "" if found.samples is None else f" ({count(found.samples)} samples)"
-    purpose = " for validation" if found.purpose == "validate" else ""
-    return (
-        f"{clean(found.name, 40)}: {count(found.batches)} batches{size}{samples}{purpose}, waited"
-        f" {duration(found.waited_s)} for them, made in {duration(found.making_s)}"
-    )
-
-
-def _waits(found: Waiting) -> str:
-    return (
-        f"95 % of the {duration(found.seconds)} of waiting lie in {percent(found.most_ratio)} of"
-        f" {count(found.waits)} batches, {percent(found.tenth_ratio)} in a tenth of them"
-    )
-
-
 def _reads(found: Findings) -> Iterator[Line]:
     whole = [group for group in found.reads.groups if group.least_bytes is None]
     if len(whole) > 1:
-        yield "by source", "; ".join(map(_of_source, whole)), "measured"
+        yield "by source", "; ".join(tell(_SOURCE, group=group) for group in whole), "measured"
     spent_s = sum(group.seconds for group in whole)
-    if (
-        spent_s
-        and found.reads.files
-        and found.reads.files[0].seconds >= _LEAST_FILE_SHARE * spent_s
-    ):
-        yield "slow files", _files(found.reads.files, spent_s), "measured"
-    if found.reads.depth is not None:
-        yield "in progress", _depth(found.reads.depth), "measured"
+    slow = [each for each in found.reads.files if each.seconds >= _LEAST_FILE_SHARE * spent_s > 0]
+    files = [
+        tell(
+            _FILE,
+            file=each,
+            path=clean(shortened(each.path), 60),
+            ratio=each.seconds / spent_s,
+        )
+        for each in slow[:2]
+    ]
+    if files and slow[0] is found.reads.files[0]:
+        yield "slow files", "; ".join(files), "measured"
+    if (depth := found.reads.depth) is not None:
+        bound = {"latency": depth.bound == "latency", "throughput": depth.bound == "throughput"}
+        yield "in progress", tell(_DEPTH, found=depth, **bound), "measured"
     for pattern in found.reads.patterns:
         yield "reading", f"{pattern.seen}: {pattern.remedy}", "measured"
-
-
-def _files(files: Sequence[FileReads], spent_s: float) -> str:
-    named = [entry for entry in files if entry.seconds >= _LEAST_FILE_SHARE * spent_s][:2]
-    parts = []
-    for entry in named:
-        at = "" if entry.max_offset is None else f" at {amount(entry.max_offset)}"
-        parts.append(
-            f"{clean(shortened(entry.path), 60)} {duration(entry.seconds)}"
-            f" ({percent(entry.seconds / spent_s)} of all reads; its slowest"
-            f" {duration(entry.max_s)}{at})"
-        )
-    return "; ".join(parts)
-
-
-def _of_source(group: ReadGroup) -> str:
-    times = (
-        "not timed"
-        if group.p50_s is None
-        else f"p50 {duration(group.p50_s)}, p99 {duration(group.p99_s)}"
-    )
-    return f"{group.source.replace('_', ' ')} {times}"
-
-
-def _depth(found: QueueDepth) -> str:
-    text = (
-        f"{found.mean:.1f} reads from storage at a time (at most {found.most:.1f}) by"
-        f" {count(found.readers)} readers: {rate(found.reads_per_s)} reads/s of"
-        f" {duration(found.latency_s)}"
-    )
-    if found.bound == "latency":
-        return f"{text}; bound by latency, so more readers get more ({found.reason})"
-    if found.bound == "throughput":
-        return (
-            f"{text}; bound by throughput, so fewer bytes help and more readers do not"
-            f" ({found.reason})"
-        )
-    return f"{text}; not known whether bound by latency or by throughput ({found.reason})"
-
-
-def _skew(found: RankSkew, ranks: int) -> str:
-    first, last = found.over_time[0], found.over_time[-1]
-    changed = (
-        f" ({duration(first)} at first, {duration(last)} in the end)"
-        if len(found.over_time) > 1
-        else ""
-    )
-    return (
-        f"rank {found.rank} arrives last at the exchange in {percent(found.last_ratio)} of the"
-        f" steps, on average {duration(found.behind_s)} after the first of {count(ranks)}"
-        f" ranks{changed}"
-    )
-
-
-def _trend(found: Trend) -> str:
-    first, last = found.epochs[0], found.epochs[-1]
-    text = (
-        f"{count(len(found.epochs))}, a step took {duration(first.step_s)} in the first and"
-        f" {duration(last.step_s)} in the last"
-    )
-    if found.growth_ratio is not None and found.cause is not None:
-        way = "longer" if found.growth_ratio > 0 else "shorter"
-        text += (
-            f"; since the second epoch it is {percent(abs(found.growth_ratio))} {way}, because of"
-            f" {found.cause.replace('_', ' ')} ({duration(abs(found.cause_s or 0.0))} per step)"
-        )
-    if first.accesses or last.accesses:
-        text += (
-            f"; from storage: {amount(first.bytes_from_storage)} in the first,"
-            f" {amount(last.bytes_from_storage)} in the last"
-        )
-    return text

@@ -158,14 +158,14 @@ def _facts(summary: Summary, steps: pl.DataFrame) -> Iterator[str]:
 
 
 def _advice(summary: Summary, write: Callable[[str], str]) -> Iterator[str]:
-    if not summary.verdict.advice:
+    if not summary.verdict.findings:
         return
     yield "### What to change"
     yield ""
-    for number, entry in enumerate(summary.verdict.advice[:_MOST_CHANGES], 1):
+    for number, entry in enumerate(summary.verdict.findings[:_MOST_CHANGES], 1):
         gain = gain_text(entry)
         yield f"{number}. {write(entry.action)}" + (f" ({write(gain)})" if gain else "")
-    for note in (proof_hint(summary.verdict.advice), replay_note(summary)):
+    for note in (proof_hint(summary.verdict.findings), replay_note(summary)):
         if note:
             yield ""
             yield write(note)

@@ -6,11 +6,17 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ioprof.format.run_record import Advice, Summary
+from ioprof.format.run_record import Finding, Summary
 from ioprof.model.prediction import Prediction
 from ioprof.model.proof import Proof
+from ioprof.report.texts.catalogue.filling import tell
 from ioprof.report.texts.units import ADVICE_LENGTH, clean, duration, percent, rate
 
+_GAIN: Final = (
+    "[[{advice.is_least:if}at least ]{advice.gain:.2f} × as fast[{advice.is_bound:if} if that cost"
+    " nothing][ (95 %: {advice.low:.2f} to {advice.high:.2f})|, ± {advice.error:percent}][; costs:"
+    " {advice.price}]|gain not predicted: {advice.reason:clean200}]"
+)
 LARGE_ERROR: Final = 0.1
 """Error of the baseline, from which on a prediction is called unsure."""
 
@@ -74,26 +80,14 @@ def _of_kind(found: Prediction) -> str:
     return f", and {kind} ({percent(found.kind_error, 0)}{more})."
 
 
-def gain_text(advice: Advice) -> str:
+def gain_text(advice: Finding) -> str:
     """What an advice would bring, and what it costs, or why that is not predicted. Empty: the run
     was not replayed.
     """
-    if advice.predicted_speedup is None:
-        return f"gain not predicted: {clean(advice.reason, 200)}" if advice.reason else ""
-    condition = " if that cost nothing" if advice.is_bound else ""
-    between = (
-        ""
-        if advice.low is None or advice.high is None
-        else f" (95 %: {advice.low:.2f} to {advice.high:.2f})"
-    )
-    if between == "" and advice.error is not None:
-        between = f", ± {percent(advice.error)}"
-    costs = f"; costs: {advice.costs}" if advice.costs else ""
-    least = "at least " if advice.is_least else ""
-    return f"{least}{advice.predicted_speedup:.2f} × as fast{condition}{between}{costs}"
+    return tell(_GAIN, advice=advice)
 
 
-def proof_hint(advice: Sequence[Advice]) -> str | None:
+def proof_hint(advice: Sequence[Finding]) -> str | None:
     """How to measure what advice brings, by its numbers. None: ioprof can carry out none of it."""
     numbers = [str(number) for number, each in enumerate(advice, 1) if each.can_be_proved]
     if not numbers:

@@ -8,15 +8,10 @@ from typing import Final
 
 from ioprof.analysis.charge.saves import SAMPLED
 from ioprof.analysis.cpu.code_lines import shortened
-from ioprof.analysis.reads.storage_bytes import are_untimed, imports_text, untimed_text
-from ioprof.format.run_record import (
-    CauseShare,
-    DatasetRecord,
-    Demand,
-    ObjectStore,
-    Reason,
-    Summary,
-)
+from ioprof.analysis.reads.storage_bytes import are_untimed, import_bytes
+from ioprof.format.run_record import CauseShare, DatasetRecord, ObjectStore, Reason, Summary
+from ioprof.report.texts.catalogue.answer import untimed_text
+from ioprof.report.texts.catalogue.filling import tell
 from ioprof.report.texts.cpu_statements import cpu_text
 from ioprof.report.texts.epoch_statements import epochs_text, interval_text, saves_text, start_text
 from ioprof.report.texts.finding_statements import finding_lines
@@ -43,6 +38,71 @@ _LEAST_GATHERED: Final = 1.5
 """Batches per step: fewer are those that were loaded, and no step was made with."""
 _MOST_STAGES: Final = 8
 _MOST_STORES: Final = 4
+_THROUGHPUT: Final = (
+    "[{whole} samples/s with warm-up, which read {found.read_at_start_ratio:percent} of all bytes"
+    " from storage|{steady} samples/s steady, {whole} with"
+    " warm-up][{found.device_samples_per_s:if}; the devices alone:"
+    " {found.device_samples_per_s:rate}[{emulated:if}, emulated][ ({reached:percent} reached)]]"
+)
+_CEILINGS: Final = (
+    "[{found.is_serial:if}the rank fetches for|{found.workers:count} worker{found.workers:s}"
+    " need{found.workers:needs}] {found.supply_s:duration} and the loop {found.consumer_s:duration}"
+    " per step, [{found.is_serial:if}one after the other|at the same time]:"
+    " {found.predicted_s:duration} of the {found.step_s:duration} that a step takes[; beyond"
+    " [{found.is_serial:if}their sum|the longer of the two]: {named}]"
+)
+_RECEIVED: Final = (
+    "{storage.bytes_socket:amount} from sockets, {storage.bytes_pipe:amount} from pipes, sent by"
+    " other programs"
+)
+_STORAGE: Final = (
+    "{storage.accesses:count} accesses, {storage.bytes:amount}:"
+    " {split}[{storage.thread_bytes:if}; {storage.thread_bytes:amount} more were read by threads of"
+    " the training process, and whether for batches is not known][{storage.other_bytes:if};"
+    " {storage.other_bytes:amount} more were read for other purposes]"
+)
+_ONE_READ: Final = (
+    "p50 {storage.read_p50_s:duration}, p95 {storage.read_p95_s:duration}, p99"
+    " {storage.read_p99_s:duration}[ of the {timed:percent} of the accesses that have a time of"
+    " their own]"
+)
+_DEVICE: Final = (
+    "{found.device:clean40} ({found.file_system:clean20} at {found.mount_point:clean40},"
+    " {found.kind:clean20}): {found.asked_bytes:amount} asked for[, [{found.is_at_most:if}at most"
+    " ]{found.delivered_bytes:amount} delivered to all programs|; bytes delivered not known:"
+    " {found.reason:clean200}|; bytes delivered not known: –]"
+)
+_PRESSURE: Final = (
+    "some tasks stalled {found.some_s:duration}, all tasks {found.full_s:duration} of"
+    " {found.wall_s:duration} (PSI, all programs of {found.host:clean40})"
+)
+_MAKING: Final = "[{demand.cores:if}; making the batches takes {demand.cores:.1f} cores then]"
+_NO_DEMAND: Final = (
+    "not known: [{demand.reason.text}|no read was recorded, or the devices' rate is not"
+    f" known][{{few:if}}{{demand.num_reads:if}} ({{demand.num_reads:,}} reads)]{_MAKING}"
+)
+_DEMAND: Final = (
+    "[{demand.is_least:if}at least ]{demand.bytes_per_s:amount}/s[{demand.is_delivered:if} of"
+    " storage][ in {demand.reads_per_s:rate} reads/s][ (in the tenth of the batches that need most;"
+    " {demand.mean_bytes_per_s:amount}/s on average[; {second:amount}/s in the second tenth and"
+    " {last:amount}/s in the last, so less holds up the first batches alone])] keep the"
+    " [{demand.by_loop:if}training loops, which take longer than their devices,|devices] busy at"
+    " {at} samples/s[; this run got {demand.got_bytes_per_s:amount}/s, which feeds"
+    " {demand.devices_fed:.2g} of such [{demand.by_loop:if}loops|devices]][; each of the"
+    " {file_bytes:amount} in the files was read at least {times:,.1f} times on average, and what"
+    " the"
+    f" page cache keeps is read from storage once]{_MAKING}"
+)
+_CAPTURE: Final = (
+    "{capture.events:count} events, {capture.lost:count} lost;"
+    " [{capture.storage_coverage_ratio:percent2} of {capture.storage_bytes_kernel:amount} fetched"
+    " from storage[ ({imports:MB0} came by mapped files while modules were imported[, {untimed}])|"
+    " ({untimed})]|{capture.coverage_ratio:percent2} of the bytes in proc io counters|coverage not"
+    " known]; cost [{capture.overhead_ratio:percent2} to {most:percent2} of the job's time|at least"
+    " {capture.overhead_ratio:percent2} of the job's time|not known["
+    " ({capture.overhead_reason.text}"
+    ")]][ ({event_s:duration} per event)]"
+)
 _OVERLAP_NAMES: Final = {
     "h2d": "copies to the device",
     "d2h": "copies to the host",
@@ -325,22 +385,15 @@ def _throughput(summary: Summary) -> Statement:
                 "throughput", f"{steps}; samples not known: no batch size was recorded", found.basis
             )
         return Statement("throughput", "not known: no step was recorded")
-    text = (
-        f"{rate(found.steady_samples_per_s)} samples/s steady, {rate(found.samples_per_s)} with"
-        " warm-up"
-        if found.read_at_start_ratio is None
-        else f"{rate(found.samples_per_s)} samples/s with warm-up, which read"
-        f" {percent(found.read_at_start_ratio)} of all bytes from storage"
+    own, steady = found.device_samples_per_s, found.steady_samples_per_s
+    text = tell(
+        _THROUGHPUT,
+        found=found,
+        steady=rate(steady),
+        whole=rate(found.samples_per_s),
+        emulated=is_emulated(summary) and found.basis != "emulated",
+        reached=steady / own if own and steady is not None else None,
     )
-    if found.device_samples_per_s:
-        own = found.device_samples_per_s
-        reached = (
-            f" ({percent(found.steady_samples_per_s / own)} reached)"
-            if found.steady_samples_per_s is not None
-            else ""
-        )
-        emulated = ", emulated" if is_emulated(summary) and found.basis != "emulated" else ""
-        text += f"; the devices alone: {rate(own)}{emulated}{reached}"
     if found.tokens_per_s:
         padding = (
             "padding not known"
@@ -412,27 +465,12 @@ def _ceilings(summary: Summary) -> Iterator[Statement]:
     found = summary.ceilings
     if found is None:
         return
-    workers = f"{count(found.workers)} worker{'' if found.workers == 1 else 's'}"
-    supply = (
-        f"the rank fetches for {duration(found.supply_s)}"
-        if found.is_serial
-        else f"{workers} {'needs' if found.workers == 1 else 'need'} {duration(found.supply_s)}"
-    )
-    joined = "one after the other" if found.is_serial else "at the same time"
-    text = (
-        f"{supply} and the loop {duration(found.consumer_s)} per step, {joined}:"
-        f" {duration(found.predicted_s)} of the {duration(found.step_s)} that a step takes"
-    )
     named = [
         f"{part.name} {duration(part.seconds)}"
         for part in found.residuals
         if part.seconds >= _LEAST_RESIDUAL * found.step_s
     ]
-    beyond = (
-        f"; beyond {'their sum' if found.is_serial else 'the longer of the two'}:"
-        f" {', '.join(named)}"
-    )
-    yield Statement("ceilings", f"{text}{beyond}" if named else text, "derived")
+    yield Statement("ceilings", tell(_CEILINGS, found=found, named=", ".join(named)), "derived")
 
 
 def job_statements(summary: Summary) -> Iterator[Statement]:
@@ -550,11 +588,7 @@ def storage_statements(summary: Summary) -> Iterator[Statement]:
     """What the job read, from where, and how long a read took."""
     storage = summary.storage
     if storage.bytes_socket or storage.bytes_pipe:
-        text = (
-            f"{amount(storage.bytes_socket)} from sockets, {amount(storage.bytes_pipe)} from pipes,"
-            " sent by other programs"
-        )
-        yield Statement("received", text, "measured")
+        yield Statement("received", tell(_RECEIVED, storage=storage), "measured")
     yield from map(_store, storage.stores[:_MOST_STORES])
     if not storage.accesses:
         yield Statement("storage", "no read was recorded")
@@ -562,176 +596,62 @@ def storage_statements(summary: Summary) -> Iterator[Statement]:
         return
     sources = (storage.bytes_from_storage, storage.bytes_from_cache, storage.bytes_unknown)
     names = ("storage", "page cache", "unknown")
-    split = (
-        ", ".join(f"{share}% {name}" for share, name in zip(shares(sources), names, strict=True))
-        if sum(sources)
-        else "no byte"
+    split = ", ".join(
+        f"{share}% {name}" for share, name in zip(shares(sources), names, strict=True)
     )
-    unsure = "by threads of the training process, and whether for batches is not known"
-    others = (
-        f"; {amount(storage.thread_bytes)} more were read {unsure}" if storage.thread_bytes else ""
-    )
-    others += (
-        f"; {amount(storage.other_bytes)} more were read for other purposes"
-        if storage.other_bytes
-        else ""
-    )
-    yield Statement(
-        "storage",
-        f"{count(storage.accesses)} accesses, {amount(storage.bytes)}: {split}{others}",
-        "measured",
-    )
+    text = tell(_STORAGE, storage=storage, split=split if sum(sources) else "no byte")
+    yield Statement("storage", text, "measured")
     if storage.read_p50_s is None:
         yield Statement("one read", "not known: of no access the time is known")
         return
-    text = (
-        f"p50 {duration(storage.read_p50_s)}, p95 {duration(storage.read_p95_s)}, p99"
-        f" {duration(storage.read_p99_s)}"
-    )
-    rest = (
-        f" of the {percent(1 - storage.untimed / storage.accesses)} of the accesses that have a"
-        " time of their own"
-    )
-    yield Statement(
-        "one read",
-        f"{text}{rest if storage.untimed >= _LEAST_UNTIMED * storage.accesses else ''}",
-        "measured",
-    )
+    untimed = storage.untimed / storage.accesses
+    timed = 1 - untimed if untimed >= _LEAST_UNTIMED else None
+    yield Statement("one read", tell(_ONE_READ, storage=storage, timed=timed), "measured")
 
 
 def _devices(summary: Summary) -> Iterator[Statement]:
     for found in summary.storage.devices[:_MOST_DEVICES]:
-        text = f"{amount(found.asked_bytes)} asked for"
-        if found.delivered_bytes is None:
-            text += f"; bytes delivered not known: {clean(found.reason or MISSING, 200)}"
-        else:
-            text += (
-                f", {'at most ' if found.is_at_most else ''}{amount(found.delivered_bytes)}"
-                " delivered to all programs"
-            )
-        where = (
-            f"{clean(found.file_system, 20)} at {clean(found.mount_point, 40)},"
-            f" {clean(found.kind, 10)}"
-        )
-        yield Statement("device", f"{clean(found.device, 40)} ({where}): {text}", "measured")
+        yield Statement("device", tell(_DEVICE, found=found), "measured")
 
 
 def _io_pressure(summary: Summary) -> Iterator[Statement]:
     for found in summary.storage.stalls[:_MOST_DEVICES]:
         if found.some_s is not None and found.full_s is not None:
-            stalled = (
-                f"some tasks stalled {duration(found.some_s)}, all tasks {duration(found.full_s)}"
-                f" of {duration(found.wall_s)}"
-            )
-            yield Statement(
-                "I/O pressure",
-                f"{stalled} (PSI, all programs of {clean(found.host, 40)})",
-                "measured",
-            )
+            yield Statement("I/O pressure", tell(_PRESSURE, found=found), "measured")
 
 
 def _demand(summary: Summary) -> Statement:
-    demand = summary.demand
+    demand, reads, tenths = (
+        summary.demand,
+        summary.findings.reads,
+        summary.demand.tenths_bytes_per_s,
+    )
     if demand.bytes_per_s is None:
-        why = (
-            demand.reason.text
-            if demand.reason
-            else "no read was recorded, or the devices' rate is not known"
-        )
-        few = (
-            f" ({demand.num_reads:,} reads)"
-            if demand.reason is Reason.TOO_FEW_READS and demand.num_reads
-            else ""
-        )
-        return Statement("demand", f"not known: {why}{few}{_cores(demand)}")
-    needed = f"{'at least ' if demand.is_least else ''}{amount(demand.bytes_per_s)}/s{' of storage' if demand.is_delivered else ''}"  # noqa: E501
-    mean = demand.mean_bytes_per_s
-    uneven = (
-        ""
-        if mean is None
-        else (
-            f" (in the tenth of the batches that need most; {amount(mean)}/s on"
-            f" average{_later(demand)})"
-        )
+        few = demand.reason is Reason.TOO_FEW_READS
+        return Statement("demand", tell(_NO_DEMAND, demand=demand, few=few))
+    is_first = tenths is not None and max(tenths) == tenths[0]
+    is_again = not demand.is_delivered and (reads.times_read or 0.0) >= _LEAST_TIMES_READ
+    text = tell(
+        _DEMAND,
+        demand=demand,
+        at=rate(demand.at_samples_per_s),
+        second=tenths[1] if tenths and is_first else None,
+        last=tenths[-1] if tenths and is_first else None,
+        file_bytes=(reads.file_bytes or None) if is_again else None,
+        times=reads.times_read,
     )
-    busy = "training loops, which take longer than their devices," if demand.by_loop else "devices"
-    at = f"keep the {busy} busy at {rate(demand.at_samples_per_s)} samples/s"
-    reads = "" if demand.reads_per_s is None else f" in {rate(demand.reads_per_s)} reads/s"
-    text = f"{needed}{reads}{uneven} {at}"
-    if demand.got_bytes_per_s is not None and demand.devices_fed is not None:
-        fed = f"{demand.devices_fed:.2g} of such {'loops' if demand.by_loop else 'devices'}"
-        text += f"; this run got {amount(demand.got_bytes_per_s)}/s, which feeds {fed}"
-    found = summary.findings.reads
-    if (
-        not demand.is_delivered
-        and found.file_bytes
-        and found.times_read
-        and found.times_read >= _LEAST_TIMES_READ
-    ):
-        times = (
-            f"each of the {amount(found.file_bytes)} in the files was read at least"
-            f" {found.times_read:,.1f} times on average"
-        )
-        text += f"; {times}, and what the page cache keeps is read from storage once"
-    return Statement("demand", f"{text}{_cores(demand)}", demand.basis)
-
-
-def _later(demand: Demand) -> str:
-    """What batches need after those that need most, as the end of a clause: less storage holds up
-    the first ones alone.
-    """
-    tenths = demand.tenths_bytes_per_s
-    if tenths is None or max(tenths) != tenths[0]:
-        return ""
-    second, last = tenths[1], tenths[-1]
-    return (
-        f"; {amount(second)}/s in the second tenth and {amount(last)}/s in the last, so less holds"
-        " up the first batches alone"
-    )
-
-
-def _cores(demand: Demand) -> str:
-    """The cores that make batches at that rate, as the end of a clause."""
-    return f"; making the batches takes {demand.cores:.1f} cores then" if demand.cores else ""
+    return Statement("demand", text, demand.basis)
 
 
 def _capture(summary: Summary) -> Statement:
-    capture, coverage = summary.capture, summary.capture.coverage_ratio
-    seen = (
-        "coverage not known"
-        if coverage is None
-        else f"{percent(coverage, 2)} of the bytes in proc io counters"
+    capture = summary.capture
+    least, most = capture.overhead_ratio, capture.overhead_ratio_most
+    text = tell(
+        _CAPTURE,
+        capture=capture,
+        imports=import_bytes(capture) or None,
+        untimed=untimed_text(capture) if are_untimed(capture) else None,
+        most=most if least is not None and most is not None and most > least else None,
+        event_s=None if capture.ns_per_event is None else capture.ns_per_event / 1e9,
     )
-    if capture.storage_coverage_ratio is not None:
-        seen = (
-            f"{percent(capture.storage_coverage_ratio, 2)} of"
-            f" {amount(capture.storage_bytes_kernel)} fetched from storage"
-        )
-        missing = [imports_text(capture), untimed_text(capture) if are_untimed(capture) else ""]
-        if any(missing):
-            seen += f" ({', '.join(filter(None, missing))})"
-    ratio = capture.overhead_ratio
-    why = f" ({capture.overhead_reason.text})" if capture.overhead_reason else ""
-    cost = (
-        f"cost not known{why}"
-        if ratio is None
-        else f"cost at least {percent(ratio, 2)} of the job's time"
-    )
-    if (
-        ratio is not None
-        and capture.overhead_ratio_most is not None
-        and capture.overhead_ratio_most > ratio
-    ):
-        cost = (
-            f"cost {percent(ratio, 2)} to {percent(capture.overhead_ratio_most, 2)} of the job's"
-            " time"
-        )
-    each = (
-        ""
-        if capture.ns_per_event is None
-        else f" ({duration(capture.ns_per_event / 1e9)} per event)"
-    )
-    return Statement(
-        "capture",
-        f"{count(capture.events)} events, {count(capture.lost)} lost; {seen}; {cost}{each}",
-    )
+    return Statement("capture", text)

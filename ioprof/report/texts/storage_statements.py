@@ -1,6 +1,6 @@
 """What was trained, and what was done to storage and memory for a run, as lines of a report."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from ioprof.analysis.charge.staging_cost import StagingCost, staging_cost
@@ -10,18 +10,42 @@ from ioprof.format.run_record import (
     DistinctBytes,
     MemoryLimitRecord,
     PageCacheRecord,
-    ResidencyRecord,
     RunRecord,
     StageRecord,
     Summary,
 )
 from ioprof.format.trace import Trace
+from ioprof.report.texts.catalogue.filling import tell
 from ioprof.report.texts.statements import Statement
 from ioprof.report.texts.training_statements import network_statements, training_statements
-from ioprof.report.texts.units import MISSING, amount, clean, duration, percent
+from ioprof.report.texts.units import MISSING, amount, clean, percent
 
 _WHEN: Final = {"before": "resident before", "start": "at the start", "end": "at the end"}
 _MOST_HOLDERS: Final = 3
+_CACHE: Final = (
+    "asked: {cache.asked:clean20}[; {states}][; by {methods}][{cache.start.reason:if}; not known of"
+    " {cache.start.unknown_files:clean20} files: {cache.start.reason:clean150}][;"
+    " {cache.lower.ratio:percent} at the start of what the file system lies on][; not known of what"
+    " the file system lies on: {hidden:clean120}][; mapped by {holders}][{cache.reclaim:if};"
+    " {cache.reclaim:clean80}][{is_shared:if}; of this host only: what servers and their disks have"
+    " in memory is not known]"
+)
+_LIMIT: Final = (
+    "{limit.asked_bytes:amount} by {limit.by:clean20}; peak {peak}, {rest} of it page cache at the"
+    " end[; limit reached {limit.times_at_limit:,} times]"
+)
+_STAGED: Final = (
+    "[{filling:if}{stage.filled_ratio:percent} of {stage.bytes:amount} written to"
+    " {stage.to:clean60}"
+    " while training, {cost.cost_s:duration} of each worker's time|{stage.reused:if}"
+    "{stage.bytes:amount} were in {stage.to:clean60} already|{stage.bytes:amount} copied to"
+    " {stage.to:clean60} before training in {cost.cost_s:duration}"
+    " ({rate}/s[{stage.check_s:if}, {stage.check_s:duration} of it comparing the digest])]"
+)
+_BREAK_EVEN: Final = (
+    "after {cost.epochs:,.1f} epochs: an epoch takes {cost.local_epoch_s:duration} on the copy,"
+    " {cost.shared_epoch_s:duration} from the shared path with none of it in memory"
+)
 _MOST_LEFT_OUT: Final = 3
 _DECODES: Final = {
     "roi": "the crop of each JPEG",
@@ -120,49 +144,29 @@ def _scale(dataset: DatasetRecord | None, place: DistinctBytes | None) -> Iterat
 def _cache(cache: PageCacheRecord | None) -> Iterator[Statement]:
     if cache is None:
         return
-    found: dict[str, ResidencyRecord | None] = {
-        "before": cache.before,
-        "start": cache.start,
-        "end": cache.end,
-    }
-    parts = [f"asked: {clean(cache.asked, 12)}"]
-    if states := [
-        f"{percent(state.ratio)} {_WHEN[when]}" for when, state in found.items() if state
-    ]:
-        parts.append(", ".join(states))
-    start = cache.start or ResidencyRecord()
-    if start.methods:
-        parts.append(f"by {', '.join(clean(name, 40) for name in start.methods)}")
-    if start.reason:
-        parts.append(
-            f"not known of {clean(start.unknown_files, 12)} files: {clean(start.reason, 150)}"
-        )
-    if cache.lower is not None and cache.lower.ratio is not None:
-        parts.append(f"{percent(cache.lower.ratio)} at the start of what the file system lies on")
-    if cache.hidden_lower:
-        parts.append(
-            f"not known of what the file system lies on: {clean(cache.hidden_lower[0], 120)}"
-        )
-    if cache.held_by:
-        parts.append(
-            f"mapped by {', '.join(clean(name, 60) for name in cache.held_by[:_MOST_HOLDERS])}"
-        )
-    if cache.reclaim:
-        parts.append(clean(cache.reclaim, 80))
-    if cache.kind == "shared":
-        parts.append("of this host only: what servers and their disks have in memory is not known")
-    yield Statement("page cache", "; ".join(parts), "measured")
+    found = {"before": cache.before, "start": cache.start, "end": cache.end}
+    states = [f"{percent(state.ratio)} {_WHEN[when]}" for when, state in found.items() if state]
+    text = tell(
+        _CACHE,
+        cache=cache,
+        states=", ".join(states),
+        methods=_named(cache.start.methods, 40) if cache.start else None,
+        hidden=cache.hidden_lower[0] if cache.hidden_lower else None,
+        holders=_named(cache.held_by[:_MOST_HOLDERS], 60),
+        is_shared=cache.kind == "shared",
+    )
+    yield Statement("page cache", text, "measured")
+
+
+def _named(names: Iterable[str], length: int) -> str:
+    return ", ".join(clean(name, length) for name in names)
 
 
 def _limit(limit: MemoryLimitRecord | None) -> Iterator[Statement]:
-    if limit is None or limit.asked_bytes is None:
-        return
-    text = f"{amount(limit.asked_bytes)} by {clean(limit.by, 20)}; peak {amount(limit.peak_bytes)}"
-    text += f", {amount(limit.page_cache_bytes)} of it page cache at the end"
-    text += (
-        "" if limit.times_at_limit is None else f"; limit reached {limit.times_at_limit:,} times"
-    )
-    yield Statement("memory limit", text, "measured")
+    if limit is not None and limit.asked_bytes is not None:
+        peak, rest = amount(limit.peak_bytes), amount(limit.page_cache_bytes)
+        text = tell(_LIMIT, limit=limit, peak=peak, rest=rest)
+        yield Statement("memory limit", text, "measured")
 
 
 def staging_statements(
@@ -185,24 +189,14 @@ def break_even_text(trace: Trace) -> str | None:
 
 
 def _staged(stage: StageRecord, cost: StagingCost) -> str:
-    size, to = amount(stage.bytes), clean(stage.to, 60)
-    if stage.mode == "while-training":
-        ratio, spent = percent(stage.filled_ratio), duration(cost.cost_s)
-        return f"{ratio} of {size} written to {to} while training, {spent} of each worker's time"
-    if stage.reused:
-        return f"{size} were in {to} already"
     rate = (
         amount(stage.copied_bytes / cost.cost_s) if stage.copied_bytes and cost.cost_s else MISSING
     )
-    checked = f", {duration(stage.check_s)} of it comparing the digest" if stage.check_s else ""
-    return f"{size} copied to {to} before training in {duration(cost.cost_s)} ({rate}/s{checked})"
+    filling = stage.mode == "while-training"
+    return tell(_STAGED, stage=stage, cost=cost, rate=rate, filling=filling)
 
 
 def _break_even(cost: StagingCost) -> str:
     if cost.epochs is None:
         return cost.reason.text if cost.reason else "not known"
-    each = (
-        f"an epoch takes {duration(cost.local_epoch_s)} on the copy,"
-        f" {duration(cost.shared_epoch_s)} from the shared path"
-    )
-    return f"after {cost.epochs:,.1f} epochs: {each} with none of it in memory"
+    return tell(_BREAK_EVEN, cost=cost)

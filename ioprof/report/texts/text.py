@@ -10,7 +10,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from ioprof.format.run_record import Advice, CauseShare, Summary
+from ioprof.format.run_record import CauseShare, Finding, Summary
 from ioprof.format.schema import CAUSES
 from ioprof.report.texts.caveats import Caveat, caveats, others_on_the_machine
 from ioprof.report.texts.code_lines import code_lines
@@ -60,7 +60,7 @@ def summary_text(summary: Summary, more: Sequence[Statement] = ()) -> Renderable
     blocks += _list("Your code (derived, by samples of Python's stacks):", code_lines(summary))
     blocks += _replay_note(summary)
     blocks += [Text(""), _statements((*statements(summary), *more))]
-    blocks += _advice(summary.verdict.advice)
+    blocks += _advice(summary.verdict.findings)
     blocks += _list("Not seen:", unseen(summary))
     blocks += _caveats(caveats(summary))
     return Report(blocks)
@@ -227,7 +227,7 @@ def _hanging(text: str, bullet: str = "- ") -> RenderableType:
     return Padding(table, (0, 0, 0, 1))
 
 
-def _advice(advice: Sequence[Advice]) -> list[RenderableType]:
+def _advice(advice: Sequence[Finding]) -> list[RenderableType]:
     """Numbered, as `ioprof prove RUN --advice 1` names them; below each line what it would
     bring.
     """

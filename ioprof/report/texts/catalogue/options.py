@@ -34,6 +34,11 @@ class JobOptions:
     """How the library reads less for a sample; empty: no general way is known."""
 
     @property
+    def with_prefetch(self) -> str:
+        """The setting of so many batches ahead."""
+        return self.prefetch + "{}"
+
+    @property
     def workers_name(self) -> str:
         """The option of the number of loader workers without the `=` of a parameter:
         `num_workers`.

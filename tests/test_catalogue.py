@@ -1,0 +1,191 @@
+"""The catalogue says all that analysis and model find, and they say nothing themselves."""
+
+import ast
+import html
+import json
+import re
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+from faults.agreement import printed
+from repository import ROOT
+from sample_run import sample_run
+
+from ioprof.format.run_record import JobKind, Summary
+from ioprof.model.summary import with_gains
+from ioprof.report.card import run_card
+from ioprof.report.page.answer import answer
+from ioprof.report.run import Run
+from ioprof.report.texts.brief import brief_text
+from ioprof.report.texts.catalogue import actions, sentences
+from ioprof.report.texts.catalogue.answer import in_words
+from ioprof.report.texts.catalogue.filling import FORMS, fill
+from ioprof.report.texts.catalogue.options import options_of
+from ioprof.report.texts.markdown import markdown
+from ioprof.report.texts.text import summary_text
+
+_FIELD: Final = re.compile(r"{(\w+)(?::([^}]*))?}")
+_OF_CODES: Final = ("finding", "not_modelled", "of_line", "of_detail")
+_READS: Final = ("startswith", "endswith", "removeprefix", "removesuffix", "partition", "find")
+_WORDS: Final = 5
+"""Words of a text from which on it is a sentence, and no name or key."""
+STILL_WITH_SENTENCES: Final = {
+    "analysis/capture.py",
+    "analysis/charge/gpu_windows.py",
+    "analysis/ranks/collectives.py",
+    "analysis/reads/queue_depth.py",
+    "analysis/reads/read_patterns.py",
+    "analysis/reads/storage_bound.py",
+    "analysis/summary.py",
+    "model/accuracy.py",
+    "model/assumptions.py",
+    "model/changes.py",
+    "model/other_costs.py",
+    "model/recordings.py",
+    "model/refusals.py",
+    "model/simulator/asked.py",
+    "model/simulator/jobs.py",
+    "model/summary.py",
+}
+"""Modules whose sentences are to move to the catalogue. None may be added."""
+
+
+def _modules(*parts: str) -> Iterator[tuple[str, ast.Module]]:
+    for part in parts:
+        for path in sorted((ROOT / "ioprof" / part).rglob("*.py")):
+            yield str(path.relative_to(ROOT / "ioprof")), ast.parse(path.read_text())
+
+
+def _codes(*functions: str) -> set[str]:
+    """The codes with which analysis and model call these."""
+    return {
+        text.value
+        for _, module in _modules("analysis", "model")
+        for call in ast.walk(module)
+        if isinstance(call, ast.Call)
+        and getattr(call.func, "attr", getattr(call.func, "id", "")) in functions
+        for text in call.args[:2]
+        if isinstance(text, ast.Constant) and isinstance(text.value, str)
+    }
+
+
+def test_each_code_has_its_words() -> None:
+    """What analysis and model find is in the catalogue."""
+    assert set() == _codes("said") - sentences.SENTENCES.keys()
+    assert {"workers", "line", "shards"} <= _codes(*_OF_CODES) & actions.ACTIONS.keys()
+
+
+@pytest.mark.parametrize("kind", JobKind)
+def test_each_template_can_be_filled(kind: JobKind) -> None:
+    """Without any fact, with the options of any kind of job: no form and no option is wrong."""
+    templates = [*actions.ACTIONS.values(), *actions.WHY.values(), *actions.PRICES.values()]
+    templates += [*sentences.SENTENCES.values(), *sentences.OTHER_MEANINGS.values()]
+    words = actions.FORMS | sentences.FORMS
+    for template in templates:
+        assert template.count("[") == template.count("]")
+        assert "{" not in fill(template, {}, options_of(kind), words)
+        for name, form in _FIELD.findall(template):
+            known = form in FORMS or form in words or hasattr(options_of(kind), form)
+            assert known or format(1.5 if "f" in form or "%" in form else 1, form), name
+
+
+def test_alternatives_are_chosen_by_what_is_known() -> None:
+    """The first all of whose facts are known; text without an alternative has a word for the
+    rest."""
+    template = "it takes {took:ms}[ at {line}[ ({share:.0%})]|, {many:if}at many lines]."
+    options = options_of(JobKind.TORCH)
+    assert "it takes 2.00 ms." == fill(template, {"took": 0.002}, options)
+    assert "it takes unknown, at many lines." == fill(template, {"many": True}, options)
+    facts = {"took": 0.0, "line": "a[0].py|{x}:3", "many": True}
+    assert "it takes 0.00 ms at a[0].py|{x}:3." == fill(template, facts, options)
+    facts |= {"share": 0.5}
+    assert "it takes 0.00 ms at a[0].py|{x}:3 (50%)." == fill(template, facts, options)
+
+
+def test_advice_of_an_older_run_is_read_as_findings() -> None:
+    """With its words, its gain, and what it costs in words; it is written again without loss."""
+    text = sample_run().summary.to_json()
+    value = json.loads(text)
+    old = {"action": "Use 8 workers", "predicted_speedup": 1.31, "error": 0.04, "costs": "memory"}
+    verdict = {"bound_by": "storage", "text": "Slow.", "advice": [old]}
+    older = Summary.from_json(json.dumps({**value, "verdict": verdict}))
+    (found,) = older.verdict.findings
+    assert found.action == "Use 8 workers"
+    assert found.gain == found.predicted_speedup == 1.31
+    assert (found.code, found.basis, found.price) == ("other", "predicted", "memory")
+    assert older.verdict.findings == older.verdict.advice
+    assert older.verdict == in_words(older).verdict
+    assert Summary.from_json(older.to_json()).verdict.findings == older.verdict.findings
+
+
+def test_no_code_of_analysis_or_model_reads_a_sentence() -> None:
+    """Texts of verdicts, findings, reasons and patterns are for people."""
+    found = [
+        f"{name}:{call.lineno}"
+        for name, module in _modules("analysis", "model")
+        for call in ast.walk(module)
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr in _READS
+        and isinstance(call.func.value, ast.Attribute)
+        and call.func.value.attr in ("text", "action", "reason", "seen", "remedy", "price")
+    ]
+    names = [
+        f"{name}:{node.lineno}"
+        for name, module in _modules("analysis/answer", "analysis/cpu", "analysis/ranks", "model")
+        for node in ast.walk(module)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "detail"
+        and node.attr in _READS
+    ]
+    assert [] == found + names
+
+
+def test_the_modules_with_sentences_become_fewer() -> None:
+    """Analysis and model have none for people, but in the errors that they raise."""
+    found = {name for name, module in _modules("analysis", "model") if any(_sentences(module))}
+    assert STILL_WITH_SENTENCES == found
+
+
+def _sentences(module: ast.Module) -> Iterator[str]:
+    raised = {
+        id(part)
+        for node in ast.walk(module)
+        if isinstance(node, ast.Raise)
+        for part in ast.walk(node)
+    }
+    statements = {
+        id(node.value)
+        for node in ast.walk(module)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    for node in ast.walk(module):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            words = re.findall(r"[a-zA-Z']{2,}(?= )", node.value)
+            if id(node) not in raised | statements and len(words) >= _WORDS:
+                yield f"{node.lineno}: {node.value}"
+
+
+def test_all_forms_of_a_report_have_the_same_findings() -> None:
+    """The first screen, the report, Markdown, the page and a notebook's card."""
+    run = Run.load(ROOT / "tests" / "data" / "demo" / "files")
+    run = with_gains(run)
+    summary = run.summary
+    first = summary.verdict.findings[0]
+    assert first.action
+    assert first.subject
+    assert first.facts
+    assert first.costs
+    forms = [
+        printed(brief_text(summary, run.steps)),
+        printed(summary_text(summary)),
+        markdown(summary, run.steps).replace("\\", ""),
+        html.unescape(str(answer(summary))),
+        html.unescape(run_card(summary)),
+    ]
+    for form in forms:
+        words = " ".join(re.sub("[│|]", " ", form).split())
+        assert all(part in words for part in first.action.split()[:8])
+        assert f"{first.gain:.2f} ×" in words
