@@ -55,7 +55,7 @@ MAY_IMPORT: Final[dict[str, str | frozenset[str]]] = {
     # What any path is: it knows the folders that the others make.
     "inspection": "converters errors files format recording report storage",
     # Runs of before, without their spans.
-    "store": "analysis errors format",
+    "store": "analysis errors format report",
     # A run from files of other profilers.
     "importing": "analysis errors interchange masking model recording report",
     # Reads the capture files of a job that goes on.

@@ -41,6 +41,7 @@ STILL_WITH_SENTENCES: Final = {
     "model/accuracy.py",
     "model/assumptions.py",
     "model/changes.py",
+    "model/extrapolation/asked.py",
     "model/other_costs.py",
     "model/recordings.py",
     "model/refusals.py",

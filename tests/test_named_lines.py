@@ -274,7 +274,7 @@ def test_choosing_an_epoch_stays_if_workers_are_kept() -> None:
         none,
         none,
         np.zeros(2, np.bool_),
-        none,
+        np.ones(2),
         none,
     )
     found = with_choices(program, waits, spans)

@@ -15,8 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ioprof.files import open_regular_file, read_regular_file, write_atomically
-from ioprof.ingest.holes import data_parts, punch_hole
+from ioprof.files import (
+    data_parts,
+    open_regular_file,
+    punch_hole,
+    read_regular_file,
+    write_atomically,
+)
 
 KEPT_SUFFIX: Final = ".kept"
 LEAST_BYTES: Final = 8 << 10

@@ -19,10 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ioprof import _chunks
+from ioprof.files import data_parts
 from ioprof.format.layout import CHUNK_HEADER_DTYPE, RECORD_DTYPE
 from ioprof.format.schema import KINDS, OBJECTS, RECORDS_OF_WAITS, SOURCES
 from ioprof.format.wire_format import CHUNK_BYTES, CHUNK_HEADER_BYTES, HEADER_BYTES
-from ioprof.ingest.holes import data_parts
 from ioprof.ingest.untrusted_values import LATEST_NS
 
 _RECORD_BYTES: Final = RECORD_DTYPE.itemsize

@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from ioprof.files import punch_hole
 from ioprof.format.layout import CHUNK_HEADER_DTYPE, FILE_HEADER_DTYPE, RECORD_DTYPE
 from ioprof.format.wire_format import (
     CHUNK_BYTES,
@@ -26,7 +27,6 @@ from ioprof.format.wire_format import (
     MAGIC,
 )
 from ioprof.ingest.chunks import SPAN_KINDS, WAIT_KINDS, Buffers, find_spans
-from ioprof.ingest.holes import punch_hole
 from ioprof.ingest.job_sums import JobSums
 
 _Array = npt.NDArray[Any]

@@ -9,9 +9,9 @@ from typing import Any, Final
 import numpy as np
 
 from ioprof import clock
+from ioprof.files import data_parts
 from ioprof.format.layout import CHUNK_HEADER_DTYPE, FILE_HEADER_DTYPE
 from ioprof.format.wire_format import CHUNK_BYTES, CHUNK_HEADER_BYTES, HEADER_BYTES
-from ioprof.ingest.holes import data_parts
 from ioprof.ingest.kept_state import KEPT, LOCK, KeptState, locked
 
 _TRIES: Final = 100

@@ -68,7 +68,7 @@ def _shown(text: str) -> str:
 
 def check_keeping() -> None:
     """Raise `CommandError` where nothing can be dropped while a job runs."""
-    from ioprof.ingest.holes import punch_hole
+    from ioprof.files import punch_hole
 
     with tempfile.TemporaryFile(prefix="ioprof-") as file:
         try:
