@@ -113,7 +113,7 @@ def subjects() -> list[str]:
     return sorted(path.name.partition(".")[0] for path in RECORDINGS.glob("*.tar.xz"))
 
 
-def formats() -> dict[str, object]:
+def formats() -> dict[str, Any]:
     """What the recordings depend on, of the recorder and ingest of today."""
     return {
         "capture": FORMAT_VERSION,
@@ -124,9 +124,10 @@ def formats() -> dict[str, object]:
     }
 
 
-def recorded_formats() -> object:
+def recorded_formats() -> dict[str, Any]:
     """The same of the recordings."""
-    return json.loads(_ABOUT.read_text())["formats"]
+    found: dict[str, Any] = json.loads(_ABOUT.read_text())["formats"]
+    return found
 
 
 def recorder_has_changed() -> bool:

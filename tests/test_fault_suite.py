@@ -32,8 +32,14 @@ def test_cases_that_are_left_out_are_shown_by_others() -> None:
 
 
 def test_recordings_are_of_the_format_of_today() -> None:
-    """Otherwise `make recordings` makes them anew."""
-    assert stored.formats() == stored.recorded_formats()
+    """Otherwise `make recordings` makes them anew. Kinds and sources that were appended since mean
+    nothing in them."""
+    today, then = stored.formats(), stored.recorded_formats()
+    appended = {
+        name: value[: len(then[name])] if isinstance(value, list) else value
+        for name, value in today.items()
+    }
+    assert appended == then
 
 
 def test_every_case_has_a_recording() -> None:

@@ -273,6 +273,7 @@ def test_choosing_an_epoch_stays_if_workers_are_kept() -> None:
         none,
         none,
         none,
+        none,
         np.zeros(2, np.bool_),
         np.ones(2),
         none,

@@ -24,9 +24,9 @@ from limited_senders import make_certificate
 from preload import captured, environment, needs_library, run_captured
 from repository import NATIVE, PROGRAMS
 from strategies import examples
+from told import summarise
 
 from ioprof.analysis.reads.requests import object_stores, requests
-from ioprof.analysis.summary import summarise
 from ioprof.format.run_record import StoreBound
 from ioprof.format.trace import Trace
 from ioprof.instrument import preload

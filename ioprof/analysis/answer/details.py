@@ -350,9 +350,10 @@ class Details:
         if len(named) <= NUM_DETAILS or sum(largest) >= _LEAST_RATIO * charged_ns:
             return named
         folders: dict[Part, int] = {}
-        for (_, path), took_ns in named.items():
+        for (code, path), took_ns in named.items():
             # a folder, also of a URL
-            part = (PartCode.FOLDER, path[: path.rfind("/") + 1] or path)
+            name = path[: path.rfind("/") + 1] or path
+            part = (code if code is PartCode.PEER else PartCode.FOLDER, name)
             folders[part] = min(folders.get(part, 0) + took_ns, charged_ns)
         return folders
 
