@@ -24,7 +24,7 @@ import numpy as np
 
 from ioprof.format.collective_format import RECORD_BYTES
 from ioprof.format.layout import COLLECTIVE_HEADER_DTYPE
-from ioprof.ingest.collective_files import read_collective_files
+from ioprof.ingest.collectives.files import read_collective_files
 from ioprof.instrument import preload
 
 ROUNDS = 20_000

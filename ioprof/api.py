@@ -80,6 +80,7 @@ def record(
     stacks: bool = True,
     keep: str | None = None,
     keep_arguments: bool = False,
+    store: Path | str | None = None,
     environment: Mapping[str, str] | None = None,
     reporter: Reporter = SILENT,
 ) -> "Run":
@@ -104,38 +105,46 @@ def record(
             (`run.trace.run.whole_job`); default: all.
         keep_arguments: store secrets in the arguments (`--token X`, signed URLs); default: they are
             stored as `***`.
+        store: also add the run to the store in this folder, see `ioprof history`.
         environment: of the command (default: that of this process).
         reporter: where messages go (default: nowhere).
 
     Raises:
         CommandError: no such program, a bad option, or `out` cannot be made or would be
-            overwritten; nothing was started.
+            overwritten; nothing was started. Once the run is made: `store` cannot be made.
+        RunError: the run is made, and `store` is none or damaged.
 
     """
     from ioprof.errors import CommandError
     from ioprof.recording.command import default_run_folder, record_command
+    from ioprof.store import refuse_file
 
     if isinstance(command, str | bytes):
         words = shlex.split(os.fsdecode(command))
         raise CommandError(f"{command!r} is one string; give the command as a list: {words}")
+    if store is not None:
+        refuse_file(Path(store))
     variables = _variables(environment)
     words, folder = (
         [os.fspath(word) for word in command],
         default_run_folder(variables) if out is None else Path(out),
     )
-    return _shown(
-        record_command(
-            words,
-            folder,
-            variables,
-            force=force,
-            gpu_window=gpu_window,
-            stacks=stacks,
-            keep=keep,
-            keep_arguments=keep_arguments,
-            reporter=reporter,
-        )
+    run = record_command(
+        words,
+        folder,
+        variables,
+        force=force,
+        gpu_window=gpu_window,
+        stacks=stacks,
+        keep=keep,
+        keep_arguments=keep_arguments,
+        reporter=reporter,
     )
+    if store is not None and run.trace.run.part is None:
+        from ioprof.store.runs import Store
+
+        Store(Path(store), make=True).add(run)
+    return _shown(run)
 
 
 def snapshot(

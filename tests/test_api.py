@@ -18,6 +18,7 @@ from ioprof.cli.probe import probe as probe_command
 from ioprof.cli.record import record as record_command
 from ioprof.converters import ConvertOptions
 from ioprof.errors import CommandError, RunError
+from ioprof.store.runs import Store
 
 DEMO = [ROOT / "tests" / "data" / "demo" / name for name in ("files", "lmdb")]
 FUNCTIONS = ["compare", "convert", "load", "probe", "profile", "record", "run", "whatif"]
@@ -196,10 +197,12 @@ def test_probe_is_the_command(tmp_path):
 @pytest.mark.job(every=4)
 def test_record_is_the_command(tmp_path):
     """The same facts of the run; the child's exit code is kept, and no error; the run folder is
-    there and loads."""
+    there and loads, and it is in the store."""
     messages = Messages()
     program = [sys.executable, "-c", "import sys; sys.exit(7)"]
-    run = ioprof.record(program, out=tmp_path / "api", reporter=messages)
+    store = tmp_path / "store"
+    run = ioprof.record(program, out=tmp_path / "api", store=store, reporter=messages)
+    assert ["api"] == [each.name for each in Store(store).runs()]
     ended = jobs.ioprof("record", "--out", tmp_path / "command", "--", *program, cwd=tmp_path)
     other = ioprof.load(tmp_path / "command").run
     assert (7, 7, 7) == (ended.code, run.trace.run.exit_code, other.exit_code)
@@ -213,6 +216,8 @@ def test_record_is_the_command(tmp_path):
         ioprof.record(program, out=tmp_path / "api")
     with pytest.raises(CommandError, match="no such program"):
         ioprof.record(["no-such-program"], out=tmp_path / "other")
+    with pytest.raises(CommandError, match="give the folder of a store"):
+        ioprof.record(program, out=tmp_path / "other", store=__file__)
 
 
 @pytest.mark.job(every=4)

@@ -24,8 +24,8 @@ from ioprof.analysis.ranks.collectives import collectives_not_seen
 from ioprof.format.run_record import CollectiveCapture, GpuCapture, GpuWindow, Reason
 from ioprof.format.trace import Trace
 from ioprof.ingest.clocks.gpu_timer import host_times
-from ioprof.ingest.collective_files import read_collective_files
-from ioprof.ingest.collectives import Collectives, add_collectives, collectives_of
+from ioprof.ingest.collectives.files import read_collective_files
+from ioprof.ingest.collectives.spans import Collectives, add_collectives, collectives_of
 from ioprof.instrument import preload
 from ioprof.recording.external_samplers import capture_record
 from ioprof.report.run import Run

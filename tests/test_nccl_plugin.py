@@ -19,7 +19,7 @@ from quiet_machine import comparing_times, on_a_quiet_machine
 from repository import NATIVE, PROGRAMS
 
 from ioprof.format.collective_format import FUNCTIONS
-from ioprof.ingest.collective_files import CollectiveFile, read_collective_files
+from ioprof.ingest.collectives.files import CollectiveFile, read_collective_files
 from ioprof.instrument import preload
 
 pytestmark = pytest.mark.job

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -22,7 +23,7 @@ from ioprof.format.run_record import RunRecord
 from ioprof.format.schema import KINDS
 from ioprof.format.trace import ROWS_IN_MEMORY, Trace
 from ioprof.format.wire_format import SLOTS
-from ioprof.recording import lifecycle
+from ioprof.recording import lifecycle, loaded_early
 from ioprof.recording.command import record_command
 from ioprof.recording.stored_run import store_run
 from ioprof.recording.storing_process import PROGRAM, StoringProcess
@@ -200,3 +201,49 @@ def test_a_recording_that_has_it_is_whole(
     assert run.trace.run == found.run
     assert found.run.capture.ns_per_cold_span is not None
     assert 1 == len(found.run.processes)
+
+
+@pytest.mark.job
+@pytest.mark.parametrize("is_allowed", [True, False])
+def test_the_answer_waits_for_no_thread_that_yields(
+    is_allowed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy that still loads when the job ends has its cores again, or is not used."""
+    ready, begun = os.pipe()
+
+    def load() -> None:
+        os.write(begun, b"x")
+        threading.Event().wait()
+
+    monkeypatch.setattr(loaded_early, "_BEGIN_S", 0.0)
+    monkeypatch.setattr(loaded_early, "_load_libraries", load)
+    if not is_allowed:
+        monkeypatch.setattr(os, "sched_setscheduler", refuse)
+    early = loaded_early.LoadedEarly(lambda _: policies_of(os.getpid()) != {POLICY}, lambda: None)
+    os.read(ready, 1)
+    try:
+        made = early.make(RECORD)
+        if made is not None:  # of another user than root it may be none
+            assert is_allowed
+            assert 0 == made.wait()
+        elif is_allowed:
+            assert os.geteuid()
+    finally:
+        early.close()
+        os.close(ready)
+        os.close(begun)
+    assert not psutil.Process().children()
+
+
+POLICY: Final = (os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0))
+
+
+def policies_of(pid: int) -> set[tuple[int, int]]:
+    """Policy and niceness of each thread."""
+    threads = map(int, os.listdir(f"/proc/{pid}/task"))
+    return {(os.sched_getscheduler(at), os.getpriority(os.PRIO_PROCESS, at)) for at in threads}
+
+
+def refuse(*_: object) -> None:
+    """As the kernel answers a user without rights."""
+    raise PermissionError

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 from typer import Argument, Option
 
 from ioprof.cli.console import error_line, guarded, messages, next_command, reporter
-from ioprof.errors import CommandError, IoprofError
+from ioprof.errors import IoprofError
 from ioprof.instrument import gpu
 from ioprof.instrument.variables import DEBUG_VARIABLE
 from ioprof.process import Fork, return_freed_memory, signal_name, started_environment
 from ioprof.recording.command import EndedCommand, MakeRun, default_run_folder, recorded_command
 from ioprof.recording.signal_forwarding import inherited_descriptors
 from ioprof.recording.unrecorded import has_begun, run_unrecorded
+from ioprof.store import refuse_file
 
 if TYPE_CHECKING:
     from ioprof.report.run import Run
@@ -68,8 +69,8 @@ def record(
     environment = started_environment()
     return_freed_memory(os.environ)
     folder = out or default_run_folder(environment)
-    if store is not None and store.exists() and not store.is_dir():
-        raise CommandError(f"--store {store}: is a file; give the folder of a store")
+    if store is not None:
+        refuse_file(store)
     code: int | None = None
     try:
         with recorded_command(

@@ -27,7 +27,7 @@ from ioprof.ingest.chunks import Buffers
 from ioprof.ingest.clocks.clock_alignment import ClockAlignment, best_anchors
 from ioprof.ingest.clocks.clock_messages import read_clock_messages
 from ioprof.ingest.clocks.clock_offset import Clock
-from ioprof.ingest.collectives import add_collectives
+from ioprof.ingest.collectives.spans import add_collectives
 from ioprof.ingest.failures import Ends, failures_of
 from ioprof.ingest.job_window import JobWindow, in_window, without_begun_steps
 from ioprof.ingest.joining import (

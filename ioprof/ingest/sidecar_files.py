@@ -23,8 +23,8 @@ from ioprof.format.run_record import (
     merge_loaders,
 )
 from ioprof.ingest.appended_files import Fold
-from ioprof.ingest.collective_files import read_collective_files
-from ioprof.ingest.collectives import Collectives, collectives_of
+from ioprof.ingest.collectives.files import read_collective_files
+from ioprof.ingest.collectives.spans import Collectives, collectives_of
 from ioprof.ingest.counters import Counters, SampledProcess, fold_counters, read_counters
 from ioprof.ingest.numbering import Numbering
 from ioprof.ingest.page_faults.faults import Faults, fold_faults, read_faults

@@ -10,7 +10,7 @@ import pytest
 
 from ioprof.format.collective_format import FUNCTIONS
 from ioprof.ingest import kineto, read_spool
-from ioprof.ingest.collective_files import read_collective_files
+from ioprof.ingest.collectives.files import read_collective_files
 from ioprof.instrument import preload
 
 torch = pytest.importorskip("torch")

@@ -17,7 +17,7 @@ from ioprof.format.collective_format import FUNCTIONS
 from ioprof.format.run_record import CollectiveCapture, Damage
 from ioprof.format.schema import SPAN_COLUMNS
 from ioprof.format.trace import Trace, table_schema
-from ioprof.ingest.collective_files import CollectiveFile, is_by_copy_engine, is_captured
+from ioprof.ingest.collectives.files import CollectiveFile, is_by_copy_engine, is_captured
 from ioprof.ingest.rings import Process
 from ioprof.ingest.untrusted_values import LATEST_NS, damage_facts
 

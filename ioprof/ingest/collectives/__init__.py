@@ -1,0 +1,1 @@
+"""Operations that the NCCL profiler plugin recorded, from its files to spans."""
