@@ -446,6 +446,12 @@ def run_block(name: str, *, small: bool, left_s: float, writer: Writer) -> None:
     if limit_s < 1:
         writer.add("Not run: no time was left.")
         return
+    stopped = threading.Event()
+
+    def stop(process: "subprocess.Popen[str]") -> None:
+        stopped.set()
+        os.killpg(process.pid, signal.SIGTERM)
+
     with tempfile.TemporaryDirectory(prefix="ioprof-gpu-") as folder:
         words = [sys.executable, __file__, "--only", name, "--in", folder]
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -460,7 +466,7 @@ def run_block(name: str, *, small: bool, left_s: float, writer: Writer) -> None:
         ) as process:
             assert process.stdout is not None
             reading = threading.Thread(target=lambda: errors.extend(process.stderr or []))
-            ending = threading.Timer(limit_s, lambda: os.killpg(process.pid, signal.SIGTERM))
+            ending = threading.Timer(limit_s, stop, [process])
             reading.start()
             ending.start()
             for line in process.stdout:
@@ -469,7 +475,7 @@ def run_block(name: str, *, small: bool, left_s: float, writer: Writer) -> None:
             ending.cancel()
             reading.join()
         took_s = time.monotonic() - began
-        if code == -signal.SIGTERM:
+        if code and stopped.is_set():  # a run that is stopped ends by an error of its own
             writer.add(f"\nStopped after {limit_s:.0f} s.")
         elif code:
             writer.add(f"\nFAILED: {json.dumps(errors[-1].strip() if errors else code)}")

@@ -118,7 +118,7 @@ def test_a_command_is_recorded_where_the_server_was_started_with_leave(tmp_path:
     loop = "import time\nprint('noise')\nwhile True: time.sleep(0.05)"
 
     async def ask(client: Any) -> None:
-        said = await called(client, "record", command=[sys.executable, "-c", loop], seconds=2)
+        said = await called(client, "record", command=[sys.executable, "-c", loop], seconds=10)
         name = said.splitlines()[0].removeprefix("run: ")
         assert "noise" in (tmp_path / f"{name}.log").read_text()
         assert "No step" in said

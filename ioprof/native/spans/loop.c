@@ -5,15 +5,14 @@
 #include "observing.h"
 
 #include <stddef.h>
-#include <sys/resource.h>
 
-/* Of compute.py and core_waits.py, where the reasons are. */
+/* Of compute.py, where the reasons are. */
 #define SMALL_SHARE 0.05
-enum { SMALL_NS = 50000, MAX_GAPS = 1024, LEAST_NS = 200000, LEAST_LOST_NS = 50000, PERIOD_NS = 2000000 };
+enum { SMALL_NS = 50000, MAX_GAPS = 1024 };
 
 PyObject *loop_type;
 struct label backward_name;
-static struct label forward_name, loss_name, optimizer_name, core_wait_name;
+static struct label forward_name, loss_name, optimizer_name;
 
 /* ---------------------------------------------------------------------------------------- watches */
 
@@ -58,42 +57,6 @@ static bool is_computation(const struct watch *watch)
         drop_exception();
     Py_XDECREF(value);
     return result > 0;
-}
-
-/* ---------------------------------------------------------------------------------------- waits for a core */
-
-static void read_usage(int64_t *used_ns, int64_t *num_waits)
-{
-    struct rusage usage;
-    getrusage(RUSAGE_THREAD, &usage);
-    *used_ns = (usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * INT64_C(1000000000) +
-               (usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * INT64_C(1000);
-    *num_waits = usage.ru_nvcsw;
-}
-
-static void begin_core_wait(struct core_waits *cores, int place, int64_t now_ns)
-{
-    if (now_ns < cores->next_ns[place]) {
-        cores->begin_ns = 0;
-        return;
-    }
-    cores->next_ns[place] = now_ns + PERIOD_NS;
-    cores->begin_ns = now_ns;
-    cores->place = place;
-    read_usage(&cores->used_ns, &cores->num_waits);
-}
-
-static void end_core_wait(struct core_waits *cores, int64_t now_ns)
-{
-    const int64_t begin_ns = cores->begin_ns;
-    cores->begin_ns = 0;
-    if (begin_ns == 0 || now_ns - begin_ns < LEAST_NS)
-        return;
-    int64_t used_ns, num_waits;
-    read_usage(&used_ns, &num_waits);
-    const int64_t lost_ns = now_ns - begin_ns - (used_ns - cores->used_ns);
-    if (lost_ns >= LEAST_LOST_NS && num_waits == cores->num_waits)
-        write_step_span(&user_kind, now_ns - lost_ns, now_ns, &core_wait_name, -1, -1);
 }
 
 /* ---------------------------------------------------------------------------------------- the loop */
@@ -497,10 +460,9 @@ int prepare_loops(void)
     loss_name.text = PyUnicode_InternFromString("loss");
     backward_name.text = PyUnicode_InternFromString("backward");
     optimizer_name.text = PyUnicode_InternFromString("optimizer");
-    core_wait_name.text = PyUnicode_InternFromString("waiting for a core");
     loop_type = PyType_FromSpec(&loop_specification);
     return forward_name.text == NULL || loss_name.text == NULL || backward_name.text == NULL || optimizer_name.text == NULL ||
-                   core_wait_name.text == NULL || loop_type == NULL
+                   loop_type == NULL || prepare_core_waits() < 0
                ? -1
                : 0;
 }

@@ -6,26 +6,19 @@
 #ifndef IOPROF_SPANS_LOOP_H
 #define IOPROF_SPANS_LOOP_H
 
+#include "core_waits.h"
 #include "labels.h"
 #include "passes.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { AFTER_STEP, AFTER_WAIT, AFTER_FORWARD, NUM_PLACES };
 enum { MAX_OPTIMIZERS = 8, NUM_KNOWN = 4, LOOK_AGAIN_NS = 2000000 };
 
 /* A TensorWatch, and what it says of itself. */
 struct watch {
     PyObject *object;
     bool is_on, is_wanted;
-};
-
-/* See core_waits.py. */
-struct core_waits {
-    int64_t next_ns[NUM_PLACES];
-    int place;
-    int64_t begin_ns, used_ns, num_waits;
 };
 
 typedef struct {
