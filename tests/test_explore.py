@@ -165,7 +165,8 @@ def test_hostile_names_of_files_do_nothing_anywhere(tmp_path) -> None:
     for text in (ended.stderr, full):
         assert all(character.isprintable() for line in text.split("\n") for character in line)
     # but for the lines with the paths of the folder
-    assert max(map(len, ended.stderr.splitlines()[1:-1])) <= 80
+    wrapped = [line for line in ended.stderr.splitlines() if str(tmp_path) not in line]
+    assert max(map(len, wrapped)) <= 80
     run.write_html(tmp_path / "page.html")
     texts = [
         run._repr_html_(),

@@ -74,6 +74,9 @@ def test_a_part_of_a_cause_brings_no_more_than_that_part(
     found = (Finding("whole", cause="host"), Finding("line", cause="host", part=part))
     told = ranked(found, recorded, 0.0, JobKind.TORCH, proposes=False)
     speedups = {each.code: each.gain for each in told}
+    if speedups["whole"] is None:  # what took most of the time stays, without a number
+        assert (host + compute) / compute < LEAST_AT_ALL * 1.05
+        return
     assert None not in speedups.values()
     expected = (host + compute) / ((1 - part) * host + compute)
     if "line" not in speedups:  # what brings next to nothing is no advice
@@ -276,7 +279,6 @@ def test_choosing_an_epoch_stays_if_workers_are_kept() -> None:
         none,
         np.zeros(2, np.bool_),
         np.ones(2),
-        none,
         none,
     )
     found = with_choices(program, waits, spans)

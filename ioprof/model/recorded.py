@@ -685,8 +685,11 @@ def _ahead(
     taken = np.searchsorted(np.sort(got[~np.isnan(got)]), starts, side="right")
     asking = np.searchsorted(np.sort(asked[~np.isnan(asked)]), starts, side="right")
     depth = int(np.max(number - taken)) + 1
-    # it waits for the first of them while they are made
-    if np.mean(asking - 1 == number - number % depth) >= _ALL_TOGETHER:
+    # it waits for the first of them while they are made, until all are
+    until = np.maximum.reduceat(ends, np.arange(0, len(ends), depth))
+    waits_for_all = ~(got[::depth] < until)
+    starts_together = asking - 1 == number - number % depth
+    if min(np.mean(starts_together), np.mean(waits_for_all)) >= _ALL_TOGETHER:
         return depth, depth
     idle_ns = 0
     for worker in np.unique(workers):

@@ -14,7 +14,7 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -279,12 +279,15 @@ def main() -> None:
     optimizer = Descent(model.parameters(), 0.1)
     digest = hashlib.sha256()
     batches = globals()[name](sorted(Path(root).glob("*/*.JPEG")), float(rest[0]) if rest else 0.0)
+    batches = iter(batches)
     for images in itertools.islice(batches, int(steps)):
         digest.update(images.numpy().tobytes())
         loss = model(images).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+    if isinstance(batches, Generator):  # ends pools before the interpreter ends their threads
+        batches.close()
     states = (
         random.getstate(),
         np.random.get_state()[1].tobytes(),
