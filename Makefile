@@ -71,6 +71,7 @@ test-gpu:  ## what needs a GPU, in blocks of 12 minutes in all, under the machin
 check: $(INSTALLED)  ## lint, format, types, and the project's own rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.c' '*.h')
 	$(BIN)/mypy --num-workers 2
 	$(BIN)/python -m pytest -q tests/test_architecture.py tests/test_house.py
 

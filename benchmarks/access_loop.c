@@ -1,8 +1,9 @@
-/* Opens, asks for the size of, reads, reads again and closes every file that standard input names, PASSES times through the C
- * library and as often, in turn, by system calls of its own, which no preloaded library sees. Of all accesses to a file the fastest
- * counts: other programs only ever add to one. Prints the means over all files in nanoseconds: by system calls, and through the
- * library. Both ways run in one process on the same memory, because another process has its pages elsewhere, and takes up to a tenth
- * more or less time for the same. Arguments: PASSES. */
+/* Opens, asks for the size of, reads, reads again and closes every file that standard input names,
+ * PASSES times through the C library and as often, in turn, by system calls of its own, which no
+ * preloaded library sees. Of all accesses to a file the fastest counts: other programs only ever
+ * add to one. Prints the means over all files in nanoseconds: by system calls, and through the
+ * library. Both ways run in one process on the same memory, because another process has its pages
+ * elsewhere, and takes up to a tenth more or less time for the same. Arguments: PASSES. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <limits.h>
@@ -26,12 +27,18 @@ static long call(long number, long a, long b, long c, long d)
 #if defined(__x86_64__)
     long result;
     register long fourth __asm__("r10") = d;
-    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c), "r"(fourth) : "rcx", "r11", "memory");
+    __asm__ volatile("syscall"
+                     : "=a"(result)
+                     : "a"(number), "D"(a), "S"(b), "d"(c), "r"(fourth)
+                     : "rcx", "r11", "memory");
     return result;
 #elif defined(__aarch64__)
     register long which __asm__("x8") = number, first __asm__("x0") = a, second __asm__("x1") = b;
     register long third __asm__("x2") = c, fourth __asm__("x3") = d;
-    __asm__ volatile("svc 0" : "+r"(first) : "r"(which), "r"(second), "r"(third), "r"(fourth) : "memory");
+    __asm__ volatile("svc 0"
+                     : "+r"(first)
+                     : "r"(which), "r"(second), "r"(third), "r"(fourth)
+                     : "memory");
     return first;
 #else
 #error "no system calls of its own on this machine"
@@ -42,9 +49,11 @@ static int access_directly(const char *path)
 {
     struct stat status;
     long descriptor = call(SYS_openat, AT_FDCWD, (long)path, O_RDONLY, 0);
-    return descriptor >= 0 && call(SYS_newfstatat, descriptor, (long)"", (long)&status, AT_EMPTY_PATH) == 0 &&
+    return descriptor >= 0 &&
+           call(SYS_newfstatat, descriptor, (long)"", (long)&status, AT_EMPTY_PATH) == 0 &&
            call(SYS_read, descriptor, (long)bytes, (long)status.st_size, 0) == status.st_size &&
-           call(SYS_read, descriptor, (long)bytes, 1, 0) == 0 && call(SYS_close, descriptor, 0, 0, 0) == 0;
+           call(SYS_read, descriptor, (long)bytes, 1, 0) == 0 &&
+           call(SYS_close, descriptor, 0, 0, 0) == 0;
 }
 
 static int access_through_library(const char *path)
@@ -52,8 +61,8 @@ static int access_through_library(const char *path)
     struct stat status;
     int descriptor = open(path, O_RDONLY);
     return descriptor >= 0 && fstat(descriptor, &status) == 0 &&
-           read(descriptor, bytes, (size_t)status.st_size) == status.st_size && read(descriptor, bytes, 1) == 0 &&
-           close(descriptor) == 0;
+           read(descriptor, bytes, (size_t)status.st_size) == status.st_size &&
+           read(descriptor, bytes, 1) == 0 && close(descriptor) == 0;
 }
 
 static long now(void)

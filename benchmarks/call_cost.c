@@ -1,5 +1,6 @@
-/* What the capture library adds to a call: run it with and without, in a quiet moment, and compare. Arguments: FILE ROUNDS, a file of
- * at most 8 KB. Prints medians in nanoseconds, of which two clock readings are a part. */
+/* What the capture library adds to a call: run it with and without, in a quiet moment, and compare.
+ * Arguments: FILE ROUNDS, a file of at most 8 KB. Prints medians in nanoseconds, of which two clock
+ * readings are a part. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
@@ -16,7 +17,8 @@ static void cycle(void)
 {
     struct stat status;
     int descriptor = open(path, O_RDONLY | O_CLOEXEC);
-    if (fstat(descriptor, &status) != 0 || read(descriptor, bytes, sizeof bytes) < 0 || read(descriptor, bytes, sizeof bytes) != 0)
+    if (fstat(descriptor, &status) != 0 || read(descriptor, bytes, sizeof bytes) < 0 ||
+        read(descriptor, bytes, sizeof bytes) != 0)
         exit(1);
     close(descriptor);
 }

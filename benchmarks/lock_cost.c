@@ -14,18 +14,18 @@ static double now(void)
     return (double)time.tv_sec * 1e9 + (double)time.tv_nsec;
 }
 
-#define BEST(name, count, calls) \
-    do { \
-        double best = 1e9; \
-        for (int round = 0; round < 5; round++) { \
-            double begin = now(); \
+#define BEST(name, count, calls)                             \
+    do {                                                     \
+        double best = 1e9;                                   \
+        for (int round = 0; round < 5; round++) {            \
+            double begin = now();                            \
             for (int number = 0; number < count; number++) { \
-                calls; \
-            } \
-            double took = (now() - begin) / count; \
-            best = took < best ? took : best; \
-        } \
-        printf("%s,%.1f\n", name, best); \
+                calls;                                       \
+            }                                                \
+            double took = (now() - begin) / count;           \
+            best = took < best ? took : best;                \
+        }                                                    \
+        printf("%s,%.1f\n", name, best);                     \
     } while (0)
 
 int main(void)

@@ -1,6 +1,6 @@
-/* What the NCCL plugin takes for an operation: the calls that NCCL makes for a collective of 8 channels. Arguments: PLUGIN
- * ROUNDS. Prints medians over 100 parts of the rounds, in nanoseconds: of the calls by the thread of the application, of those
- * by the proxy thread. */
+/* What the NCCL plugin takes for an operation: the calls that NCCL makes for a collective of 8
+ * channels. Arguments: PLUGIN ROUNDS. Prints medians over 100 parts of the rounds, in nanoseconds:
+ * of the calls by the thread of the application, of those by the proxy thread. */
 #include "profiler_api.h"
 
 #include <dlfcn.h>

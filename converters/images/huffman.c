@@ -1,12 +1,15 @@
-/* The Huffman codes of a baseline JPEG (ITU T.81, annex F), which are most of what its decoding costs.
+/* The Huffman codes of a baseline JPEG (ITU T.81, annex F), which are most of what its decoding
+ * costs.
  *
- * libjpeg calls `decode_mcu` of its entropy decoder for each MCU, the blocks of which it then transforms. Here that is this file's. It
- * differs in three ways: the bytes of a scan are copied first, without the zeros that follow 0xFF, so that the bits are read eight
- * bytes at a time; one look-up gives up to two codes and the values behind them; and where coefficients are not wanted, one look-up
- * passes over several of them. Only the differences of the DC coefficients are then added up, since a later block needs their sum.
+ * libjpeg calls `decode_mcu` of its entropy decoder for each MCU, the blocks of which it then
+ * transforms. Here that is this file's. It differs in three ways: the bytes of a scan are copied
+ * first, without the zeros that follow 0xFF, so that the bits are read eight bytes at a time; one
+ * look-up gives up to two codes and the values behind them; and where coefficients are not wanted,
+ * one look-up passes over several of them. Only the differences of the DC coefficients are then
+ * added up, since a later block needs their sum.
  *
- * Data that an encoder would not write is left to libjpeg, which warns about it or not: a code that is none, more coefficients than a
- * block has, a scan that is longer or shorter than its MCUs. */
+ * Data that an encoder would not write is left to libjpeg, which warns about it or not: a code that
+ * is none, more coefficients than a block has, a scan that is longer or shorter than its MCUs. */
 
 #include <stdlib.h>
 #include <string.h>
@@ -19,20 +22,23 @@
 #define TABLES 4
 #define BLOCKS 10    /* of an MCU */
 #define PADDING 4096 /* zeros after a segment: more than one MCU can take */
-#define LAST 63 /* coefficient of a block */
+#define LAST 63      /* coefficient of a block */
 
-/* What a look-up of one code finds, 32 bits: the number of bits of code and value, the zeros before the value, and the value itself. An
- * end of block has 64 zeros before it. What does not fit into the look-up has no bits, and more zeros than a block. */
-#define BITS(entry) ((entry)&0xff)
+/* What a look-up of one code finds, 32 bits: the number of bits of code and value, the zeros before
+ * the value, and the value itself. An end of block has 64 zeros before it. What does not fit into
+ * the look-up has no bits, and more zeros than a block. */
+#define BITS(entry) ((entry) & 0xff)
 #define ZEROS(entry) ((entry) >> 8 & 0xff)
 #define VALUE(entry) ((int16_t)((entry) >> 16))
 #define END_ZEROS 64
 #define NO_FIT (128u << 8)
 
-/* What one of up to two codes of AC coefficients finds, 32 bits: the bits of both; how many coefficients they are, the last of which is
- * the second value; the zeros before the first value; both values. Of one code the second value is 0, and is written first, to the
- * same place. To the number of coefficients 64 are added where the block ends with them. No code that fits: no bits. */
-#define PAIR_BITS(entry) ((entry)&0xf)
+/* What one of up to two codes of AC coefficients finds, 32 bits: the bits of both; how many
+ * coefficients they are, the last of which is the second value; the zeros before the first value;
+ * both values. Of one code the second value is 0, and is written first, to the same place. To the
+ * number of coefficients 64 are added where the block ends with them. No code that fits: no bits.
+ */
+#define PAIR_BITS(entry) ((entry) & 0xf)
 #define PAIRED(entry) ((entry) >> 4 & 0x7f)
 #define PAIR_ZEROS(entry) ((entry) >> 11 & 0xf)
 #define FIRST_VALUE(entry) ((int32_t)((entry) << 7) >> 22)
@@ -40,9 +46,10 @@
 #define END_OF_PAIR 64
 #define NO_PAIR (127 << 4)
 
-/* What one of several codes finds, 16 bits: the bits of all, and how many coefficients they are, to which 128 are added where the block
- * ends with them. No code that fits: as many coefficients as no block has. */
-#define SKIPPED_BITS(entry) ((entry)&0xf)
+/* What one of several codes finds, 16 bits: the bits of all, and how many coefficients they are, to
+ * which 128 are added where the block ends with them. No code that fits: as many coefficients as no
+ * block has. */
+#define SKIPPED_BITS(entry) ((entry) & 0xf)
 #define SKIPPED(entry) ((entry) >> 4)
 #define END_OF_SKIPPED 128
 #define HAS_ENDED (END_OF_SKIPPED << 4)
@@ -53,7 +60,8 @@ struct table {
     uint16_t codes[ENTRIES]; /* length and symbol; 0: the code is longer than a look-up */
     uint32_t pairs[ENTRIES];
     uint16_t many[ENTRIES];
-    int32_t end[LONGEST + 2];    /* of the codes of each length, as the first bits of `LONGEST`: those below it are no longer */
+    int32_t end[LONGEST + 2]; /* of the codes of each length, as the first bits of `LONGEST`: those
+                                 below it are no longer */
     int32_t offset[LONGEST + 1]; /* of the values of each length, from their code */
     const uint8_t *values;
     int is_made, is_complete;
@@ -79,11 +87,12 @@ struct scan {
     struct table dc[TABLES], ac[TABLES];
 };
 
-static const uint8_t NATURAL[64] = {0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,  12, 19, 26, 33, 40, 48,
-                                    41, 34, 27, 20, 13, 6,  7,  14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23,
-                                    30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63};
+static const uint8_t NATURAL[64] = {0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,
+                                    12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13, 6,  7,  14, 21, 28,
+                                    35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51,
+                                    58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63};
 
-/* ------------------------------------------------------------------------------------------------ tables */
+/* -------------------------------------------------------------------------------------- tables */
 
 /* The value of `size` bits (F.2.2.1, EXTEND). */
 static inline int extended(int bits, int size)
@@ -104,7 +113,8 @@ static void fill(struct table *table, int code, int length, int symbol, int is_a
     uint32_t *entry = table->one + (code << left);
     for (int value = 0; value < 1 << size; value++)
         for (int i = 0; i < 1 << (left - size); i++)
-            *entry++ = (uint32_t)(length + size) | (uint32_t)zeros << 8 | (uint32_t)(uint16_t)extended(value, size) << 16;
+            *entry++ = (uint32_t)(length + size) | (uint32_t)zeros << 8 |
+                       (uint32_t)(uint16_t)extended(value, size) << 16;
 }
 
 /* False where the table is not one that an encoder makes. */
@@ -124,7 +134,8 @@ static int make_table(struct table *table, const struct huffman *from, int is_ac
         table->offset[length] = place - code;
         for (int i = 0; i < count; i++, place++, code++) {
             int symbol = from->values[place];
-            if (is_ac ? (symbol & 15) > 10 || (!(symbol & 15) && symbol && symbol != 0xf0) : symbol > 11)
+            if (is_ac ? (symbol & 15) > 10 || (!(symbol & 15) && symbol && symbol != 0xf0)
+                      : symbol > 11)
                 return 0;
             if (length <= LOOKUP)
                 fill(table, code, length, symbol, is_ac);
@@ -175,21 +186,23 @@ static void make_skips(struct table *table)
         int num_bits = 0, count = 0, ended = 0;
         while (!ended && num_bits < LOOKUP) {
             uint32_t entry = table->one[index << num_bits & (ENTRIES - 1)];
-            if (!BITS(entry) || num_bits + (int)BITS(entry) > LOOKUP || count + (int)ZEROS(entry) >= END_OF_SKIPPED - 1)
+            if (!BITS(entry) || num_bits + (int)BITS(entry) > LOOKUP ||
+                count + (int)ZEROS(entry) >= END_OF_SKIPPED - 1)
                 break;
             num_bits += BITS(entry);
             ended = ZEROS(entry) == END_ZEROS;
             count += ended ? 1 : ZEROS(entry) + 1;
         }
-        table->many[index] = (uint16_t)(num_bits ? num_bits | count << 4 | (ended ? HAS_ENDED : 0) : NO_SKIP);
+        table->many[index] =
+            (uint16_t)(num_bits ? num_bits | count << 4 | (ended ? HAS_ENDED : 0) : NO_SKIP);
     }
     table->is_complete = 1;
 }
 
-/* ------------------------------------------------------------------------------------------------ blocks */
+/* -------------------------------------------------------------------------------------- blocks */
 
-/* The bits of a scan. In the functions below they are in registers: their addresses must not be taken there, which would double what
- * a look-up costs. */
+/* The bits of a scan. In the functions below they are in registers: their addresses must not be
+ * taken there, which would double what a look-up costs. */
 struct reader {
     uint64_t bits; /* the next ones, from the highest on */
     int count;
@@ -206,16 +219,18 @@ static inline uint64_t eight_bytes(const uint8_t *bytes)
     return found;
 }
 
-#define FILLED 56 /* bits that there are then at least, which are those of five look-ups, or of a long code and its value */
-#define FILL_UP                                         \
-    do {                                                \
+#define FILLED                                                                                   \
+    56 /* bits that there are then at least, which are those of five look-ups, or of a long code \
+          and its value */
+#define FILL_UP                                                  \
+    do {                                                         \
         reader.bits |= eight_bytes(reader.next) >> reader.count; \
-        reader.next += (63 - reader.count) >> 3;        \
-        reader.count |= FILLED;                         \
+        reader.next += (63 - reader.count) >> 3;                 \
+        reader.count |= FILLED;                                  \
     } while (0)
 
-#define DROP(number)             \
-    do {                         \
+#define DROP(number)              \
+    do {                          \
         reader.bits <<= (number); \
         reader.count -= (number); \
     } while (0)
@@ -223,23 +238,26 @@ static inline uint64_t eight_bytes(const uint8_t *bytes)
 #define INDEX (reader.bits >> (64 - LOOKUP))
 
 /* Sets `symbol` to that of any code, and drops the code; -1: there is no such code. */
-#define LONG_SYMBOL(table)                                                                                                  \
-    do {                                                                                                                    \
-        int length_ = (table)->codes[INDEX] & 0xff, first_ = (int)(reader.bits >> (64 - LONGEST));                          \
-        symbol = (table)->codes[INDEX] >> 8;                                                                                \
-        if (!length_) {                                                                                                     \
-            for (length_ = LOOKUP + 1; length_ <= LONGEST && first_ >= (table)->end[length_];)                              \
-                length_++;                                                                                                  \
-            symbol = length_ > LONGEST ? -1 : (table)->values[(first_ >> (LONGEST - length_)) + (table)->offset[length_]];  \
-        }                                                                                                                   \
-        DROP(length_);                                                                                                      \
+#define LONG_SYMBOL(table)                                                                         \
+    do {                                                                                           \
+        int length_ = (table)->codes[INDEX] & 0xff, first_ = (int)(reader.bits >> (64 - LONGEST)); \
+        symbol = (table)->codes[INDEX] >> 8;                                                       \
+        if (!length_) {                                                                            \
+            for (length_ = LOOKUP + 1; length_ <= LONGEST && first_ >= (table)->end[length_];)     \
+                length_++;                                                                         \
+            symbol =                                                                               \
+                length_ > LONGEST                                                                  \
+                    ? -1                                                                           \
+                    : (table)->values[(first_ >> (LONGEST - length_)) + (table)->offset[length_]]; \
+        }                                                                                          \
+        DROP(length_);                                                                             \
     } while (0)
 
 /* Sets `value` to that of the next `size` bits, and drops them. */
-#define VALUE_OF(size)                                                         \
-    do {                                                                       \
+#define VALUE_OF(size)                                                            \
+    do {                                                                          \
         value = (size) ? extended((int)(reader.bits >> (64 - (size))), size) : 0; \
-        DROP(size);                                                            \
+        DROP(size);                                                               \
     } while (0)
 
 /* The DC coefficient, as a difference from the last; false: there is no such code. */
@@ -275,10 +293,12 @@ static inline int read_block(struct reader *from, const struct table *table, int
             int after = place + (int)PAIRED(entry);
             if (__builtin_expect(after > LAST, 0)) {
                 int is_end = after > LAST + 1, count = (int)PAIRED(entry) & (END_OF_PAIR - 1);
-                if (PAIR_BITS(entry) && (is_end ? PAIRED(entry) >= END_OF_PAIR && place + count <= LAST : 1)) {
+                if (PAIR_BITS(entry) &&
+                    (is_end ? PAIRED(entry) >= END_OF_PAIR && place + count <= LAST : 1)) {
                     if (count) {
                         block[NATURAL[place + count - 1]] = (int16_t)SECOND_VALUE(entry);
-                        block[NATURAL[place + (int)PAIR_ZEROS(entry)]] = (int16_t)FIRST_VALUE(entry);
+                        block[NATURAL[place + (int)PAIR_ZEROS(entry)]] =
+                            (int16_t)FIRST_VALUE(entry);
                     }
                     DROP(PAIR_BITS(entry));
                     *from = reader;
@@ -316,7 +336,8 @@ static inline int skip_block(struct reader *from, const struct table *table)
             unsigned entry = table->many[INDEX];
             int after = place + (int)SKIPPED(entry);
             if (__builtin_expect(after > LAST, 0)) {
-                if (after == LAST + 1 || (entry & HAS_ENDED && after <= LAST + 1 + END_OF_SKIPPED)) {
+                if (after == LAST + 1 ||
+                    (entry & HAS_ENDED && after <= LAST + 1 + END_OF_SKIPPED)) {
                     DROP(SKIPPED_BITS(entry));
                     *from = reader;
                     return 1;
@@ -340,10 +361,10 @@ static inline int skip_block(struct reader *from, const struct table *table)
     return 1;
 }
 
-/* ------------------------------------------------------------------------------------------------ a scan */
+/* -------------------------------------------------------------------------------------- a scan */
 
-/* Copies what is between here and the next marker; false where there is none, or it has fill bytes: libjpeg looks behind them, and may find
- * the end of the data, or that 0xFF is data. */
+/* Copies what is between here and the next marker; false where there is none, or it has fill bytes:
+ * libjpeg looks behind them, and may find the end of the data, or that 0xFF is data. */
 static int begin_segment(struct scan *scan, struct source *source)
 {
     const uint8_t *from = source->next, *end = from + source->left;
@@ -441,9 +462,11 @@ static int decode_mcu(struct decoder *decoder, int16_t (**blocks)[64])
 
 static int is_usual(const struct decoder *decoder)
 {
-    return decoder->precision == 8 && !decoder->is_progressive && !decoder->is_arithmetic && decoder->scan_components == decoder->num_components &&
-           decoder->scan_components <= TABLES && decoder->blocks_in_mcu > 0 && decoder->blocks_in_mcu <= BLOCKS &&
-           decoder->spectrum[0] == 0 && decoder->spectrum[1] == LAST && !decoder->spectrum[2] && !decoder->spectrum[3] &&
+    return decoder->precision == 8 && !decoder->is_progressive && !decoder->is_arithmetic &&
+           decoder->scan_components == decoder->num_components &&
+           decoder->scan_components <= TABLES && decoder->blocks_in_mcu > 0 &&
+           decoder->blocks_in_mcu <= BLOCKS && decoder->spectrum[0] == 0 &&
+           decoder->spectrum[1] == LAST && !decoder->spectrum[2] && !decoder->spectrum[3] &&
            !decoder->unread_marker;
 }
 
@@ -457,13 +480,15 @@ static int prepare_blocks(struct scan *scan, const struct decoder *decoder)
         int dc = component->dc_table, ac = component->ac_table;
         if (dc < 0 || dc >= TABLES || ac < 0 || ac >= TABLES)
             return 0;
-        if (!make_table(&scan->dc[dc], decoder->dc_tables[dc], 0) || !make_table(&scan->ac[ac], decoder->ac_tables[ac], 1))
+        if (!make_table(&scan->dc[dc], decoder->dc_tables[dc], 0) ||
+            !make_table(&scan->ac[ac], decoder->ac_tables[ac], 1))
             return 0;
         if (!scan->ac[ac].is_complete) {
             make_pairs(&scan->ac[ac]);
             make_skips(&scan->ac[ac]);
         }
-        scan->blocks[i] = (struct block){&scan->dc[dc], &scan->ac[ac], number, component->dct_size == 1};
+        scan->blocks[i] =
+            (struct block){&scan->dc[dc], &scan->ac[ac], number, component->dct_size == 1};
     }
     return 1;
 }

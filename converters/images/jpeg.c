@@ -1,14 +1,18 @@
-/* Decodes a region of a JPEG, and checks a JPEG, by the libjpeg-turbo that is found when the program runs.
+/* Decodes a region of a JPEG, and checks a JPEG, by the libjpeg-turbo that is found when the
+ * program runs.
  *
- * Of the rows above and below a region only the entropy code is decoded (`jpeg_skip_scanlines`), and of the columns beside it too
- * (`jpeg_crop_scanline`): neither transformed, nor upsampled, nor converted. The pixels are those of the whole image: chroma at an
- * edge is interpolated with its neighbours, so a region is decoded with a margin that is then cut off.
+ * Of the rows above and below a region only the entropy code is decoded (`jpeg_skip_scanlines`),
+ * and of the columns beside it too
+ * (`jpeg_crop_scanline`): neither transformed, nor upsampled, nor converted. The pixels are those
+ * of the whole image: chroma at an edge is interpolated with its neighbours, so a region is decoded
+ * with a margin that is then cut off.
  *
- * The Huffman codes of usual images are decoded by huffman.c, and those of all others by libjpeg: also of each image that is not as an
- * encoder writes it, from its start on, so that what is a warning and what is an error is decided by libjpeg alone.
+ * The Huffman codes of usual images are decoded by huffman.c, and those of all others by libjpeg:
+ * also of each image that is not as an encoder writes it, from its start on, so that what is a
+ * warning and what is an error is decided by libjpeg alone.
  *
- * The entropy code is read to its end whatever the region, because what follows it shows that bytes were lost or changed before: a
- * JPEG has no checksum. All is done without the interpreter's lock.
+ * The entropy code is read to its end whatever the region, because what follows it shows that bytes
+ * were lost or changed before: a JPEG has no checksum. All is done without the interpreter's lock.
  */
 
 #define _GNU_SOURCE /* dladdr */
@@ -25,13 +29,15 @@
 #include "jpeg_abi.h"
 
 #define CHANNELS 3
-#define MARGIN 2    /* pixels of the output around a region, of which the outermost is interpolated with too few neighbours */
-#define ROWS 16     /* that are read at once */
+#define MARGIN                                                                                     \
+    2 /* pixels of the output around a region, of which the outermost is interpolated with too few \
+         neighbours */
+#define ROWS 16 /* that are read at once */
 #define MAX_SAMPLING 2
 #define MAX_SIDE 65535
 #define MAX_PIXELS 80000000 /* above it Pillow decides whether an image is a decompression bomb */
 
-/* ------------------------------------------------------------------------------------------------ the library */
+/* --------------------------------------------------------------------------------- the library */
 
 struct functions {
     struct errors *(*std_error)(struct errors *);
@@ -54,22 +60,17 @@ static const struct {
     const char *name;
     size_t place;
 } FUNCTIONS[] = {
-    FUNCTION("jpeg_std_error", std_error),
-    FUNCTION("jpeg_CreateDecompress", create),
-    FUNCTION("jpeg_destroy_decompress", destroy),
-    FUNCTION("jpeg_mem_src", memory_source),
-    FUNCTION("jpeg_read_header", read_header),
-    FUNCTION("jpeg_start_decompress", start),
-    FUNCTION("jpeg_finish_decompress", finish),
-    FUNCTION("jpeg_crop_scanline", crop),
-    FUNCTION("jpeg_skip_scanlines", skip),
-    FUNCTION("jpeg_read_scanlines", read),
+    FUNCTION("jpeg_std_error", std_error),          FUNCTION("jpeg_CreateDecompress", create),
+    FUNCTION("jpeg_destroy_decompress", destroy),   FUNCTION("jpeg_mem_src", memory_source),
+    FUNCTION("jpeg_read_header", read_header),      FUNCTION("jpeg_start_decompress", start),
+    FUNCTION("jpeg_finish_decompress", finish),     FUNCTION("jpeg_crop_scanline", crop),
+    FUNCTION("jpeg_skip_scanlines", skip),          FUNCTION("jpeg_read_scanlines", read),
     FUNCTION("jpeg_has_multiple_scans", has_scans),
 };
 
 static int is_loaded;
 
-/* ------------------------------------------------------------------------------------------------ one image */
+/* ----------------------------------------------------------------------------------- one image */
 
 struct image {
     struct decoder decoder; /* first, so that a pointer to it is one to the image */
@@ -102,7 +103,8 @@ static void on_message(struct decoder *decoder, int level)
 {
     struct image *image = (struct image *)decoder;
     int code = image->errors.code;
-    if (level >= 0 || code == WARNS_ADOBE_TRANSFORM || code == WARNS_JFIF_VERSION || code == WARNS_COLOUR_PROFILE)
+    if (level >= 0 || code == WARNS_ADOBE_TRANSFORM || code == WARNS_JFIF_VERSION ||
+        code == WARNS_COLOUR_PROFILE)
         return;
     image->num_warnings++;
     keep_message(image);
@@ -174,8 +176,8 @@ static uint32_t less_margin(uint32_t place)
     return place > MARGIN ? place - MARGIN : 0;
 }
 
-/* Whether the two functions that come first in libjpeg's decoder of codes are its own: that is known of all versions, but promised of
- * none. */
+/* Whether the two functions that come first in libjpeg's decoder of codes are its own: that is
+ * known of all versions, but promised of none. */
 static int is_known(const struct decoder *decoder)
 {
     static _Atomic(void *) known;
@@ -183,7 +185,8 @@ static int is_known(const struct decoder *decoder)
     void *function = (void *)decoder->entropy->decode_mcu;
     if (function && function == known)
         return 1;
-    if (!dladdr((void *)library.start, &here) || !dladdr((void *)decoder->entropy->start_pass, &start) || !dladdr(function, &decode))
+    if (!dladdr((void *)library.start, &here) ||
+        !dladdr((void *)decoder->entropy->start_pass, &start) || !dladdr(function, &decode))
         return 0;
     if (start.dli_fbase != here.dli_fbase || decode.dli_fbase != here.dli_fbase)
         return 0;
@@ -191,11 +194,13 @@ static int is_known(const struct decoder *decoder)
     return 1;
 }
 
-/* From now on the codes are decoded by huffman.c, if the image is usual; of columns `left` to `left + width` alone. */
+/* From now on the codes are decoded by huffman.c, if the image is usual; of columns `left` to `left
+ * + width` alone. */
 static void decode_codes(struct image *image, uint32_t left, uint32_t width)
 {
     struct decoder *decoder = &image->decoder;
-    uint32_t across = (uint32_t)decoder->least_dct_size * (uint32_t)(decoder->num_components > 1 ? decoder->max_across : 1);
+    uint32_t across = (uint32_t)decoder->least_dct_size *
+                      (uint32_t)(decoder->num_components > 1 ? decoder->max_across : 1);
     if (library.has_scans(decoder) || !is_known(decoder) || !across)
         return;
     image->scan = scan_begin(decoder, on_unusual);
@@ -203,8 +208,10 @@ static void decode_codes(struct image *image, uint32_t left, uint32_t width)
         scan_wants(image->scan, left / across, (left + width + across - 1) / across);
 }
 
-/* Reads rows up to `end`, and copies columns `left` and on to `out`, unless that is null. To be called under `setjmp`. */
-static void read_rows(struct image *image, uint32_t end, uint8_t *out, uint32_t left, size_t out_stride)
+/* Reads rows up to `end`, and copies columns `left` and on to `out`, unless that is null. To be
+ * called under `setjmp`. */
+static void read_rows(struct image *image, uint32_t end, uint8_t *out, uint32_t left,
+                      size_t out_stride)
 {
     struct decoder *decoder = &image->decoder;
     size_t stride = (size_t)decoder->out_width * decoder->out_components;
@@ -219,7 +226,8 @@ static void read_rows(struct image *image, uint32_t end, uint8_t *out, uint32_t 
     }
 }
 
-/* What follows the region is decoded as far as to know that it is there. To be called under `setjmp`. */
+/* What follows the region is decoded as far as to know that it is there. To be called under
+ * `setjmp`. */
 static void read_to_end(struct image *image)
 {
     struct decoder *decoder = &image->decoder;
@@ -229,7 +237,8 @@ static void read_to_end(struct image *image)
     if (decoder->row < decoder->out_height && !library.has_scans(decoder))
         read_rows(image, decoder->out_height, NULL, 0, 0);
     else if (decoder->row < decoder->out_height)
-        library.skip(decoder, decoder->out_height - decoder->row); /* all scans were read before the first row */
+        library.skip(decoder, decoder->out_height -
+                                  decoder->row); /* all scans were read before the first row */
     library.finish(decoder);
 }
 
@@ -243,8 +252,8 @@ static int read_size(struct image *image, const Py_buffer *data)
     return is_plain(&image->decoder) ? DONE : UNUSUAL;
 }
 
-static int decode_region(struct image *image, const Py_buffer *data, const int box[4], int denominator, int to_end, int by_library,
-                         uint8_t *out)
+static int decode_region(struct image *image, const Py_buffer *data, const int box[4],
+                         int denominator, int to_end, int by_library, uint8_t *out)
 {
     struct decoder *decoder = &image->decoder;
     struct region region;
@@ -252,7 +261,8 @@ static int decode_region(struct image *image, const Py_buffer *data, const int b
     if (setjmp(image->failed))
         return FAILED;
     open_image(image, data);
-    if (!is_plain(decoder) || (uint32_t)box[2] > decoder->width || (uint32_t)box[3] > decoder->height)
+    if (!is_plain(decoder) || (uint32_t)box[2] > decoder->width ||
+        (uint32_t)box[3] > decoder->height)
         return UNUSUAL;
     decoder->out_colours = RGB;
     decoder->scale = 1;
@@ -260,7 +270,8 @@ static int decode_region(struct image *image, const Py_buffer *data, const int b
     library.start(decoder);
     if (region.right > decoder->out_width || region.bottom > decoder->out_height)
         return UNUSUAL;
-    uint32_t left = less_margin(region.left), width = region.right + MARGIN - left, rows_above = less_margin(region.top);
+    uint32_t left = less_margin(region.left), width = region.right + MARGIN - left,
+             rows_above = less_margin(region.top);
     int can_cut = decoder->max_across <= MAX_SAMPLING && decoder->max_down <= MAX_SAMPLING;
     if (left + width > decoder->out_width)
         width = decoder->out_width - left;
@@ -276,7 +287,8 @@ static int decode_region(struct image *image, const Py_buffer *data, const int b
     if (can_cut && rows_above)
         library.skip(decoder, rows_above);
     read_rows(image, region.top, NULL, 0, 0);
-    read_rows(image, region.bottom, out, region.left - left, (size_t)(region.right - region.left) * CHANNELS);
+    read_rows(image, region.bottom, out, region.left - left,
+              (size_t)(region.right - region.left) * CHANNELS);
     if (to_end)
         read_to_end(image);
     return DONE;
@@ -303,7 +315,7 @@ static int check_image(struct image *image, const Py_buffer *data, int by_librar
     return DONE;
 }
 
-/* ------------------------------------------------------------------------------------------------ Python */
+/* -------------------------------------------------------------------------------------- Python */
 
 static PyObject *load(PyObject *module, PyObject *args)
 {
@@ -332,7 +344,8 @@ static PyObject *load(PyObject *module, PyObject *args)
     prepare(&image);
     int failed = setjmp(image.failed);
     if (!failed)
-        library.create(&image.decoder, ABI_VERSION, DECOMPRESS_BYTES); /* an error where version or size are others */
+        library.create(&image.decoder, ABI_VERSION,
+                       DECOMPRESS_BYTES); /* an error where version or size are others */
     if (failed) {
         PyErr_Format(PyExc_OSError, "%s: %s", path, image.text);
         library = before;
@@ -381,11 +394,13 @@ static PyObject *decode(PyObject *module, PyObject *args)
     PyObject *out = NULL;
 
     (void)module;
-    if (!PyArg_ParseTuple(args, "y*(iiii)ip|p:decode", &data, &box[0], &box[1], &box[2], &box[3], &denominator, &to_end, &by_library))
+    if (!PyArg_ParseTuple(args, "y*(iiii)ip|p:decode", &data, &box[0], &box[1], &box[2], &box[3],
+                          &denominator, &to_end, &by_library))
         return NULL;
     if (!check_loaded())
         goto end;
-    int is_box = 0 <= box[0] && box[0] < box[2] && box[2] <= MAX_SIDE && 0 <= box[1] && box[1] < box[3] && box[3] <= MAX_SIDE;
+    int is_box = 0 <= box[0] && box[0] < box[2] && box[2] <= MAX_SIDE && 0 <= box[1] &&
+                 box[1] < box[3] && box[3] <= MAX_SIDE;
     if (!is_box || (denominator != 1 && denominator != 2 && denominator != 4 && denominator != 8)) {
         PyErr_SetString(PyExc_ValueError, "not a box, or not 1, 2, 4 or 8");
         goto end;
@@ -401,8 +416,8 @@ static PyObject *decode(PyObject *module, PyObject *args)
     if (!out)
         goto end;
     uint8_t *bytes = (uint8_t *)PyByteArray_AsString(out);
-    Py_BEGIN_ALLOW_THREADS
-    for (int done = 0; !done;) {
+    Py_BEGIN_ALLOW_THREADS for (int done = 0; !done;)
+    {
         prepare(&image);
         image.stops_at_warning = 1;
         found = decode_region(&image, &data, box, denominator, to_end, by_library, bytes);
@@ -410,9 +425,7 @@ static PyObject *decode(PyObject *module, PyObject *args)
         by_library = 1;
         close_image(&image);
     }
-    Py_END_ALLOW_THREADS
-    if (found != DONE)
-        Py_CLEAR(out);
+    Py_END_ALLOW_THREADS if (found != DONE) Py_CLEAR(out);
     if (found == NO_MEMORY)
         PyErr_NoMemory();
     else if (found == FAILED)
@@ -437,35 +450,41 @@ static PyObject *check(PyObject *module, PyObject *args)
         PyBuffer_Release(&data);
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS
-    for (int done = 0; !done;) {
+    Py_BEGIN_ALLOW_THREADS for (int done = 0; !done;)
+    {
         prepare(&image);
-        image.stops_at_warning = 1; /* a scan that repeats coefficients gives one: so scans are limited */
+        image.stops_at_warning =
+            1; /* a scan that repeats coefficients gives one: so scans are limited */
         found = check_image(&image, &data, by_library);
         done = (found != FAILED && !image.num_warnings) || !image.scan;
         by_library = 1;
         close_image(&image);
     }
-    Py_END_ALLOW_THREADS
-    PyBuffer_Release(&data);
+    Py_END_ALLOW_THREADS PyBuffer_Release(&data);
     if (found == NO_MEMORY)
         return PyErr_NoMemory();
     return Py_BuildValue("(lis)", image.num_warnings, image.code, image.text);
 }
 
 static PyMethodDef methods[] = {
-    {"load", load, METH_VARARGS, "load(path): use this libjpeg.so.62 from now on; OSError if it is none, or lacks something."},
-    {"size", size, METH_VARARGS, "size(jpeg) -> (width, height), or None for what is no JPEG in grey, YCbCr or RGB of 8 bits."},
+    {"load", load, METH_VARARGS,
+     "load(path): use this libjpeg.so.62 from now on; OSError if it is none, or lacks something."},
+    {"size", size, METH_VARARGS,
+     "size(jpeg) -> (width, height), or None for what is no JPEG in grey, YCbCr or RGB of 8 bits."},
     {"decode", decode, METH_VARARGS,
-     "decode(jpeg, (left, top, right, bottom), denominator, to_end, by_library=False) -> RGB bytes of the region, at a size of\n"
-     "1 / denominator; or (warnings, code, text) where the library warned (then warnings is 1) or failed (0). With `by_library` it\n"
+     "decode(jpeg, (left, top, right, bottom), denominator, to_end, by_library=False) -> RGB bytes "
+     "of the region, at a size of\n"
+     "1 / denominator; or (warnings, code, text) where the library warned (then warnings is 1) or "
+     "failed (0). With `by_library` it\n"
      "decodes the codes too; the result is the same."},
     {"check", check, METH_VARARGS,
-     "check(jpeg, by_library=False) -> (0 or 1, code, text): a warning about the pixels, at which it stops; an error has a code, too."},
+     "check(jpeg, by_library=False) -> (0 or 1, code, text): a warning about the pixels, at which "
+     "it stops; an error has a code, too."},
     {NULL, NULL, 0, NULL},
 };
 
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "ioprof._jpeg", NULL, 0, methods, NULL, NULL, NULL, NULL};
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "ioprof._jpeg", NULL, 0, methods, NULL, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__jpeg(void)
 {

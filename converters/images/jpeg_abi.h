@@ -1,9 +1,11 @@
 /* The part of libjpeg's binary interface, version 6.2 on 64-bit machines, that jpeg.c uses.
  *
- * That is the interface of every libjpeg.so.62, libjpeg-turbo's among them, and of the copy in Pillow's wheels. Its structures have
- * not changed since 1998, and `jpeg_CreateDecompress` itself refuses a caller with another version or another size of the structure.
- * It is written down here because the library is found when the program runs: a wheel is built on a machine that has none, and
- * a machine that has the library rarely has its headers. tests/test_jpeg.py compares these places with those of <jpeglib.h>.
+ * That is the interface of every libjpeg.so.62, libjpeg-turbo's among them, and of the copy in
+ * Pillow's wheels. Its structures have not changed since 1998, and `jpeg_CreateDecompress` itself
+ * refuses a caller with another version or another size of the structure. It is written down here
+ * because the library is found when the program runs: a wheel is built on a machine that has none,
+ * and a machine that has the library rarely has its headers. tests/test_jpeg.py compares these
+ * places with those of <jpeglib.h>.
  */
 
 #ifndef IOPROF_JPEG_ABI_H
@@ -20,7 +22,8 @@
 
 enum { GRAY = 1, RGB = 2, YCC = 3 }; /* J_COLOR_SPACE */
 
-/* Warnings that say nothing of the pixels (jerror.h): an unknown Adobe transform, a newer JFIF, a colour profile in disorder. */
+/* Warnings that say nothing of the pixels (jerror.h): an unknown Adobe transform, a newer JFIF, a
+ * colour profile in disorder. */
 enum { WARNS_ADOBE_TRANSFORM = 114, WARNS_JFIF_VERSION = 119, WARNS_COLOUR_PROFILE = 127 };
 
 struct decoder;
@@ -114,13 +117,24 @@ struct decoder {
 };
 
 _Static_assert(sizeof(void *) == 8, "only 64-bit machines");
-_Static_assert(sizeof(struct decoder) == DECOMPRESS_BYTES && sizeof(struct errors) == ERROR_BYTES, "sizes");
+_Static_assert(sizeof(struct decoder) == DECOMPRESS_BYTES && sizeof(struct errors) == ERROR_BYTES,
+               "sizes");
 _Static_assert(offsetof(struct errors, num_warnings) == 128, "error manager");
-_Static_assert(offsetof(struct decoder, width) == 48 && offsetof(struct decoder, gamma) == 80, "header");
-_Static_assert(offsetof(struct decoder, out_width) == 136 && offsetof(struct decoder, row) == 168, "output");
-_Static_assert(offsetof(struct decoder, precision) == 296 && offsetof(struct decoder, is_progressive) == 312, "frame");
-_Static_assert(offsetof(struct decoder, restart_interval) == 368 && offsetof(struct decoder, unread_marker) == 540, "scan");
-_Static_assert(offsetof(struct decoder, entropy) == 592 && offsetof(struct component, dct_size) == 36, "modules");
-_Static_assert(offsetof(struct decoder, max_across) == 408 && offsetof(struct decoder, least_dct_size) == 416, "sampling");
+_Static_assert(offsetof(struct decoder, width) == 48 && offsetof(struct decoder, gamma) == 80,
+               "header");
+_Static_assert(offsetof(struct decoder, out_width) == 136 && offsetof(struct decoder, row) == 168,
+               "output");
+_Static_assert(offsetof(struct decoder, precision) == 296 &&
+                   offsetof(struct decoder, is_progressive) == 312,
+               "frame");
+_Static_assert(offsetof(struct decoder, restart_interval) == 368 &&
+                   offsetof(struct decoder, unread_marker) == 540,
+               "scan");
+_Static_assert(offsetof(struct decoder, entropy) == 592 &&
+                   offsetof(struct component, dct_size) == 36,
+               "modules");
+_Static_assert(offsetof(struct decoder, max_across) == 408 &&
+                   offsetof(struct decoder, least_dct_size) == 416,
+               "sampling");
 
 #endif

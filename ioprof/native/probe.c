@@ -1,8 +1,10 @@
-/* ioprof._probe: clients that read in a closed loop, each the next place as soon as it has the last one, and time every read.
+/* ioprof._probe: clients that read in a closed loop, each the next place as soon as it has the last
+ * one, and time every read.
  *
- * In C, because Python's threads wait for the interpreter between two reads: with sixteen of them a p99 of 2.4 ms was seen, and a
- * third fewer reads, where fio did as here. Each client is a thread with a buffer of its own; what it found of a place goes into
- * that place's row of an array that Python made, so nothing is counted or rounded here. The pure-Python version is
+ * In C, because Python's threads wait for the interpreter between two reads: with sixteen of them a
+ * p99 of 2.4 ms was seen, and a third fewer reads, where fio did as here. Each client is a thread
+ * with a buffer of its own; what it found of a place goes into that place's row of an array that
+ * Python made, so nothing is counted or rounded here. The pure-Python version is
  * ioprof/storage/probe/threads.py. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -40,13 +42,14 @@ struct place {
 };
 
 struct outcome {
-    int64_t start_ns;     /* 0: never begun */
-    int64_t opened_ns;    /* after open and fstat; start_ns where nothing is opened */
-    int64_t begin_ns;     /* of the read; later than opened_ns by the question about the cache */
+    int64_t start_ns;  /* 0: never begun */
+    int64_t opened_ns; /* after open and fstat; start_ns where nothing is opened */
+    int64_t begin_ns;  /* of the read; later than opened_ns by the question about the cache */
     int64_t end_ns;
     int64_t bytes;        /* read, or -errno */
     int64_t device_bytes; /* that the kernel charged to this thread meanwhile */
-    int64_t cached_bytes; /* of the place's pages that were in the page cache before; -1: cannot be asked */
+    int64_t cached_bytes; /* of the place's pages that were in the page cache before; -1: cannot be
+                             asked */
     int32_t waits;        /* how often the thread gave up the processor while it read */
     int32_t client;
 };
@@ -95,8 +98,9 @@ static struct counts counts_now(void)
     return (struct counts){used.ru_inblock, used.ru_nvcsw};
 }
 
-/* man 2 cachestat. Not RWF_NOWAIT: on Linux 6.18 it begins to fetch what is not there, and the read that follows finds it under
- * way. Refused (EPERM) to those who neither own the file nor may write it. */
+/* man 2 cachestat. Not RWF_NOWAIT: on Linux 6.18 it begins to fetch what is not there, and the read
+ * that follows finds it under way. Refused (EPERM) to those who neither own the file nor may write
+ * it. */
 static int64_t cached_bytes_of(int descriptor, int64_t offset, int64_t length)
 {
     struct {
@@ -130,8 +134,10 @@ static int64_t read_all(int descriptor, char *buffer, int64_t offset, int64_t le
 
 static int open_target(const struct job *job, int64_t target)
 {
-    /* Without waiting, since a FIFO would be waited for; of files that are read it was seen before that they are regular. */
-    int flags = O_RDONLY | O_CLOEXEC | (job->kind == OPENS ? O_NONBLOCK : 0) | (job->direct ? O_DIRECT : 0);
+    /* Without waiting, since a FIFO would be waited for; of files that are read it was seen before
+     * that they are regular. */
+    int flags =
+        O_RDONLY | O_CLOEXEC | (job->kind == OPENS ? O_NONBLOCK : 0) | (job->direct ? O_DIRECT : 0);
     struct stat status;
     int descriptor = open(job->paths[target], flags);
     if (descriptor < 0)
@@ -197,7 +203,8 @@ static int64_t claim(struct job *job, int64_t *own, int64_t own_end, enum reason
         return -1;
     int64_t length = job->kind == OPENS ? 0 : job->places[number].length;
     *reason = BYTES;
-    if (atomic_fetch_add(&job->claimed, length) + length > job->limit_bytes || atomic_load(&job->device_bytes) > job->limit_bytes)
+    if (atomic_fetch_add(&job->claimed, length) + length > job->limit_bytes ||
+        atomic_load(&job->device_bytes) > job->limit_bytes)
         return -1;
     return number;
 }
@@ -215,7 +222,8 @@ static void *work(void *argument)
     pthread_mutex_unlock(&job->mutex);
 
     int64_t own = job->in_order ? job->num_places * client->number / job->clients : 0;
-    int64_t own_end = job->in_order ? job->num_places * (client->number + 1) / job->clients : job->num_places;
+    int64_t own_end =
+        job->in_order ? job->num_places * (client->number + 1) / job->clients : job->num_places;
     int64_t deadline = job->start_ns + job->limit_ns, number;
     struct counts before = counts_now();
     ended = now();
@@ -242,13 +250,13 @@ static void *work(void *argument)
     return NULL;
 }
 
-/* Waits for the clients, and looks now and then whether a signal asks for the end; 0, or -1 with Python's exception set. */
+/* Waits for the clients, and looks now and then whether a signal asks for the end; 0, or -1 with
+ * Python's exception set. */
 static int wait_for_all(struct job *job)
 {
     int failed = 0, left;
     do {
-        Py_BEGIN_ALLOW_THREADS
-        pthread_mutex_lock(&job->mutex);
+        Py_BEGIN_ALLOW_THREADS pthread_mutex_lock(&job->mutex);
         if (job->working > 0) {
             struct timespec until;
             clock_gettime(CLOCK_MONOTONIC, &until);
@@ -259,8 +267,8 @@ static int wait_for_all(struct job *job)
         }
         left = job->working;
         pthread_mutex_unlock(&job->mutex);
-        Py_END_ALLOW_THREADS
-        if (!failed && PyErr_CheckSignals() < 0) {
+        Py_END_ALLOW_THREADS if (!failed && PyErr_CheckSignals() < 0)
+        {
             failed = -1;
             atomic_store(&job->stop, 1);
         }
@@ -299,7 +307,8 @@ static int run(struct job *job)
 
     for (int64_t place = 0; place < job->num_places; place++)
         longest = job->places[place].length > longest ? job->places[place].length : longest;
-    size_t size = (size_t)((longest < BUFFER_BYTES ? longest : BUFFER_BYTES) + PAGE - 1) / PAGE * PAGE;
+    size_t size =
+        (size_t)((longest < BUFFER_BYTES ? longest : BUFFER_BYTES) + PAGE - 1) / PAGE * PAGE;
     if (!clients) {
         PyErr_NoMemory();
         return -1;
@@ -362,11 +371,12 @@ static int check_places(struct job *job, const Py_buffer *places, const Py_buffe
                 outcomes->len == job->num_places * (Py_ssize_t)sizeof *job->outcomes;
     for (int64_t i = 0; sizes && i < job->num_places; i++) {
         const struct place *place = &job->places[i];
-        sizes = place->target >= 0 && place->target < job->num_targets && place->offset >= 0 && place->length >= 0 &&
-                place->offset <= MAX_BYTES && place->length <= MAX_BYTES;
+        sizes = place->target >= 0 && place->target < job->num_targets && place->offset >= 0 &&
+                place->length >= 0 && place->offset <= MAX_BYTES && place->length <= MAX_BYTES;
     }
     if (!sizes || job->clients < 1 || job->clients > MAX_CLIENTS || job->kind > OPENS) {
-        PyErr_SetString(PyExc_ValueError, "no such place, outcomes of another size, or no such number of clients");
+        PyErr_SetString(PyExc_ValueError,
+                        "no such place, outcomes of another size, or no such number of clients");
         return -1;
     }
     return 0;
@@ -382,8 +392,9 @@ static PyObject *visit_all(PyObject *module, PyObject *args)
     pthread_condattr_t monotonic;
 
     (void)module;
-    if (!PyArg_ParseTuple(args, "iO!y*w*ipppLL:visit", &kind, &PyTuple_Type, &targets, &places, &outcomes, &job.clients, &job.direct,
-                          &job.ask, &job.in_order, &limit_ns, &limit_bytes))
+    if (!PyArg_ParseTuple(args, "iO!y*w*ipppLL:visit", &kind, &PyTuple_Type, &targets, &places,
+                          &outcomes, &job.clients, &job.direct, &job.ask, &job.in_order, &limit_ns,
+                          &limit_bytes))
         return NULL;
     job.kind = (enum kind)kind;
     job.limit_ns = limit_ns;
@@ -393,8 +404,10 @@ static PyObject *visit_all(PyObject *module, PyObject *args)
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&job.changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    if (take_targets(&job, targets) == 0 && check_places(&job, &places, &outcomes) == 0 && run(&job) == 0)
-        result = Py_BuildValue("LLi", (long long)job.start_ns, (long long)job.idle_ns, (int)job.reason);
+    if (take_targets(&job, targets) == 0 && check_places(&job, &places, &outcomes) == 0 &&
+        run(&job) == 0)
+        result =
+            Py_BuildValue("LLi", (long long)job.start_ns, (long long)job.idle_ns, (int)job.reason);
     pthread_cond_destroy(&job.changed);
     pthread_mutex_destroy(&job.mutex);
     free(job.paths);
@@ -406,11 +419,13 @@ static PyObject *visit_all(PyObject *module, PyObject *args)
 
 static PyMethodDef methods[] = {
     {"visit", visit_all, METH_VARARGS,
-     "visit(kind, targets, places, outcomes, clients, direct, ask, in_order, limit_ns, limit_bytes) -> (start_ns, idle_ns, reason)"},
+     "visit(kind, targets, places, outcomes, clients, direct, ask, in_order, limit_ns, "
+     "limit_bytes) -> (start_ns, idle_ns, reason)"},
     {NULL, NULL, 0, NULL},
 };
 
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "ioprof._probe", NULL, 0, methods, NULL, NULL, NULL, NULL};
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "ioprof._probe", NULL, 0, methods, NULL, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__probe(void)
 {

@@ -96,7 +96,8 @@ static pthread_t helped_by(void (*what)(void))
     return thread;
 }
 
-/* ---------------------------------------------------------------------------------------- threads */
+/* ---------------------------------------------------------------------------------------- threads
+ */
 
 static atomic_int has_lock;
 
@@ -120,7 +121,8 @@ static void *hold_readers(void *unused)
     return NULL;
 }
 
-static void with_holder(const char *name, void *(*hold)(void *), int (*wait)(void), int (*end)(void))
+static void with_holder(const char *name, void *(*hold)(void *), int (*wait)(void),
+                        int (*end)(void))
 {
     pthread_t thread;
     waker = 0;
@@ -133,11 +135,26 @@ static void with_holder(const char *name, void *(*hold)(void *), int (*wait)(voi
     pthread_join(thread, NULL);
 }
 
-static int lock_mutex(void) { return pthread_mutex_lock(&mutex); }
-static int unlock_mutex(void) { return pthread_mutex_unlock(&mutex); }
-static int read_lock(void) { return pthread_rwlock_rdlock(&readers); }
-static int write_lock(void) { return pthread_rwlock_wrlock(&readers); }
-static int unlock_readers(void) { return pthread_rwlock_unlock(&readers); }
+static int lock_mutex(void)
+{
+    return pthread_mutex_lock(&mutex);
+}
+static int unlock_mutex(void)
+{
+    return pthread_mutex_unlock(&mutex);
+}
+static int read_lock(void)
+{
+    return pthread_rwlock_rdlock(&readers);
+}
+static int write_lock(void)
+{
+    return pthread_rwlock_wrlock(&readers);
+}
+static int unlock_readers(void)
+{
+    return pthread_rwlock_unlock(&readers);
+}
 
 static void signal_condition(void)
 {
@@ -195,7 +212,10 @@ static void wait_old(void)
 }
 #endif
 
-static void post(void) { assert(sem_post(&semaphore) == 0); }
+static void post(void)
+{
+    assert(sem_post(&semaphore) == 0);
+}
 
 static void wait_semaphore(void)
 {
@@ -285,12 +305,25 @@ static void cancel(void)
     assert(pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED);
 }
 
-/* ---------------------------------------------------------------------------------------- descriptors */
+/* ----------------------------------------------------------------------------------------
+ * descriptors */
 
-static void send_byte(void) { assert(write(ends[1], "x", 1) == 1); }
-static void send_message(void) { assert(send(ends[1], "x", 1, 0) == 1); }
-static void send_event(void) { assert(eventfd_write(ends[1], 1) == 0); }
-static void send_end(void) { assert(close(ends[1]) == 0); }
+static void send_byte(void)
+{
+    assert(write(ends[1], "x", 1) == 1);
+}
+static void send_message(void)
+{
+    assert(send(ends[1], "x", 1, 0) == 1);
+}
+static void send_event(void)
+{
+    assert(eventfd_write(ends[1], 1) == 0);
+}
+static void send_end(void)
+{
+    assert(close(ends[1]) == 0);
+}
 
 static int received(void)
 {
@@ -387,7 +420,8 @@ static void descriptors(void)
     close(ends[0]);
 }
 
-/* ---------------------------------------------------------------------------------------- processes */
+/* ----------------------------------------------------------------------------------------
+ * processes */
 
 struct shared {
     sem_t ready, semaphore;

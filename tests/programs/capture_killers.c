@@ -1,5 +1,6 @@
-/* What can break a program whose functions a library interposes. Arguments: WHAT FOLDER. Each part checks for itself that the
- * program got what it would have got without the library; its exit code is 0 if so. */
+/* What can break a program whose functions a library interposes. Arguments: WHAT FOLDER. Each part
+ * checks for itself that the program got what it would have got without the library; its exit code
+ * is 0 if so. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -17,12 +18,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define CHECK(condition) \
-    do { \
-        if (!(condition)) { \
+#define CHECK(condition)                                                              \
+    do {                                                                              \
+        if (!(condition)) {                                                           \
             fprintf(stderr, "line %d: %s (errno %d)\n", __LINE__, #condition, errno); \
-            exit(1); \
-        } \
+            exit(1);                                                                  \
+        }                                                                             \
     } while (0)
 
 #define THREADS 8
@@ -103,7 +104,8 @@ static void special_calls(void)
     if (unnamed >= 0 || errno != EOPNOTSUPP)
         CHECK(unnamed >= 0 && fstat(unnamed, &status) == 0 && (status.st_mode & 07777) == 0641);
     char path[4096];
-    int first = open(in_folder(path, "lock", 0), O_CREAT | O_RDWR, 0600), second = open(path, O_RDWR);
+    int first = open(in_folder(path, "lock", 0), O_CREAT | O_RDWR, 0600),
+        second = open(path, O_RDWR);
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 1};
     CHECK(fcntl(first, F_OFD_SETLK, &lock) == 0);
     CHECK(fcntl(second, F_OFD_SETLK, &lock) == -1 && (errno == EAGAIN || errno == EACCES));
@@ -157,9 +159,10 @@ static void storm(void)
     in_threads(close_and_reopen);
 }
 
-/* Threads that share a descriptor: each read is whole, and every record is read once. Every third page has to be read again, so
- * that the opener's reads are made in two halves; the other thread comes as it is, or accustomed to finding all in memory, or it
- * only looks where the next read would begin. */
+/* Threads that share a descriptor: each read is whole, and every record is read once. Every third
+ * page has to be read again, so that the opener's reads are made in two halves; the other thread
+ * comes as it is, or accustomed to finding all in memory, or it only looks where the next read
+ * would begin. */
 #define RECORDS 1000
 #define ACCUSTOMED 64
 
@@ -215,7 +218,8 @@ static void share_position(void)
             posix_fadvise(shared_descriptor, place, 4096, POSIX_FADV_DONTNEED);
         memset((void *)seen, 0, sizeof seen);
         pthread_t thread;
-        CHECK(pthread_create(&thread, NULL, round % 3 == 2 ? look_where : read_records, round % 3 ? other : NULL) == 0);
+        CHECK(pthread_create(&thread, NULL, round % 3 == 2 ? look_where : read_records,
+                             round % 3 ? other : NULL) == 0);
         read_records(NULL);
         pthread_join(thread, NULL);
         for (int number = 0; number < RECORDS; number++)
@@ -224,7 +228,8 @@ static void share_position(void)
     }
 }
 
-/* Children are forked while threads read; each reads from what it inherited, and from a file of its own. */
+/* Children are forked while threads read; each reads from what it inherited, and from a file of its
+ * own. */
 static _Atomic int stop;
 
 static void *read_until_stopped(void *argument)
@@ -241,7 +246,8 @@ static void fork_while_reading(void)
     for (int place = 0; place < THREADS; place++)
         make_file("fork", place, 2 * RECORD);
     for (int place = 0; place < THREADS; place++)
-        CHECK(pthread_create(&threads[place], NULL, read_until_stopped, (void *)(intptr_t)place) == 0);
+        CHECK(pthread_create(&threads[place], NULL, read_until_stopped, (void *)(intptr_t)place) ==
+              0);
     for (int round = 0; round < 20; round++) {
         int status, inherited = open(in_folder(path, "fork", 0), O_RDONLY);
         CHECK(read(inherited, bytes, 10) == 10);
@@ -261,7 +267,8 @@ static void fork_while_reading(void)
         pthread_join(threads[place], NULL);
 }
 
-/* A child that shares the parent's memory closes and moves descriptors, and fails to become another program. */
+/* A child that shares the parent's memory closes and moves descriptors, and fails to become another
+ * program. */
 static void vfork_and_fail(void)
 {
     char path[4096], bytes[RECORD];
@@ -296,12 +303,14 @@ static void streams(void)
     fclose(stream);
     stream = fopen(path, "r");
     for (int place = 0; place < 2000; place++)
-        CHECK(fgets(text, sizeof text, stream) != NULL && atoi(text) == place && strlen(text) == 32);
+        CHECK(fgets(text, sizeof text, stream) != NULL && atoi(text) == place &&
+              strlen(text) == 32);
     CHECK(fgets(text, sizeof text, stream) == NULL && feof(stream));
     rewind(stream);
     for (int place = 0; place < 2000; place++)
         CHECK(getline(&line, &room, stream) == 32 && atoi(line) == place);
-    CHECK(fseek(stream, 32 * 1000, SEEK_SET) == 0 && fscanf(stream, "%d", &number) == 1 && number == 1000);
+    CHECK(fseek(stream, 32 * 1000, SEEK_SET) == 0 && fscanf(stream, "%d", &number) == 1 &&
+          number == 1000);
     CHECK(fseek(stream, 0, SEEK_SET) == 0);
     for (int place = 0; place < 64000; place++)
         CHECK(fgetc(stream) != EOF);
@@ -347,12 +356,16 @@ static void every_read(void)
     CHECK(lseek(descriptor, 0, SEEK_CUR) == 7000);
 }
 
-/* io_uring_setup without the C library, as liburing does it; the ring is open when the program ends, a second later. */
+/* io_uring_setup without the C library, as liburing does it; the ring is open when the program
+ * ends, a second later. */
 static void open_ring(void)
 {
     long parameters[16] = {0}, result = 4;
 #if defined(__x86_64__)
-    __asm__ volatile("syscall" : "=a"(result) : "a"(425L), "D"(result), "S"(parameters) : "rcx", "r11", "memory");
+    __asm__ volatile("syscall"
+                     : "=a"(result)
+                     : "a"(425L), "D"(result), "S"(parameters)
+                     : "rcx", "r11", "memory");
 #elif defined(__aarch64__)
     register long first __asm__("x0") = result, number __asm__("x8") = 425;
     register void *second __asm__("x1") = parameters;
@@ -371,9 +384,10 @@ static const struct {
     const char *name;
     void (*run)(void);
 } parts[] = {
-    {"errno", keep_errno},   {"special", special_calls},   {"many", many_descriptors},   {"storm", storm},
-    {"position", share_position}, {"fork", fork_while_reading}, {"vfork", vfork_and_fail}, {"streams", streams},
-    {"every", every_read},   {"ring", open_ring},
+    {"errno", keep_errno},     {"special", special_calls},   {"many", many_descriptors},
+    {"storm", storm},          {"position", share_position}, {"fork", fork_while_reading},
+    {"vfork", vfork_and_fail}, {"streams", streams},         {"every", every_read},
+    {"ring", open_ring},
 };
 
 int main(int count, char **arguments)

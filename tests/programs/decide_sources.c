@@ -1,16 +1,19 @@
-/* Decides where the bytes of reads came from (native/capture/source.c). Each line of input has the facts of one read, as words:
+/* Decides where the bytes of reads came from (native/capture/source.c). Each line of input has the
+ * facts of one read, as words:
  *
  *     blocks|memory|unreliable|unknown   what the counters say on this type of file system
  *     direct                             O_DIRECT
  *     bytes=N                            returned by the read
- *     nowait=N  missed  stale            returned by a call with RWF_NOWAIT; a second call followed; the first counters are older
- *     nowait_blocks=N  blocks=N          512-byte blocks submitted by the first call, and by the whole read
- *     waited  preempted                  voluntary and involuntary switches, by the counters
- *     stayed  switched  us=N             the result of the switch watch, and how long the read took
- *     readahead=N                        bytes fetched before for the read that begins here
- *     offset=N                           added to all counters: they count from the start of the thread
+ *     nowait=N  missed  stale            returned by a call with RWF_NOWAIT; a second call
+ * followed; the first counters are older nowait_blocks=N  blocks=N          512-byte blocks
+ * submitted by the first call, and by the whole read waited  preempted                  voluntary
+ * and involuntary switches, by the counters stayed  switched  us=N             the result of the
+ * switch watch, and how long the read took readahead=N                        bytes fetched before
+ * for the read that begins here offset=N                           added to all counters: they
+ * count from the start of the thread
  *
- * Prints for each line the parts of the read by their sources, and the readahead for the next read if there is any. */
+ * Prints for each line the parts of the read by their sources, and the readahead for the next read
+ * if there is any. */
 #include "source.h"
 
 #include <stdio.h>
@@ -31,8 +34,10 @@ static int parse(char *line, struct read_facts *read)
         const char *name;
         int64_t *value;
     } numbers[] = {
-        {"bytes", &read->bytes},   {"nowait", &read->nowait_bytes},     {"us", &read->duration_ns}, {"readahead", &read->readahead},
-        {"blocks", &blocks},       {"nowait_blocks", &nowait_blocks},   {"offset", &offset},
+        {"bytes", &read->bytes},    {"nowait", &read->nowait_bytes},
+        {"us", &read->duration_ns}, {"readahead", &read->readahead},
+        {"blocks", &blocks},        {"nowait_blocks", &nowait_blocks},
+        {"offset", &offset},
     };
     for (char *word = strtok(line, " \n"); word != NULL; word = strtok(NULL, " \n")) {
         int known = 0;

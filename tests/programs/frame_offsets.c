@@ -1,4 +1,5 @@
-/* Prints the offsets of ioprof/stacks/layouts.py, as the headers of Python 3.11 or 3.12 have them. */
+/* Prints the offsets of ioprof/stacks/layouts.py, as the headers of Python 3.11 or 3.12 have them.
+ */
 
 #define Py_BUILD_CORE 1
 #include <Python.h>

@@ -1,6 +1,7 @@
-/* Feeds messages to the parser of the capture library: whole, and twice in pieces of random sizes, which must give the same. Input:
- * for each message a byte (1: a request, 0: a response, 2: a response to HEAD), its length as 4 bytes, and its bytes. Prints for each
- * the bytes that are of it, the phase, the status, the bytes of the body, the first byte of the range, and the URL. */
+/* Feeds messages to the parser of the capture library: whole, and twice in pieces of random sizes,
+ * which must give the same. Input: for each message a byte (1: a request, 0: a response, 2: a
+ * response to HEAD), its length as 4 bytes, and its bytes. Prints for each the bytes that are of
+ * it, the phase, the status, the bytes of the body, the first byte of the range, and the URL. */
 #include "http.h"
 
 #include <stdio.h>
@@ -36,8 +37,9 @@ static struct result parse(int kind, const char *data, size_t size, unsigned see
 
 static int is_same(const struct result *a, const struct result *b)
 {
-    return a->used == b->used && a->message.phase == b->message.phase && a->message.status == b->message.status &&
-           a->message.body == b->message.body && a->message.first == b->message.first && a->length == b->length &&
+    return a->used == b->used && a->message.phase == b->message.phase &&
+           a->message.status == b->message.status && a->message.body == b->message.body &&
+           a->message.first == b->message.first && a->length == b->length &&
            a->origin <= a->length && memcmp(a->url, b->url, a->length) == 0;
 }
 
@@ -45,7 +47,8 @@ int main(void)
 {
     unsigned char head[5];
     while (fread(head, 1, 5, stdin) == 5) {
-        size_t size = (size_t)head[1] | (size_t)head[2] << 8 | (size_t)head[3] << 16 | (size_t)head[4] << 24;
+        size_t size =
+            (size_t)head[1] | (size_t)head[2] << 8 | (size_t)head[3] << 16 | (size_t)head[4] << 24;
         char *data = malloc(size + 1);
         if (fread(data, 1, size, stdin) != size)
             return 2;
@@ -55,8 +58,9 @@ int main(void)
             if (!is_same(&whole, &pieces))
                 return 3;
         }
-        printf("%zu %d %d %lld %lld %.*s\n", whole.used, (int)whole.message.phase, whole.message.status,
-               (long long)whole.message.body, (long long)whole.message.first, (int)whole.length, whole.url);
+        printf("%zu %d %d %lld %lld %.*s\n", whole.used, (int)whole.message.phase,
+               whole.message.status, (long long)whole.message.body, (long long)whole.message.first,
+               (int)whole.length, whole.url);
         free(data);
     }
     return 0;

@@ -1,5 +1,6 @@
-/* Calls a profiler plugin in the way NCCL does (src/plugin/profiler.cc, src/transport/net.cc and profiler.cc of NCCL 2.23 to
- * 2.30), by any version of the interface. A shared library, for programs in C and, by ctypes, in Python. */
+/* Calls a profiler plugin in the way NCCL does (src/plugin/profiler.cc, src/transport/net.cc and
+ * profiler.cc of NCCL 2.23 to 2.30), by any version of the interface. A shared library, for
+ * programs in C and, by ctypes, in Python. */
 #include "nccl_calls.h"
 
 #include "profiler_api.h"
@@ -65,15 +66,18 @@ struct communicator *nccl_open(uint64_t hash, const char *name, int ranks, int r
     struct communicator *made = calloc(1, sizeof *made);
     *made = (struct communicator){.hash = hash, .name = name, .rank = rank};
     if (version >= 5)
-        ((struct profiler_v5 *)symbol)->init(&made->context, hash, &activated, name, 1, ranks, rank, NULL);
+        ((struct profiler_v5 *)symbol)
+            ->init(&made->context, hash, &activated, name, 1, ranks, rank, NULL);
     else if (version == 4)
-        ((struct profiler_v4 *)symbol)->init(&made->context, &activated, name, hash, 1, ranks, rank, NULL);
+        ((struct profiler_v4 *)symbol)
+            ->init(&made->context, &activated, name, hash, 1, ranks, rank, NULL);
     else
         ((struct profiler_v1 *)symbol)->init(&made->context, &activated);
     return made;
 }
 
-/* The members after `init` have the same places and, but for the event, the same types in all versions. */
+/* The members after `init` have the same places and, but for the event, the same types in all
+ * versions. */
 static void *start(struct communicator *communicator, void *event)
 {
     void *handle = (void *)-1;
@@ -109,7 +113,8 @@ void nccl_close(struct communicator *communicator)
     /* not freed: events of open operations may follow */
 }
 
-/* ---------------------------------------------------------------------------------------- the host */
+/* ---------------------------------------------------------------------------------------- the host
+ */
 
 static int is_point_to_point(const char *function)
 {
@@ -128,11 +133,13 @@ static void *start_task_v1(struct operation *made, void *group)
 {
     static const char *const functions[] = {"Broadcast", "Reduce",   "AllGather", "ReduceScatter",
                                             "AllReduce", "SendRecv", "Send",      "Recv"};
-    static const char *const datatypes[] = {"ncclInt8",   "Unknown",     "ncclInt32",   "ncclUint32",  "ncclInt64",
-                                            "ncclUint64", "ncclFloat16", "ncclFloat32", "ncclFloat64", "ncclBfloat16"};
+    static const char *const datatypes[] = {
+        "ncclInt8",   "Unknown",     "ncclInt32",   "ncclUint32",  "ncclInt64",
+        "ncclUint64", "ncclFloat16", "ncclFloat32", "ncclFloat64", "ncclBfloat16"};
     struct communicator *communicator = made->communicator;
     struct event_v1 event = {.parent = group, .rank = communicator->rank};
-    uint8_t function = number_of(made->function, functions, 8), datatype = number_of(made->datatype, datatypes, 10);
+    uint8_t function = number_of(made->function, functions, 8),
+            datatype = number_of(made->datatype, datatypes, 10);
     if (is_point_to_point(made->function)) {
         event.type = EVENT_POINT_TO_POINT;
         event.point_to_point.name = communicator->name;
@@ -154,35 +161,35 @@ static void *start_task_v1(struct operation *made, void *group)
     return start(communicator, &event);
 }
 
-#define FILL_TASK(event) \
-    do { \
-        (event).rank = made->communicator->rank; \
-        if (is_point_to_point(made->function)) { \
-            (event).type = EVENT_POINT_TO_POINT; \
+#define FILL_TASK(event)                                      \
+    do {                                                      \
+        (event).rank = made->communicator->rank;              \
+        if (is_point_to_point(made->function)) {              \
+            (event).type = EVENT_POINT_TO_POINT;              \
             (event).point_to_point.function = made->function; \
             (event).point_to_point.datatype = made->datatype; \
-            (event).point_to_point.count = made->count; \
-            (event).point_to_point.peer = made->peer; \
-        } else { \
-            (event).type = EVENT_COLLECTIVE; \
-            (event).collective.sequence = made->sequence; \
-            (event).collective.function = made->function; \
-            (event).collective.datatype = made->datatype; \
-            (event).collective.count = made->count; \
-            (event).collective.root = made->peer; \
-            (event).collective.num_channels = 8; \
-        } \
+            (event).point_to_point.count = made->count;       \
+            (event).point_to_point.peer = made->peer;         \
+        } else {                                              \
+            (event).type = EVENT_COLLECTIVE;                  \
+            (event).collective.sequence = made->sequence;     \
+            (event).collective.function = made->function;     \
+            (event).collective.datatype = made->datatype;     \
+            (event).collective.count = made->count;           \
+            (event).collective.root = made->peer;             \
+            (event).collective.num_channels = 8;              \
+        }                                                     \
     } while (0)
 
-#define FILL_IDENTITY(event) \
-    do { \
-        if ((event).type == EVENT_POINT_TO_POINT) { \
-            (event).point_to_point.name = made->communicator->name; \
+#define FILL_IDENTITY(event)                                                     \
+    do {                                                                         \
+        if ((event).type == EVENT_POINT_TO_POINT) {                              \
+            (event).point_to_point.name = made->communicator->name;              \
             (event).point_to_point.communicator_hash = made->communicator->hash; \
-        } else { \
-            (event).collective.name = made->communicator->name; \
-            (event).collective.communicator_hash = made->communicator->hash; \
-        } \
+        } else {                                                                 \
+            (event).collective.name = made->communicator->name;                  \
+            (event).collective.communicator_hash = made->communicator->hash;     \
+        }                                                                        \
     } while (0)
 
 static void *start_task(struct operation *made, void *group)
@@ -246,12 +253,13 @@ static void launch(struct operation *made)
     stop(group);
 }
 
-struct operation *nccl_enqueue(struct communicator *communicator, const char *function, size_t count, const char *datatype,
-                               int peer, uint64_t sequence, int is_captured)
+struct operation *nccl_enqueue(struct communicator *communicator, const char *function,
+                               size_t count, const char *datatype, int peer, uint64_t sequence,
+                               int is_captured)
 {
     struct operation *made = calloc(1, sizeof *made);
-    *made = (struct operation){communicator, .function = function, .datatype = datatype, .count = count, .peer = peer,
-                               .sequence = sequence};
+    *made = (struct operation){communicator,   .function = function, .datatype = datatype,
+                               .count = count, .peer = peer,         .sequence = sequence};
     if (mask == 0)
         return made;
     if (version >= 5)
@@ -261,7 +269,8 @@ struct operation *nccl_enqueue(struct communicator *communicator, const char *fu
     return made;
 }
 
-struct operation *nccl_enqueue_copies(struct communicator *communicator, const char *function, size_t count, const char *datatype)
+struct operation *nccl_enqueue_copies(struct communicator *communicator, const char *function,
+                                      size_t count, const char *datatype)
 {
     struct operation *made = nccl_enqueue(communicator, function, count, datatype, -1, 0, 1);
     struct event_v5 event = {.type = EVENT_COPY_ENGINE_COLLECTIVE, .rank = communicator->rank};
@@ -295,19 +304,22 @@ void nccl_free(struct operation *operation)
     free(operation);
 }
 
-/* ---------------------------------------------------------------------------------------- the proxy thread */
+/* ---------------------------------------------------------------------------------------- the
+ * proxy thread */
 
 void nccl_start_channel(struct operation *operation, int channel, uint64_t timer)
 {
     struct event_v3 third = {.type = EVENT_KERNEL_CHANNEL, .parent = operation->handle};
     struct event_v4 fourth = {.type = EVENT_KERNEL_CHANNEL, .parent = operation->handle};
     struct event_v5 fifth = {.type = EVENT_KERNEL_CHANNEL, .parent = operation->handle};
-    third.kernel_channel.channel = fourth.kernel_channel.channel = fifth.kernel_channel.channel = (uint8_t)channel;
+    third.kernel_channel.channel = fourth.kernel_channel.channel = fifth.kernel_channel.channel =
+        (uint8_t)channel;
     fourth.kernel_channel.timer = fifth.kernel_channel.timer = timer;
     if (!(mask & EVENT_KERNEL_CHANNEL))
         return;
-    operation->channels[channel] =
-        start(operation->communicator, version == 3 ? (void *)&third : version == 4 ? (void *)&fourth : (void *)&fifth);
+    operation->channels[channel] = start(operation->communicator, version == 3   ? (void *)&third
+                                                                  : version == 4 ? (void *)&fourth
+                                                                                 : (void *)&fifth);
 }
 
 void nccl_stop_channel(struct operation *operation, int channel, uint64_t timer)
@@ -320,8 +332,11 @@ void nccl_stop_channel(struct operation *operation, int channel, uint64_t timer)
 
 static void *start_proxy(struct operation *operation, int pid, int is_send)
 {
-    struct event_v1 event = {.type = EVENT_PROXY_OPERATION, .parent = operation->handle, .rank = operation->communicator->rank};
-    event.proxy_operation = (struct proxy_operation){.pid = pid, .num_steps = 1, .is_send = is_send};
+    struct event_v1 event = {.type = EVENT_PROXY_OPERATION,
+                             .parent = operation->handle,
+                             .rank = operation->communicator->rank};
+    event.proxy_operation =
+        (struct proxy_operation){.pid = pid, .num_steps = 1, .is_send = is_send};
     return start(operation->communicator, &event); /* versions 1 and 2 are the same here */
 }
 

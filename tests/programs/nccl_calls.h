@@ -1,4 +1,5 @@
-/* Calls a profiler plugin in the way NCCL does, by any version of the interface; see nccl_calls.c. */
+/* Calls a profiler plugin in the way NCCL does, by any version of the interface; see nccl_calls.c.
+ */
 #ifndef NCCL_CALLS_H
 #define NCCL_CALLS_H
 
@@ -20,13 +21,15 @@ void nccl_close(struct communicator *communicator);
 /* The events that the plugin asked for last. */
 int nccl_mask(void);
 
-/* The host calls the API and enqueues an operation; `peer` is the root or the other rank. From version 5 on it may belong to a
- * graph. */
-struct operation *nccl_enqueue(struct communicator *communicator, const char *function, size_t count, const char *datatype,
-                               int peer, uint64_t sequence, int is_captured);
+/* The host calls the API and enqueues an operation; `peer` is the root or the other rank. From
+ * version 5 on it may belong to a graph. */
+struct operation *nccl_enqueue(struct communicator *communicator, const char *function,
+                               size_t count, const char *datatype, int peer, uint64_t sequence,
+                               int is_captured);
 
 /* A collective by copy engines, of version 6. */
-struct operation *nccl_enqueue_copies(struct communicator *communicator, const char *function, size_t count, const char *datatype);
+struct operation *nccl_enqueue_copies(struct communicator *communicator, const char *function,
+                                      size_t count, const char *datatype);
 
 /* A graph that was captured with this operation runs again. */
 struct operation *nccl_replay(struct operation *captured);
@@ -35,8 +38,8 @@ struct operation *nccl_replay(struct operation *captured);
 void nccl_start_channel(struct operation *operation, int channel, uint64_t timer);
 void nccl_stop_channel(struct operation *operation, int channel, uint64_t timer);
 
-/* The proxy thread, over the network: it is told of the operation; has data of the GPU to send; data of a peer came; all is
- * done. */
+/* The proxy thread, over the network: it is told of the operation; has data of the GPU to send;
+ * data of a peer came; all is done. */
 void nccl_start_proxy(struct operation *operation, int pid);
 void nccl_send(struct operation *operation);
 void nccl_receive(struct operation *operation);

@@ -1,6 +1,7 @@
-/* Several communicators, each with a thread that enqueues and a proxy thread that reports what the GPU did, as in NCCL.
- * Arguments: PLUGIN VERSION COMMUNICATORS OPERATIONS. Channels end in another order than they began, and some operations never
- * end. A tenth of the communicators is destroyed while operations are open. */
+/* Several communicators, each with a thread that enqueues and a proxy thread that reports what the
+ * GPU did, as in NCCL. Arguments: PLUGIN VERSION COMMUNICATORS OPERATIONS. Channels end in another
+ * order than they began, and some operations never end. A tenth of the communicators is destroyed
+ * while operations are open. */
 #include "nccl_calls.h"
 
 #include <pthread.h>
@@ -56,8 +57,8 @@ static void *run_host(void *argument)
     rank->communicator = nccl_open(0x1000 + (uint64_t)rank->number, "group", 8, rank->number);
     pthread_create(&proxy, NULL, run_proxy, rank);
     for (int number = 0; number < num_operations; number++) {
-        struct operation *made =
-            nccl_enqueue(rank->communicator, number % 3 ? "AllReduce" : "Send", 1000, "ncclFloat32", 1, (uint64_t)number, 0);
+        struct operation *made = nccl_enqueue(rank->communicator, number % 3 ? "AllReduce" : "Send",
+                                              1000, "ncclFloat32", 1, (uint64_t)number, 0);
         while (atomic_load(&rank->queue[number % QUEUE]) != NULL)
             sched_yield();
         atomic_store(&rank->queue[number % QUEUE], made);

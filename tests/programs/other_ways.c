@@ -1,4 +1,5 @@
-/* One uncommon way to read a file or to go on as another program. Arguments: the way, and a file. */
+/* One uncommon way to read a file or to go on as another program. Arguments: the way, and a file.
+ */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
@@ -23,15 +24,18 @@ static int splice_away(const char *path)
     return moved != 0;
 }
 
-/* Reads half of the file, lets a child that has the same descriptor read a quarter, and reads the rest. */
+/* Reads half of the file, lets a child that has the same descriptor read a quarter, and reads the
+ * rest. */
 static int share_with_child(const char *path, int by_stream)
 {
     struct stat status;
     char command[128];
     int file = open(path, O_RDONLY);
-    if (file < 0 || fstat(file, &status) != 0 || read(file, bytes, (size_t)status.st_size / 2) != status.st_size / 2)
+    if (file < 0 || fstat(file, &status) != 0 ||
+        read(file, bytes, (size_t)status.st_size / 2) != status.st_size / 2)
         return 1;
-    snprintf(command, sizeof command, "dd bs=%ld count=1 <&%d of=/dev/null 2>/dev/null", (long)status.st_size / 4, file);
+    snprintf(command, sizeof command, "dd bs=%ld count=1 <&%d of=/dev/null 2>/dev/null",
+             (long)status.st_size / 4, file);
     if (by_stream) {
         FILE *child = popen(command, "r");
         if (child == NULL || pclose(child) != 0)

@@ -1,4 +1,5 @@
-/* Threads that record through the ring without a lock between them. Arguments: FILE THREADS SPANS ROUNDS.
+/* Threads that record through the ring without a lock between them. Arguments: FILE THREADS SPANS
+ * ROUNDS.
  *
  * In every round THREADS threads begin together, write a string and SPANS spans each, and end. */
 #include "ring.h"
@@ -15,7 +16,8 @@ static void *record(void *argument)
 {
     int number = (int)(intptr_t)argument;
     char path[32];
-    int32_t file = ring_string(&ring, &writer, path, (size_t)snprintf(path, sizeof path, "/%d", number));
+    int32_t file =
+        ring_string(&ring, &writer, path, (size_t)snprintf(path, sizeof path, "/%d", number));
     for (int place = 0; place < num_spans; place++) {
         struct ioprof_record span = IOPROF_EMPTY_RECORD;
         span.start_ns = ring_now();
@@ -43,7 +45,8 @@ int main(int count, char **arguments)
     for (int round = 0; round < num_rounds; round++) {
         pthread_t threads[64];
         for (int place = 0; place < num_threads; place++)
-            pthread_create(&threads[place], NULL, record, (void *)(intptr_t)(round * num_threads + place));
+            pthread_create(&threads[place], NULL, record,
+                           (void *)(intptr_t)(round * num_threads + place));
         for (int place = 0; place < num_threads; place++)
             pthread_join(threads[place], NULL);
     }

@@ -72,7 +72,8 @@ int main(int count, char **arguments)
     path = arguments[count - 1];
     setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
     pthread_attr_init(&attributes);
-    if (pthread_attr_setstacksize(&attributes, PTHREAD_STACK_MIN) != 0 || pthread_create(&thread, &attributes, run, NULL) != 0)
+    if (pthread_attr_setstacksize(&attributes, PTHREAD_STACK_MIN) != 0 ||
+        pthread_create(&thread, &attributes, run, NULL) != 0)
         return 1;
     pthread_join(thread, NULL);
     return 0;

@@ -1,4 +1,5 @@
-/* Reads a file by io_uring and prints the bytes: uring_reads PART FILE. The parts differ in how the ring is made and entered. */
+/* Reads a file by io_uring and prints the bytes: uring_reads PART FILE. The parts differ in how the
+ * ring is made and entered. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -37,7 +38,8 @@ static int must(int result)
     return result;
 }
 
-/* liburing: batches of DEPTH, or one at a time; with `vectors` by readv, with `fixed` from registered files. */
+/* liburing: batches of DEPTH, or one at a time; with `vectors` by readv, with `fixed` from
+ * registered files. */
 static void by_liburing(int file, long blocks, int depth, bool vectors, bool fixed)
 {
     struct io_uring ring;
@@ -69,8 +71,8 @@ static void by_liburing(int file, long blocks, int depth, bool vectors, bool fix
     io_uring_queue_exit(&ring);
 }
 
-/* By system calls of the C library's `syscall`, as the crate io-uring makes them. With `poll` the kernel's own thread takes the
- * requests (IORING_SETUP_SQPOLL). */
+/* By system calls of the C library's `syscall`, as the crate io-uring makes them. With `poll` the
+ * kernel's own thread takes the requests (IORING_SETUP_SQPOLL). */
 static void by_number(int file, long blocks, int depth, bool poll)
 {
     struct io_uring_params made;
@@ -79,13 +81,18 @@ static void by_number(int file, long blocks, int depth, bool poll)
     made.sq_thread_idle = 1000;
     int ring = (int)syscall(SYS_io_uring_setup, DEPTH, &made);
     must(ring < 0 ? -errno : ring);
-    char *to = mmap(NULL, made.sq_off.array + made.sq_entries * 4, PROT_READ | PROT_WRITE, MAP_SHARED, ring, IORING_OFF_SQ_RING);
-    char *from = mmap(NULL, made.cq_off.cqes + made.cq_entries * 16, PROT_READ | PROT_WRITE, MAP_SHARED, ring, IORING_OFF_CQ_RING);
-    struct io_uring_sqe *requests =
-        mmap(NULL, made.sq_entries * sizeof *requests, PROT_READ | PROT_WRITE, MAP_SHARED, ring, IORING_OFF_SQES);
-    unsigned *tail = (unsigned *)(to + made.sq_off.tail), *array = (unsigned *)(to + made.sq_off.array);
-    unsigned *head = (unsigned *)(from + made.cq_off.head), *end = (unsigned *)(from + made.cq_off.tail);
-    unsigned mask = *(unsigned *)(to + made.sq_off.ring_mask), other = *(unsigned *)(from + made.cq_off.ring_mask);
+    char *to = mmap(NULL, made.sq_off.array + made.sq_entries * 4, PROT_READ | PROT_WRITE,
+                    MAP_SHARED, ring, IORING_OFF_SQ_RING);
+    char *from = mmap(NULL, made.cq_off.cqes + made.cq_entries * 16, PROT_READ | PROT_WRITE,
+                      MAP_SHARED, ring, IORING_OFF_CQ_RING);
+    struct io_uring_sqe *requests = mmap(NULL, made.sq_entries * sizeof *requests,
+                                         PROT_READ | PROT_WRITE, MAP_SHARED, ring, IORING_OFF_SQES);
+    unsigned *tail = (unsigned *)(to + made.sq_off.tail),
+             *array = (unsigned *)(to + made.sq_off.array);
+    unsigned *head = (unsigned *)(from + made.cq_off.head),
+             *end = (unsigned *)(from + made.cq_off.tail);
+    unsigned mask = *(unsigned *)(to + made.sq_off.ring_mask),
+             other = *(unsigned *)(from + made.cq_off.ring_mask);
     struct io_uring_cqe *completions = (struct io_uring_cqe *)(from + made.cq_off.cqes);
     for (long block = 0; block < blocks;) {
         int number = 0;
@@ -101,8 +108,11 @@ static void by_number(int file, long blocks, int depth, bool poll)
         }
         __atomic_store_n(tail, *tail + (unsigned)number, __ATOMIC_RELEASE);
         unsigned flags = IORING_ENTER_GETEVENTS | (poll ? IORING_ENTER_SQ_WAKEUP : 0);
-        must(syscall(SYS_io_uring_enter, ring, poll ? 0 : number, number, flags, NULL, 0) < 0 ? -errno : 0);
-        for (int done = 0; done < number; done++, __atomic_store_n(head, *head + 1, __ATOMIC_RELEASE)) {
+        must(syscall(SYS_io_uring_enter, ring, poll ? 0 : number, number, flags, NULL, 0) < 0
+                 ? -errno
+                 : 0);
+        for (int done = 0; done < number;
+             done++, __atomic_store_n(head, *head + 1, __ATOMIC_RELEASE)) {
             while (*head == __atomic_load_n(end, __ATOMIC_ACQUIRE)) {
             }
             count(completions[*head & other].res);
@@ -139,7 +149,8 @@ static void by_threads(int file, long blocks)
 int main(int argc, char **arguments)
 {
     const char *part = argc > 2 ? arguments[1] : "";
-    int file = argc > 2 ? open(arguments[2], O_RDONLY | (strcmp(part, "direct") == 0 ? O_DIRECT : 0)) : -1;
+    int file =
+        argc > 2 ? open(arguments[2], O_RDONLY | (strcmp(part, "direct") == 0 ? O_DIRECT : 0)) : -1;
     struct stat status;
     if (file < 0 || fstat(file, &status) != 0)
         return 1;
@@ -153,7 +164,8 @@ int main(int argc, char **arguments)
     else if (strcmp(part, "poll") == 0)
         by_number(file, blocks, DEPTH, true);
     else
-        by_liburing(file, blocks, strcmp(part, "single") == 0 ? 1 : DEPTH, strcmp(part, "vectors") == 0, strcmp(part, "fixed") == 0);
+        by_liburing(file, blocks, strcmp(part, "single") == 0 ? 1 : DEPTH,
+                    strcmp(part, "vectors") == 0, strcmp(part, "fixed") == 0);
     printf("%ld\n", total);
     return 0;
 }

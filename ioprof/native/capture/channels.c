@@ -22,7 +22,7 @@ static uint64_t of_socket(uint64_t inode)
     return object_hash(inode, OF_SOCKET);
 }
 
-/* -------------------------------------------------------------------------------- eventfd */
+/* ------------------------------------------------------------------------------------- eventfd */
 
 /* "eventfd-id: 7" in /proc/self/fdinfo (Linux 5.2). */
 static uint64_t find_event(int descriptor)
@@ -47,7 +47,7 @@ static uint64_t find_event(int descriptor)
     return object_hash(id, OF_EVENT);
 }
 
-/* -------------------------------------------------------------------------------- sockets */
+/* ------------------------------------------------------------------------------------- sockets */
 
 /* The socket at the other end of a local one, which only the kernel's diagnosis of sockets says. */
 static uint64_t find_local_peer(uint64_t inode)
@@ -79,8 +79,8 @@ static uint64_t find_local_peer(uint64_t inode)
         answer.head.nlmsg_type != SOCK_DIAG_BY_FAMILY)
         return NO_CHANNEL;
     const struct unix_diag_msg *message = NLMSG_DATA(&answer.head);
-    struct rtattr *part = (struct rtattr *)(void *)(answer.bytes +
-                                                   NLMSG_LENGTH(NLMSG_ALIGN(sizeof *message)));
+    struct rtattr *part =
+        (struct rtattr *)(void *)(answer.bytes + NLMSG_LENGTH(NLMSG_ALIGN(sizeof *message)));
     int length = (int)(got - (ssize_t)NLMSG_LENGTH(NLMSG_ALIGN(sizeof *message)));
     for (; RTA_OK(part, length); part = RTA_NEXT(part, length))
         if (part->rta_type == UNIX_DIAG_PEER && RTA_PAYLOAD(part) >= sizeof(uint32_t)) {
@@ -91,7 +91,8 @@ static uint64_t find_local_peer(uint64_t inode)
     return found;
 }
 
-/* One number of an Internet address, of the fourth version also where it is written as the sixth. */
+/* One number of an Internet address, of the fourth version also where it is written as the sixth.
+ */
 static uint64_t number_of_address(const struct sockaddr_storage *address)
 {
     static const unsigned char mapped[12] = {[10] = 0xff, [11] = 0xff};

@@ -43,7 +43,8 @@ static const char *keep_site(const char *path)
 {
     for (const char *place = path; *place != '\0';) {
         size_t length = strcspn(place, ":");
-        if (length >= sizeof SITE - 1 && memcmp(place + length - (sizeof SITE - 1), SITE, sizeof SITE - 1) == 0)
+        if (length >= sizeof SITE - 1 &&
+            memcmp(place + length - (sizeof SITE - 1), SITE, sizeof SITE - 1) == 0)
             return keep(place, length);
         place += length + (place[length] == ':');
     }
@@ -77,7 +78,7 @@ const char *site_folder(void)
     return kept.site;
 }
 
-/* ---------------------------------------------------------------------------------------- at exec */
+/* ------------------------------------------------------------------------------------- at exec */
 
 /* Whether an environment has a variable, given as NAME=value. */
 static bool has_variable(char *const *environment, const char *variable)
@@ -93,19 +94,23 @@ struct addition find_addition(char *const *environment)
 {
     struct addition addition = {false, 0, 0, "", kept.site == NULL ? NULL : ""};
     bool has_spool = false;
-    for (char *const *place = environment; place != NULL && *place != NULL; place++, addition.count++) {
+    for (char *const *place = environment; place != NULL && *place != NULL;
+         place++, addition.count++) {
         const char *variable = *place;
         if (variable[0] == 'L' && starts_with(variable, PRELOAD))
-            addition.preload = strstr(variable, "_capture") != NULL ? NULL : variable + sizeof PRELOAD - 1;
+            addition.preload =
+                strstr(variable, "_capture") != NULL ? NULL : variable + sizeof PRELOAD - 1;
         else if (variable[0] == 'P' && kept.site != NULL && starts_with(variable, PYTHONPATH))
-            addition.pythonpath = strstr(variable, kept.site) != NULL ? NULL : variable + sizeof PYTHONPATH - 1;
+            addition.pythonpath =
+                strstr(variable, kept.site) != NULL ? NULL : variable + sizeof PYTHONPATH - 1;
         else if (variable[0] == 'I' && starts_with(variable, SPOOL)) {
             has_spool = true;
             if (kept.spool == NULL || strcmp(variable, kept.spool) != 0)
                 return NO_ADDITION;
         }
     }
-    if (kept.library == NULL || kept.spool == NULL || (has_spool && addition.preload == NULL && addition.pythonpath == NULL))
+    if (kept.library == NULL || kept.spool == NULL ||
+        (has_spool && addition.preload == NULL && addition.pythonpath == NULL))
         return addition;
     addition.bytes = (addition.count + MAX_OWN + 3) * sizeof(char *);
     if (addition.preload != NULL)
@@ -129,10 +134,13 @@ struct addition find_removal(char *const *environment, bool hooks)
 {
     struct addition addition = {true, 0, 0, NULL, NULL};
     size_t room = 0;
-    for (char *const *place = environment; place != NULL && *place != NULL; place++, addition.count++) {
-        if (kept.library != NULL && starts_with(*place, PRELOAD) && strstr(*place, kept.library) != NULL)
+    for (char *const *place = environment; place != NULL && *place != NULL;
+         place++, addition.count++) {
+        if (kept.library != NULL && starts_with(*place, PRELOAD) &&
+            strstr(*place, kept.library) != NULL)
             addition.preload = *place + sizeof PRELOAD - 1;
-        else if (!hooks && kept.site != NULL && starts_with(*place, PYTHONPATH) && strstr(*place, kept.site) != NULL)
+        else if (!hooks && kept.site != NULL && starts_with(*place, PYTHONPATH) &&
+                 strstr(*place, kept.site) != NULL)
             addition.pythonpath = *place + sizeof PYTHONPATH - 1;
         else
             continue;
@@ -148,7 +156,8 @@ static char *write_others(char *place, const char *name, const char *entries, co
 {
     char *end = stpcpy(place, name);
     int count = 0;
-    for (const char *entry = entries;; entry++) { /* an empty entry of PYTHONPATH is the working directory */
+    for (const char *entry = entries;;
+         entry++) { /* an empty entry of PYTHONPATH is the working directory */
         size_t length = strcspn(entry, ":");
         if (length != strlen(without) || memcmp(entry, without, length) != 0) {
             if (count++ > 0)
@@ -172,22 +181,27 @@ static char *write_list(char *place, const char *name, const char *first, const 
     return place + 1;
 }
 
-char *const *extend_environment(const struct addition *addition, char *const *environment, char *room)
+char *const *extend_environment(const struct addition *addition, char *const *environment,
+                                char *room)
 {
     char **extended = (char **)(void *)room, **next = extended;
     char *text = room + (addition->count + MAX_OWN + 3) * sizeof(char *);
     for (size_t place = 0; place < addition->count; place++) {
-        bool is_replaced = (addition->preload != NULL && starts_with(environment[place], PRELOAD)) ||
-                           (addition->pythonpath != NULL && starts_with(environment[place], PYTHONPATH));
+        bool is_replaced =
+            (addition->preload != NULL && starts_with(environment[place], PRELOAD)) ||
+            (addition->pythonpath != NULL && starts_with(environment[place], PYTHONPATH));
         if (!is_replaced)
             *next++ = environment[place];
     }
     if (addition->removes) {
-        char *end = addition->preload == NULL ? NULL : write_others(text, PRELOAD, addition->preload, kept.library);
+        char *end = addition->preload == NULL
+                        ? NULL
+                        : write_others(text, PRELOAD, addition->preload, kept.library);
         if (end != NULL)
             *next++ = text;
         text = end != NULL ? end : text;
-        if (addition->pythonpath != NULL && write_others(text, PYTHONPATH, addition->pythonpath, kept.site) != NULL)
+        if (addition->pythonpath != NULL &&
+            write_others(text, PYTHONPATH, addition->pythonpath, kept.site) != NULL)
             *next++ = text;
         *next = NULL;
         return extended;

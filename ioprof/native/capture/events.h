@@ -40,7 +40,8 @@ static inline void tally_read(uint64_t bytes)
     ring_add(&tallies->bytes, bytes);
 }
 
-/* Bytes that the kernel fetched from storage during a call of this thread, those ahead of what the call returned included. */
+/* Bytes that the kernel fetched from storage during a call of this thread, those ahead of what the
+ * call returned included. */
 static inline void tally_fetched(int64_t bytes)
 {
     struct ioprof_chunk *tallies = bytes > 0 ? ring_tallies(&ring, &writer) : NULL;

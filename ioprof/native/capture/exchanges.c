@@ -11,9 +11,11 @@
 #include <sys/socket.h>
 
 #define NUM_CONNECTIONS 1024
-#define NUM_PLACES 8     /* that a key may have */
+#define NUM_PLACES 8 /* that a key may have */
 #define MAX_ATTEMPTS 64
-#define PROMPT_NS 1000000 /* a thread that receives so soon after it has sent has done nothing else: Python takes 0.1 ms */
+#define PROMPT_NS                                                                             \
+    1000000 /* a thread that receives so soon after it has sent has done nothing else: Python \
+               takes 0.1 ms */
 
 /* What a GET waits for, with the bytes that came since. */
 struct pending_read {
@@ -49,7 +51,7 @@ static __thread struct {
     int64_t end;
 } last_sent;
 
-/* ---------------------------------------------------------------------------------------- the table */
+/* ----------------------------------------------------------------------------------- the table */
 
 static bool take(struct connection *connection, uint64_t key)
 {
@@ -86,10 +88,12 @@ static bool is_free(const struct connection *connection)
     return GET(connection, key) == 0 || connection->generation != GET(process, generation);
 }
 
-/* Enters a connection, locked; NULL: there is no room for the table. Where all places are taken, one of them is taken over. */
+/* Enters a connection, locked; NULL: there is no room for the table. Where all places are taken,
+ * one of them is taken over. */
 static struct connection *new_connection(uint64_t key, bool is_tls, int descriptor)
 {
-    struct connection *table = map_table(&connections, NUM_CONNECTIONS * sizeof *table), *found = NULL;
+    struct connection *table = map_table(&connections, NUM_CONNECTIONS * sizeof *table),
+                      *found = NULL;
     for (size_t number = 0; table != NULL && found == NULL && number <= NUM_PLACES; number++) {
         struct connection *connection = &table[place_of(key, number % NUM_PLACES)];
         if ((is_free(connection) || number == NUM_PLACES) && try_lock(&connection->holder))
@@ -107,7 +111,7 @@ static struct connection *new_connection(uint64_t key, bool is_tls, int descript
     return found;
 }
 
-/* ---------------------------------------------------------------------------------------- spans */
+/* --------------------------------------------------------------------------------------- spans */
 
 static bool is_method(const struct connection *connection, const char *method)
 {
@@ -121,8 +125,8 @@ static void emit_read(struct connection *connection)
     bool is_read = is_method(connection, "GET") || is_method(connection, "HEAD");
     bool is_object = connection->response.status >= 200 && connection->response.status < 300;
     if (read->is_open && is_read)
-        emit_event(&(struct event){read->start, read->end, is_object ? read->bytes : 0, read->offset, connection->url, -1, KIND_READ,
-                                   SOURCE_SOCKET});
+        emit_event(&(struct event){read->start, read->end, is_object ? read->bytes : 0,
+                                   read->offset, connection->url, -1, KIND_READ, SOURCE_SOCKET});
     connection->read.is_open = false;
 }
 
@@ -149,10 +153,11 @@ static void end_exchange(struct connection *connection, int64_t now)
     bool is_whole = phase == HTTP_DONE || phase == HTTP_UNTIL_CLOSE;
     int64_t end = is_whole ? connection->last : now;
     emit_read(connection);
-    emit_event(&(struct event){connection->start, end < connection->start ? connection->start : end,
-                               sends ? connection->request.body : connection->response.body,
-                               connection->first_byte == 0 ? -1 : connection->first_byte - connection->start, connection->url,
-                               name_number(connection, is_whole), KIND_REQUEST, SOURCE_NONE});
+    emit_event(&(struct event){
+        connection->start, end < connection->start ? connection->start : end,
+        sends ? connection->request.body : connection->response.body,
+        connection->first_byte == 0 ? -1 : connection->first_byte - connection->start,
+        connection->url, name_number(connection, is_whole), KIND_REQUEST, SOURCE_NONE});
     connection->in_flight = false;
     connection->is_used = true;
     connection->request.phase = HTTP_DONE;
@@ -161,7 +166,8 @@ static void end_exchange(struct connection *connection, int64_t now)
 static void begin_exchange(struct connection *connection)
 {
     char url[HTTP_HOST_BYTES + HTTP_TARGET_BYTES + 16];
-    size_t origin_length, length = http_url(&connection->request, connection->is_tls, url, &origin_length);
+    size_t origin_length,
+        length = http_url(&connection->request, connection->is_tls, url, &origin_length);
     connection->url = text_number(url, length);
     connection->origin = text_number(url, origin_length);
     http_begin_response(&connection->response, is_method(connection, "HEAD"));
@@ -170,7 +176,7 @@ static void begin_exchange(struct connection *connection)
     connection->last = connection->start;
 }
 
-/* ---------------------------------------------------------------------------------------- pieces */
+/* -------------------------------------------------------------------------------------- pieces */
 
 static void feed_sent(struct connection *connection, const char *data, size_t size, int64_t start)
 {
@@ -178,7 +184,8 @@ static void feed_sent(struct connection *connection, const char *data, size_t si
         struct http_message *request = &connection->request;
         if (request->phase == HTTP_DONE) {
             if (connection->in_flight)
-                end_exchange(connection, start); /* the next one is sent before its response is complete */
+                end_exchange(connection,
+                             start); /* the next one is sent before its response is complete */
             http_begin_request(request);
             connection->start = start;
         }
@@ -205,21 +212,22 @@ static void feed_received(struct connection *connection, const char *data, size_
         if (used == 0)
             break;
     }
-    bool is_tunnel = is_method(connection, "CONNECT") && http_has_head(response) && response->status < 300;
+    bool is_tunnel =
+        is_method(connection, "CONNECT") && http_has_head(response) && response->status < 300;
     connection->is_opaque = response->phase == HTTP_INVALID || is_tunnel;
 }
 
 /* Each part of a transfer; false: its bytes are not known, and so not where a message ends. */
-#define EACH_PART(transfer, data, size, statement) \
-    do { \
-        int64_t left_ = (transfer).bytes; \
-        for (int place_ = 0; place_ < (transfer).count && left_ > 0; place_++) { \
-            const struct iovec *part_ = &(transfer).parts[place_]; \
+#define EACH_PART(transfer, data, size, statement)                                           \
+    do {                                                                                     \
+        int64_t left_ = (transfer).bytes;                                                    \
+        for (int place_ = 0; place_ < (transfer).count && left_ > 0; place_++) {             \
+            const struct iovec *part_ = &(transfer).parts[place_];                           \
             size_t size = part_->iov_len < (uint64_t)left_ ? part_->iov_len : (size_t)left_; \
-            const char *data = part_->iov_base; \
-            statement; \
-            left_ -= (int64_t)size; \
-        } \
+            const char *data = part_->iov_base;                                              \
+            statement;                                                                       \
+            left_ -= (int64_t)size;                                                          \
+        }                                                                                    \
     } while (0)
 
 static bool begins_request(struct transfer sent)
@@ -227,7 +235,9 @@ static bool begins_request(struct transfer sent)
     for (int place = 0; sent.parts != NULL && place < sent.count; place++)
         if (sent.parts[place].iov_len > 0)
             return http_is_request(sent.parts[place].iov_base,
-                                   sent.parts[place].iov_len < (uint64_t)sent.bytes ? sent.parts[place].iov_len : (size_t)sent.bytes);
+                                   sent.parts[place].iov_len < (uint64_t)sent.bytes
+                                       ? sent.parts[place].iov_len
+                                       : (size_t)sent.bytes);
     return false;
 }
 
@@ -272,9 +282,10 @@ bool exchange_sent(uint64_t key, bool is_tls, int descriptor, struct transfer se
     return is_followed;
 }
 
-/* Where a thread sends a request and then receives, it waits from the request on, though it may have lost its processor meanwhile
- * and find the response there. */
-static struct receipt_wait since_request(const struct connection *connection, struct receipt_wait wait)
+/* Where a thread sends a request and then receives, it waits from the request on, though it may
+ * have lost its processor meanwhile and find the response there. */
+static struct receipt_wait since_request(const struct connection *connection,
+                                         struct receipt_wait wait)
 {
     int64_t received = wait.has_waited ? wait.start : wait.end;
     bool is_prompt = last_sent.key == GET(connection, key) && received - last_sent.end < PROMPT_NS;
@@ -291,7 +302,8 @@ static int64_t offset_of(const struct connection *connection, int64_t body)
     return (first < 0 ? 0 : first) + body;
 }
 
-static void add_received(struct connection *connection, struct transfer received, struct receipt_wait wait, int64_t now)
+static void add_received(struct connection *connection, struct transfer received,
+                         struct receipt_wait wait, int64_t now)
 {
     if (!connection->in_flight || connection->is_opaque)
         return;
@@ -312,7 +324,8 @@ static void add_received(struct connection *connection, struct transfer received
         emit_read(connection);
         int64_t start = wait.has_waited ? wait.start : wait.end;
         start = start < connection->start ? connection->start : start;
-        connection->read = (struct pending_read){start, wait.end < start ? start : wait.end, came, offset_of(connection, before), true};
+        connection->read = (struct pending_read){start, wait.end < start ? start : wait.end, came,
+                                                 offset_of(connection, before), true};
     } else {
         connection->read.bytes += came;
     }
@@ -344,7 +357,8 @@ void exchange_below(int descriptor)
 
 void note_encrypted(int descriptor, struct receipt_wait wait)
 {
-    bool goes_on = encrypted.is_known && encrypted.descriptor == descriptor && encrypted.wait.has_waited;
+    bool goes_on =
+        encrypted.is_known && encrypted.descriptor == descriptor && encrypted.wait.has_waited;
     if (goes_on && wait.has_waited)
         wait.start = encrypted.wait.start;
     else if (goes_on)

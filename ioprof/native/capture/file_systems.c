@@ -27,8 +27,10 @@ static void examine(int descriptor, struct file_system *system)
         return;
     for (size_t place = 0; place < sizeof table / sizeof *table; place++)
         if ((unsigned long)status.f_type == table[place].magic) {
-            atomic_store_explicit(&system->accounting, (int)table[place].accounting, memory_order_relaxed);
-            atomic_store_explicit(&system->supports_nowait, may_use_nowait && table[place].nowait, memory_order_relaxed);
+            atomic_store_explicit(&system->accounting, (int)table[place].accounting,
+                                  memory_order_relaxed);
+            atomic_store_explicit(&system->supports_nowait, may_use_nowait && table[place].nowait,
+                                  memory_order_relaxed);
         }
 }
 

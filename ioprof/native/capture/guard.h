@@ -1,5 +1,6 @@
-/* The reentrancy guard: one thread-local word that every hook tests. If it is not 0, the calls of this thread are passed through
- * and not recorded: they are the library's own, or those of a vfork child, which is another process. */
+/* The reentrancy guard: one thread-local word that every hook tests. If it is not 0, the calls of
+ * this thread are passed through and not recorded: they are the library's own, or those of a vfork
+ * child, which is another process. */
 #ifndef IOPROF_GUARD_H
 #define IOPROF_GUARD_H
 
@@ -8,10 +9,12 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#define GUARD_VFORK 0x10000 /* what the vfork hook adds in the child; the assembly in vfork.c has the same number */
+#define GUARD_VFORK                                                                               \
+    0x10000 /* what the vfork hook adds in the child; the assembly in vfork.c has the same number \
+             */
 
-/* Marks what runs for every small file that is read. The linker places such functions side by side: between two reads of 100 kB,
- * each page and cache line of code has to be fetched again. */
+/* Marks what runs for every small file that is read. The linker places such functions side by side:
+ * between two reads of 100 kB, each page and cache line of code has to be fetched again. */
 #define HOT __attribute__((hot))
 
 #pragma GCC visibility push(hidden)

@@ -1,8 +1,9 @@
-/* Every function of the C library that the capture library interposes: HOOK(result, name, parameters).
+/* Every function of the C library that the capture library interposes: HOOK(result, name,
+ * parameters).
  *
- * The only list: it declares the hook, the type of the real function, and its index in the table of addresses. Names that this C
- * library lacks cost nothing, since no program calls them. Structures are void here: their layout is that of the caller's C
- * library. */
+ * The only list: it declares the hook, the type of the real function, and its index in the table of
+ * addresses. Names that this C library lacks cost nothing, since no program calls them. Structures
+ * are void here: their layout is that of the caller's C library. */
 
 /* Opening files */
 HOOK(int, open, (const char *path, int flags, ...))
@@ -36,7 +37,8 @@ HOOK(int, ftruncate, (int descriptor, off_t length))
 HOOK(int, ftruncate64, (int descriptor, off_t length))
 HOOK(int, rename, (const char *from, const char *to))
 HOOK(int, renameat, (int from_folder, const char *from, int to_folder, const char *to))
-HOOK(int, renameat2, (int from_folder, const char *from, int to_folder, const char *to, unsigned flags))
+HOOK(int, renameat2,
+     (int from_folder, const char *from, int to_folder, const char *to, unsigned flags))
 HOOK(int, close, (int descriptor))
 HOOK(int, close_range, (unsigned first, unsigned last, int flags))
 HOOK(void, closefrom, (int first))
@@ -51,14 +53,20 @@ HOOK(ssize_t, __pread64_chk, (int descriptor, void *buffer, size_t size, off_t o
 HOOK(ssize_t, readv, (int descriptor, const struct iovec *parts, int count))
 HOOK(ssize_t, preadv, (int descriptor, const struct iovec *parts, int count, off_t offset))
 HOOK(ssize_t, preadv64, (int descriptor, const struct iovec *parts, int count, off_t offset))
-HOOK(ssize_t, preadv2, (int descriptor, const struct iovec *parts, int count, off_t offset, int flags))
-HOOK(ssize_t, preadv64v2, (int descriptor, const struct iovec *parts, int count, off_t offset, int flags))
+HOOK(ssize_t, preadv2,
+     (int descriptor, const struct iovec *parts, int count, off_t offset, int flags))
+HOOK(ssize_t, preadv64v2,
+     (int descriptor, const struct iovec *parts, int count, off_t offset, int flags))
 HOOK(ssize_t, sendfile, (int to, int from, off_t *offset, size_t size))
 HOOK(ssize_t, sendfile64, (int to, int from, off_t *offset, size_t size))
-HOOK(ssize_t, copy_file_range, (int from, off_t *from_offset, int to, off_t *to_offset, size_t size, unsigned flags))
-HOOK(ssize_t, splice, (int from, off_t *from_offset, int to, off_t *to_offset, size_t size, unsigned flags))
-HOOK(void *, mmap, (void *address, size_t length, int protection, int flags, int descriptor, off_t offset))
-HOOK(void *, mmap64, (void *address, size_t length, int protection, int flags, int descriptor, off_t offset))
+HOOK(ssize_t, copy_file_range,
+     (int from, off_t *from_offset, int to, off_t *to_offset, size_t size, unsigned flags))
+HOOK(ssize_t, splice,
+     (int from, off_t *from_offset, int to, off_t *to_offset, size_t size, unsigned flags))
+HOOK(void *, mmap,
+     (void *address, size_t length, int protection, int flags, int descriptor, off_t offset))
+HOOK(void *, mmap64,
+     (void *address, size_t length, int protection, int flags, int descriptor, off_t offset))
 HOOK(int, madvise, (void *address, size_t length, int advice))
 HOOK(int, posix_madvise, (void *address, size_t length, int advice))
 
@@ -75,8 +83,9 @@ HOOK(ssize_t, writev, (int descriptor, const struct iovec *parts, int count))
 HOOK(ssize_t, pwrite, (int descriptor, const void *buffer, size_t size, off_t offset))
 HOOK(ssize_t, pwrite64, (int descriptor, const void *buffer, size_t size, off_t offset))
 HOOK(ssize_t, send, (int descriptor, const void *buffer, size_t size, int flags))
-HOOK(ssize_t, sendto, (int descriptor, const void *buffer, size_t size, int flags, const void *address,
-                       unsigned length))
+HOOK(ssize_t, sendto,
+     (int descriptor, const void *buffer, size_t size, int flags, const void *address,
+      unsigned length))
 HOOK(ssize_t, sendmsg, (int descriptor, const void *message, int flags))
 HOOK(int, sendmmsg, (int descriptor, void *messages, unsigned count, int flags))
 HOOK(int, eventfd_write, (int descriptor, uint64_t value))
@@ -121,39 +130,53 @@ HOOK(int, lockf64, (int descriptor, int operation, off_t size))
 /* Receiving from sockets, waiting for descriptors, looking up hosts */
 HOOK(ssize_t, recv, (int descriptor, void *buffer, size_t size, int flags))
 HOOK(ssize_t, __recv_chk, (int descriptor, void *buffer, size_t size, size_t room, int flags))
-HOOK(ssize_t, recvfrom, (int descriptor, void *buffer, size_t size, int flags, void *address, void *length))
-HOOK(ssize_t, __recvfrom_chk, (int descriptor, void *buffer, size_t size, size_t room, int flags, void *address, void *length))
+HOOK(ssize_t, recvfrom,
+     (int descriptor, void *buffer, size_t size, int flags, void *address, void *length))
+HOOK(ssize_t, __recvfrom_chk,
+     (int descriptor, void *buffer, size_t size, size_t room, int flags, void *address,
+      void *length))
 HOOK(ssize_t, recvmsg, (int descriptor, void *message, int flags))
 HOOK(int, recvmmsg, (int descriptor, void *messages, unsigned count, int flags, void *timeout))
 HOOK(int, poll, (void *polled, unsigned long count, int timeout))
 HOOK(int, __poll_chk, (void *polled, unsigned long count, int timeout, size_t room))
 HOOK(int, ppoll, (void *polled, unsigned long count, const void *timeout, const void *signals))
-HOOK(int, __ppoll_chk, (void *polled, unsigned long count, const void *timeout, const void *signals, size_t room))
+HOOK(int, __ppoll_chk,
+     (void *polled, unsigned long count, const void *timeout, const void *signals, size_t room))
 HOOK(int, select, (int count, void *readable, void *writable, void *failed, void *timeout))
-HOOK(int, pselect, (int count, void *readable, void *writable, void *failed, const void *timeout, const void *signals))
+HOOK(int, pselect,
+     (int count, void *readable, void *writable, void *failed, const void *timeout,
+      const void *signals))
 HOOK(int, epoll_wait, (int descriptor, void *events, int count, int timeout))
 HOOK(int, epoll_pwait, (int descriptor, void *events, int count, int timeout, const void *signals))
-HOOK(int, epoll_pwait2, (int descriptor, void *events, int count, const void *timeout, const void *signals))
+HOOK(int, epoll_pwait2,
+     (int descriptor, void *events, int count, const void *timeout, const void *signals))
 HOOK(int, getaddrinfo, (const char *node, const char *service, const void *hints, void **found))
 
 /* Reads that complete elsewhere, or that cannot be recorded */
-HOOK(ssize_t, aio_return, (struct aiocb *request))
-HOOK(ssize_t, aio_return64, (struct aiocb *request))
+HOOK(ssize_t, aio_return, (struct aiocb * request))
+HOOK(ssize_t, aio_return64, (struct aiocb * request))
 HOOK(int, io_submit, (void *context, long count, void **requests))
 HOOK(long, syscall, (long number, ...))
 HOOK(int, io_uring_queue_init, (unsigned entries, void *queue, unsigned flags))
 HOOK(int, io_uring_queue_init_params, (unsigned entries, void *queue, void *parameters))
-HOOK(int, io_uring_queue_init_mem, (unsigned entries, void *queue, void *parameters, void *memory, size_t size))
+HOOK(int, io_uring_queue_init_mem,
+     (unsigned entries, void *queue, void *parameters, void *memory, size_t size))
 HOOK(int, io_uring_submit, (void *queue))
 HOOK(int, io_uring_submit_and_wait, (void *queue, unsigned count))
-HOOK(int, io_uring_submit_and_wait_timeout, (void *queue, void **completion, unsigned count, void *timeout, void *signals))
+HOOK(int, io_uring_submit_and_wait_timeout,
+     (void *queue, void **completion, unsigned count, void *timeout, void *signals))
 HOOK(int, io_uring_submit_and_get_events, (void *queue))
 HOOK(int, io_uring_get_events, (void *queue))
-HOOK(int, io_uring_wait_cqes, (void *queue, void **completion, unsigned count, void *timeout, void *signals))
+HOOK(int, io_uring_wait_cqes,
+     (void *queue, void **completion, unsigned count, void *timeout, void *signals))
 HOOK(int, io_uring_wait_cqe_timeout, (void *queue, void **completion, void *timeout))
-HOOK(int, __io_uring_get_cqe, (void *queue, void **completion, unsigned submit, unsigned count, void *signals))
-HOOK(int, io_uring_enter, (unsigned descriptor, unsigned submit, unsigned complete, unsigned flags, void *signals))
-HOOK(int, io_uring_enter2, (unsigned descriptor, unsigned submit, unsigned complete, unsigned flags, void *argument, size_t size))
+HOOK(int, __io_uring_get_cqe,
+     (void *queue, void **completion, unsigned submit, unsigned count, void *signals))
+HOOK(int, io_uring_enter,
+     (unsigned descriptor, unsigned submit, unsigned complete, unsigned flags, void *signals))
+HOOK(int, io_uring_enter2,
+     (unsigned descriptor, unsigned submit, unsigned complete, unsigned flags, void *argument,
+      size_t size))
 HOOK(void, io_uring_queue_exit, (void *queue))
 HOOK(int, io_uring_register_files, (void *queue, const int *files, unsigned count))
 HOOK(int, io_uring_setup, (unsigned entries, void *parameters))
@@ -198,13 +221,14 @@ HOOK(FILE *, fopen64, (const char *path, const char *mode))
 HOOK(FILE *, fdopen, (int descriptor, const char *mode))
 HOOK(FILE *, freopen, (const char *path, const char *mode, FILE *stream))
 HOOK(FILE *, freopen64, (const char *path, const char *mode, FILE *stream))
-HOOK(int, fclose, (FILE *stream))
+HOOK(int, fclose, (FILE * stream))
 HOOK(FILE *, popen, (const char *command, const char *mode))
-HOOK(int, pclose, (FILE *stream))
+HOOK(int, pclose, (FILE * stream))
 HOOK(size_t, fread, (void *buffer, size_t size, size_t count, FILE *stream))
 HOOK(size_t, fread_unlocked, (void *buffer, size_t size, size_t count, FILE *stream))
 HOOK(size_t, __fread_chk, (void *buffer, size_t room, size_t size, size_t count, FILE *stream))
-HOOK(size_t, __fread_unlocked_chk, (void *buffer, size_t room, size_t size, size_t count, FILE *stream))
+HOOK(size_t, __fread_unlocked_chk,
+     (void *buffer, size_t room, size_t size, size_t count, FILE *stream))
 HOOK(char *, fgets, (char *text, int size, FILE *stream))
 HOOK(char *, fgets_unlocked, (char *text, int size, FILE *stream))
 HOOK(char *, __fgets_chk, (char *text, size_t room, int size, FILE *stream))
@@ -212,28 +236,28 @@ HOOK(char *, __fgets_unlocked_chk, (char *text, size_t room, int size, FILE *str
 HOOK(ssize_t, getline, (char **line, size_t *room, FILE *stream))
 HOOK(ssize_t, getdelim, (char **line, size_t *room, int delimiter, FILE *stream))
 HOOK(ssize_t, __getdelim, (char **line, size_t *room, int delimiter, FILE *stream))
-HOOK(int, fgetc, (FILE *stream))
-HOOK(int, getc, (FILE *stream))
-HOOK(int, _IO_getc, (FILE *stream))
-HOOK(int, fgetc_unlocked, (FILE *stream))
-HOOK(int, getc_unlocked, (FILE *stream))
+HOOK(int, fgetc, (FILE * stream))
+HOOK(int, getc, (FILE * stream))
+HOOK(int, _IO_getc, (FILE * stream))
+HOOK(int, fgetc_unlocked, (FILE * stream))
+HOOK(int, getc_unlocked, (FILE * stream))
 HOOK(int, getchar, (void))
 HOOK(int, getchar_unlocked, (void))
-HOOK(int, getw, (FILE *stream))
-HOOK(int, __uflow, (FILE *stream))
-HOOK(int, __underflow, (FILE *stream))
-HOOK(int, fscanf, (FILE *stream, const char *format, ...))
-HOOK(int, __isoc99_fscanf, (FILE *stream, const char *format, ...))
-HOOK(int, __isoc23_fscanf, (FILE *stream, const char *format, ...))
-HOOK(int, vfscanf, (FILE *stream, const char *format, va_list values))
-HOOK(int, __isoc99_vfscanf, (FILE *stream, const char *format, va_list values))
-HOOK(int, __isoc23_vfscanf, (FILE *stream, const char *format, va_list values))
-HOOK(int, fseek, (FILE *stream, long offset, int whence))
-HOOK(int, fseeko, (FILE *stream, off_t offset, int whence))
-HOOK(int, fseeko64, (FILE *stream, off_t offset, int whence))
-HOOK(int, fsetpos, (FILE *stream, const void *position))
-HOOK(int, fsetpos64, (FILE *stream, const void *position))
-HOOK(void, rewind, (FILE *stream))
+HOOK(int, getw, (FILE * stream))
+HOOK(int, __uflow, (FILE * stream))
+HOOK(int, __underflow, (FILE * stream))
+HOOK(int, fscanf, (FILE * stream, const char *format, ...))
+HOOK(int, __isoc99_fscanf, (FILE * stream, const char *format, ...))
+HOOK(int, __isoc23_fscanf, (FILE * stream, const char *format, ...))
+HOOK(int, vfscanf, (FILE * stream, const char *format, va_list values))
+HOOK(int, __isoc99_vfscanf, (FILE * stream, const char *format, va_list values))
+HOOK(int, __isoc23_vfscanf, (FILE * stream, const char *format, va_list values))
+HOOK(int, fseek, (FILE * stream, long offset, int whence))
+HOOK(int, fseeko, (FILE * stream, off_t offset, int whence))
+HOOK(int, fseeko64, (FILE * stream, off_t offset, int whence))
+HOOK(int, fsetpos, (FILE * stream, const void *position))
+HOOK(int, fsetpos64, (FILE * stream, const void *position))
+HOOK(void, rewind, (FILE * stream))
 
 /* Starting, replacing, waiting for and ending processes. vfork is in vfork.c. */
 HOOK(int, execl, (const char *path, const char *first, ...))
@@ -244,10 +268,12 @@ HOOK(int, execvp, (const char *file, char *const *arguments))
 HOOK(int, execve, (const char *path, char *const *arguments, char *const *environment))
 HOOK(int, execvpe, (const char *file, char *const *arguments, char *const *environment))
 HOOK(int, fexecve, (int descriptor, char *const *arguments, char *const *environment))
-HOOK(int, posix_spawn, (pid_t *pid, const char *path, const void *actions, const void *attributes, char *const *arguments,
-                        char *const *environment))
-HOOK(int, posix_spawnp, (pid_t *pid, const char *file, const void *actions, const void *attributes, char *const *arguments,
-                         char *const *environment))
+HOOK(int, posix_spawn,
+     (pid_t * pid, const char *path, const void *actions, const void *attributes,
+      char *const *arguments, char *const *environment))
+HOOK(int, posix_spawnp,
+     (pid_t * pid, const char *file, const void *actions, const void *attributes,
+      char *const *arguments, char *const *environment))
 HOOK(pid_t, wait, (int *status))
 HOOK(pid_t, waitpid, (pid_t pid, int *status, int options))
 HOOK(pid_t, wait3, (int *status, int options, struct rusage *usage))

@@ -21,16 +21,16 @@ int hook_dup(int from)
     return to;
 }
 
-#define DUP_ONTO(name, parameters, arguments) \
-    int hook_##name parameters \
-    { \
+#define DUP_ONTO(name, parameters, arguments)      \
+    int hook_##name parameters                     \
+    {                                              \
         if (!is_recording_already() || from == to) \
-            return REAL(name) arguments; \
-        forget_file(to); \
-        int result = REAL(name) arguments; \
-        if (result >= 0) \
-            copy_file(from, to); \
-        return result; \
+            return REAL(name) arguments;           \
+        forget_file(to);                           \
+        int result = REAL(name) arguments;         \
+        if (result >= 0)                           \
+            copy_file(from, to);                   \
+        return result;                             \
     }
 
 DUP_ONTO(dup2, (int from, int to), (from, to))
@@ -51,7 +51,7 @@ static void end_fcntl(int descriptor, int command, long argument, int result)
     }
 }
 
-/* ---------------------------------------------------------------------------------------- locks of files */
+/* ------------------------------------------------------------------------------ locks of files */
 
 /* One object for each file, whichever part of it is locked. errno is kept. */
 static uint64_t lock_of_file(int descriptor)
@@ -87,15 +87,15 @@ static void end_file_lock(int descriptor, int64_t start, int result, bool locks)
     errno = saved_errno;
 }
 
-#define LOCK_FILE(name, parameters, arguments, locks) \
-    int hook_##name parameters \
-    { \
-        if (!is_recording_already()) \
-            return REAL(name) arguments; \
-        int64_t start = clock_now(); \
-        int result = REAL(name) arguments; \
+#define LOCK_FILE(name, parameters, arguments, locks)    \
+    int hook_##name parameters                           \
+    {                                                    \
+        if (!is_recording_already())                     \
+            return REAL(name) arguments;                 \
+        int64_t start = clock_now();                     \
+        int result = REAL(name) arguments;               \
         end_file_lock(descriptor, start, result, locks); \
-        return result; \
+        return result;                                   \
     }
 
 LOCK_FILE(flock, (int descriptor, int operation), (descriptor, operation), !(operation & LOCK_UN))
@@ -111,53 +111,54 @@ static inline bool is_lock_command(int command)
 }
 
 /* The third argument is always passed on, since only the kernel knows which commands have one. */
-#define FCNTL(name) \
-    int hook_##name(int descriptor, int command, ...) \
-    { \
-        va_list values; \
-        va_start(values, command); \
-        long argument = va_arg(values, long); \
-        va_end(values); \
+#define FCNTL(name)                                                                    \
+    int hook_##name(int descriptor, int command, ...)                                  \
+    {                                                                                  \
+        va_list values;                                                                \
+        va_start(values, command);                                                     \
+        long argument = va_arg(values, long);                                          \
+        va_end(values);                                                                \
         if (__builtin_expect(is_lock_command(command), 0) && is_recording_already()) { \
-            int64_t start = clock_now(); \
-            int locked = REAL(name)(descriptor, command, argument); \
-            if (locked == 0) /* the kernel has accepted the address */ \
-                end_file_lock(descriptor, start, locked, \
-                              ((const struct flock *)argument)->l_type != F_UNLCK); \
-            return locked; \
-        } \
-        int result = REAL(name)(descriptor, command, argument); \
-        if (is_recording_already()) \
-            end_fcntl(descriptor, command, argument, result); \
-        return result; \
+            int64_t start = clock_now();                                               \
+            int locked = REAL(name)(descriptor, command, argument);                    \
+            if (locked == 0) /* the kernel has accepted the address */                 \
+                end_file_lock(descriptor, start, locked,                               \
+                              ((const struct flock *)argument)->l_type != F_UNLCK);    \
+            return locked;                                                             \
+        }                                                                              \
+        int result = REAL(name)(descriptor, command, argument);                        \
+        if (is_recording_already())                                                    \
+            end_fcntl(descriptor, command, argument, result);                          \
+        return result;                                                                 \
     }
 
 FCNTL(fcntl)
 FCNTL(fcntl64)
 
-#define SEEK(name) \
-    off_t hook_##name(int descriptor, off_t offset, int whence) \
-    { \
+#define SEEK(name)                                                                       \
+    off_t hook_##name(int descriptor, off_t offset, int whence)                          \
+    {                                                                                    \
         struct open_file *file = is_recording_already() ? file_entry(descriptor) : NULL; \
-        if (file != NULL && is_known(file)) \
-            wait_for_position(file); \
-        off_t position = REAL(name)(descriptor, offset, whence); \
-        if (file != NULL && position >= 0) \
-            SET(file, position, position); \
-        return position; \
+        if (file != NULL && is_known(file))                                              \
+            wait_for_position(file);                                                     \
+        off_t position = REAL(name)(descriptor, offset, whence);                         \
+        if (file != NULL && position >= 0)                                               \
+            SET(file, position, position);                                               \
+        return position;                                                                 \
     }
 
 SEEK(lseek)
 SEEK(lseek64)
 
-#define TRUNCATE(name) \
-    int hook_##name(int descriptor, off_t length) \
-    { \
-        int result = REAL(name)(descriptor, length); \
-        struct open_file *file = result == 0 && is_recording_already() ? file_entry(descriptor) : NULL; \
-        if (file != NULL) \
-            SET(file, size, length); \
-        return result; \
+#define TRUNCATE(name)                                                             \
+    int hook_##name(int descriptor, off_t length)                                  \
+    {                                                                              \
+        int result = REAL(name)(descriptor, length);                               \
+        struct open_file *file =                                                   \
+            result == 0 && is_recording_already() ? file_entry(descriptor) : NULL; \
+        if (file != NULL)                                                          \
+            SET(file, size, length);                                               \
+        return result;                                                             \
     }
 
 TRUNCATE(ftruncate)
@@ -209,34 +210,37 @@ void hook_closefrom(int first)
     REAL(closefrom)(first);
 }
 
-/* Downloads are often renamed when they are complete; checkpoints too, and then it says that the file is one to keep. */
+/* Downloads are often renamed when they are complete; checkpoints too, and then it says that the
+ * file is one to keep. */
 static void end_rename(int64_t start, int folder, const char *path)
 {
     int saved_errno = errno;
     int64_t end = clock_now();
     guard_enter();
     if (!is_in_spool(path))
-        emit_event(&(struct event){start, end, -1, -1, path_number(folder, path), NAME("rename"), KIND_USER, SOURCE_NONE});
+        emit_event(&(struct event){start, end, -1, -1, path_number(folder, path), NAME("rename"),
+                                   KIND_USER, SOURCE_NONE});
     guard_leave();
     errno = saved_errno;
 }
 
 #define RENAME(name, parameters, arguments, from_folder, to_folder) \
-    int hook_##name parameters \
-    { \
-        if (!is_recording_already()) \
-            return REAL(name) arguments; \
-        int64_t start = clock_now(); \
-        int result = REAL(name) arguments; \
-        if (result == 0 && has_received_files()) \
+    int hook_##name parameters                                      \
+    {                                                               \
+        if (!is_recording_already())                                \
+            return REAL(name) arguments;                            \
+        int64_t start = clock_now();                                \
+        int result = REAL(name) arguments;                          \
+        if (result == 0 && has_received_files())                    \
             rename_received_file(from_folder, from, to_folder, to); \
-        if (result == 0) \
-            end_rename(start, to_folder, to); \
-        return result; \
+        if (result == 0)                                            \
+            end_rename(start, to_folder, to);                       \
+        return result;                                              \
     }
 
 RENAME(rename, (const char *from, const char *to), (from, to), AT_FDCWD, AT_FDCWD)
-RENAME(renameat, (int from_folder, const char *from, int to_folder, const char *to), (from_folder, from, to_folder, to),
-       from_folder, to_folder)
-RENAME(renameat2, (int from_folder, const char *from, int to_folder, const char *to, unsigned flags),
+RENAME(renameat, (int from_folder, const char *from, int to_folder, const char *to),
+       (from_folder, from, to_folder, to), from_folder, to_folder)
+RENAME(renameat2,
+       (int from_folder, const char *from, int to_folder, const char *to, unsigned flags),
        (from_folder, from, to_folder, to, flags), from_folder, to_folder)

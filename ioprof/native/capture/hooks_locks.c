@@ -1,4 +1,5 @@
-/* Hooks of locks, conditions and semaphores of the C library, of the ends of threads, and of sleeps.
+/* Hooks of locks, conditions and semaphores of the C library, of the ends of threads, and of
+ * sleeps.
  *
  * What is free is taken by the function that tries, which does the same as the one that waits as
  * long as it need not: then nothing is timed. */
@@ -11,27 +12,27 @@
 #include <semaphore.h>
 
 /* The call, timed; recorded where it took long. `was_over`: whether its result says so. */
-#define BLOCKING(type, call, kind, object, was_over) \
-    int64_t start = clock_now(); \
-    type result = call; \
-    int64_t end = clock_now(); \
-    if (__builtin_expect(end - start >= LEAST_BLOCK_NS, 1) && is_recording_already()) { \
-        int saved_errno = errno; \
+#define BLOCKING(type, call, kind, object, was_over)                                      \
+    int64_t start = clock_now();                                                          \
+    type result = call;                                                                   \
+    int64_t end = clock_now();                                                            \
+    if (__builtin_expect(end - start >= LEAST_BLOCK_NS, 1) && is_recording_already()) {   \
+        int saved_errno = errno;                                                          \
         emit_block(start, end, kind, object, (was_over) ? END_TIME_WAS_OVER : END_WOKEN); \
-        errno = saved_errno; \
-    } \
+        errno = saved_errno;                                                              \
+    }                                                                                     \
     return result
 
-#define WAKING(call, is_waited_for, kind, object) \
-    bool wakes = is_recording_already() && (is_waited_for); \
-    int64_t now = wakes ? clock_now() : 0; \
+#define WAKING(call, is_waited_for, kind, object)                           \
+    bool wakes = is_recording_already() && (is_waited_for);                 \
+    int64_t now = wakes ? clock_now() : 0;                                  \
     uint64_t number = wakes ? (object) : 0; /* afterwards it may be gone */ \
-    int result = call; \
-    if (__builtin_expect(wakes, 0)) { \
-        int saved_errno = errno; \
-        emit_wake(now, now, kind, number); \
-        errno = saved_errno; \
-    } \
+    int result = call;                                                      \
+    if (__builtin_expect(wakes, 0)) {                                       \
+        int saved_errno = errno;                                            \
+        emit_wake(now, now, kind, number);                                  \
+        errno = saved_errno;                                                \
+    }                                                                       \
     return result
 
 static inline int word_of(const void *object, int place)
@@ -39,7 +40,7 @@ static inline int word_of(const void *object, int place)
     return __atomic_load_n((const int *)object + place, __ATOMIC_RELAXED);
 }
 
-/* ---------------------------------------------------------------------------------------- locks */
+/* --------------------------------------------------------------------------------------- locks */
 
 enum { LOCK_WORD = 0, LOCK_KIND = 4, LOCK_SHARED = 128, LOCK_HAS_OWNER = 16 | 32 | 64 };
 
@@ -64,14 +65,14 @@ static inline bool is_usual_clock(int clock)
     return clock == CLOCK_REALTIME || clock == CLOCK_MONOTONIC;
 }
 
-#define LOCK(name, parameters, arguments, may_try) \
-    int hook_##name parameters \
-    { \
-        if (!is_recording_already() || !(may_try)) \
-            return REAL(name) arguments; \
-        int tried = pthread_mutex_trylock(lock); \
-        if (__builtin_expect(tried != EBUSY, 1)) \
-            return tried; \
+#define LOCK(name, parameters, arguments, may_try)                                                \
+    int hook_##name parameters                                                                    \
+    {                                                                                             \
+        if (!is_recording_already() || !(may_try))                                                \
+            return REAL(name) arguments;                                                          \
+        int tried = pthread_mutex_trylock(lock);                                                  \
+        if (__builtin_expect(tried != EBUSY, 1))                                                  \
+            return tried;                                                                         \
         BLOCKING(int, REAL(name) arguments, OBJECT_LOCK, lock_object(lock), result == ETIMEDOUT); \
     }
 
@@ -86,14 +87,14 @@ int hook_pthread_mutex_unlock(void *lock)
 }
 
 /* Locks of readers and writers: two words of them have a bit that says that somebody waits. */
-#define SHARED_LOCK(name, try) \
-    int hook_##name(void *lock) \
-    { \
-        if (!is_recording_already()) \
-            return REAL(name)(lock); \
-        int tried = try(lock); \
-        if (__builtin_expect(tried != EBUSY, 1)) \
-            return tried; \
+#define SHARED_LOCK(name, try)                                                       \
+    int hook_##name(void *lock)                                                      \
+    {                                                                                \
+        if (!is_recording_already())                                                 \
+            return REAL(name)(lock);                                                 \
+        int tried = try(lock);                                                       \
+        if (__builtin_expect(tried != EBUSY, 1))                                     \
+            return tried;                                                            \
         BLOCKING(int, REAL(name)(lock), OBJECT_LOCK, object_at(lock, false), false); \
     }
 
@@ -114,7 +115,7 @@ int hook_pthread_rwlock_unlock(void *lock)
            object_at(lock, false));
 }
 
-/* ---------------------------------------------------------------------------------------- conditions */
+/* ---------------------------------------------------------------------------------- conditions */
 
 /* The number of waiters is above three bits, of which the lowest says that processes share it. */
 static inline unsigned condition_word(const void *condition)
@@ -137,14 +138,14 @@ static void end_lock_before_wait(const void *lock)
     }
 }
 
-#define CONDITION_WAIT(name, parameters, arguments) \
-    int hook_##name parameters \
-    { \
-        if (!is_recording_already()) \
-            return REAL(name) arguments; \
-        end_lock_before_wait(lock); \
+#define CONDITION_WAIT(name, parameters, arguments)                                        \
+    int hook_##name parameters                                                             \
+    {                                                                                      \
+        if (!is_recording_already())                                                       \
+            return REAL(name) arguments;                                                   \
+        end_lock_before_wait(lock);                                                        \
         BLOCKING(int, REAL(name) arguments, OBJECT_CONDITION, condition_object(condition), \
-                 result == ETIMEDOUT); \
+                 result == ETIMEDOUT);                                                     \
     }
 
 CONDITION_WAIT(pthread_cond_wait, (void *condition, void *lock), (condition, lock))
@@ -153,11 +154,11 @@ CONDITION_WAIT(pthread_cond_timedwait, (void *condition, void *lock, const void 
 CONDITION_WAIT(pthread_cond_clockwait, (void *condition, void *lock, int clock, const void *until),
                (condition, lock, clock, until))
 
-#define CONDITION_WAKE(name) \
-    int hook_##name(void *condition) \
-    { \
+#define CONDITION_WAKE(name)                                                            \
+    int hook_##name(void *condition)                                                    \
+    {                                                                                   \
         WAKING(REAL(name)(condition), condition_word(condition) >> 3, OBJECT_CONDITION, \
-               condition_object(condition)); \
+               condition_object(condition));                                            \
     }
 
 CONDITION_WAKE(pthread_cond_signal)
@@ -166,15 +167,15 @@ CONDITION_WAKE(pthread_cond_broadcast)
 #ifdef IOPROF_SYMBOL_VERSIONS
 /* Programs that were linked before glibc 2.3.2 have conditions of another layout, and name their
  * functions by another version. */
-#define OLD_CONDITION(name, parameters, arguments) \
+#define OLD_CONDITION(name, parameters, arguments)                    \
     __attribute__((visibility("default"))) int old_##name parameters; \
-    int old_##name parameters \
-    { \
-        static _Atomic(void *) address; \
-        if (address == NULL) \
-            address = dlvsym(RTLD_NEXT, #name, "GLIBC_2.2.5"); \
-        return ((real_##name##_type *)(void *)address) arguments; \
-    } \
+    int old_##name parameters                                         \
+    {                                                                 \
+        static _Atomic(void *) address;                               \
+        if (address == NULL)                                          \
+            address = dlvsym(RTLD_NEXT, #name, "GLIBC_2.2.5");        \
+        return ((real_##name##_type *)(void *)address)arguments;      \
+    }                                                                 \
     __asm__(".symver old_" #name ", " #name "@GLIBC_2.2.5");
 
 OLD_CONDITION(pthread_cond_wait, (void *condition, void *lock), (condition, lock))
@@ -184,7 +185,7 @@ OLD_CONDITION(pthread_cond_signal, (void *condition), (condition))
 OLD_CONDITION(pthread_cond_broadcast, (void *condition), (condition))
 #endif
 
-/* ---------------------------------------------------------------------------------------- semaphores */
+/* ---------------------------------------------------------------------------------- semaphores */
 
 enum { SEMAPHORE_WAITERS = 1, SEMAPHORE_SHARED = 2 };
 
@@ -209,15 +210,15 @@ static bool try_semaphore(void *semaphore)
     return has_it;
 }
 
-#define SEMAPHORE_WAIT(name, parameters, arguments, may_try) \
-    int hook_##name parameters \
-    { \
-        if (!is_recording_already()) \
-            return REAL(name) arguments; \
-        if ((may_try) && try_semaphore(semaphore)) \
-            return 0; \
+#define SEMAPHORE_WAIT(name, parameters, arguments, may_try)                               \
+    int hook_##name parameters                                                             \
+    {                                                                                      \
+        if (!is_recording_already())                                                       \
+            return REAL(name) arguments;                                                   \
+        if ((may_try) && try_semaphore(semaphore))                                         \
+            return 0;                                                                      \
         BLOCKING(int, REAL(name) arguments, OBJECT_SEMAPHORE, semaphore_object(semaphore), \
-                 result != 0 && errno == ETIMEDOUT); \
+                 result != 0 && errno == ETIMEDOUT);                                       \
     }
 
 SEMAPHORE_WAIT(sem_wait, (void *semaphore), (semaphore), true)
@@ -240,7 +241,7 @@ int hook_sem_close(void *semaphore)
     return REAL(sem_close)(semaphore);
 }
 
-/* ---------------------------------------------------------------------------------------- ends of threads */
+/* ----------------------------------------------------------------------------- ends of threads */
 
 /* The id of a thread is in the number of its clock (clock_getcpuclockid(3)); 0: it has ended. */
 static uint64_t thread_object(unsigned long thread)
@@ -249,12 +250,12 @@ static uint64_t thread_object(unsigned long thread)
     return pthread_getcpuclockid((pthread_t)thread, &clock) == 0 ? (uint64_t)~(clock >> 3) : 0;
 }
 
-#define JOIN(name, parameters, arguments) \
-    int hook_##name parameters \
-    { \
-        if (!is_recording_already()) \
-            return REAL(name) arguments; \
-        uint64_t object = thread_object(thread); \
+#define JOIN(name, parameters, arguments)                                                \
+    int hook_##name parameters                                                           \
+    {                                                                                    \
+        if (!is_recording_already())                                                     \
+            return REAL(name) arguments;                                                 \
+        uint64_t object = thread_object(thread);                                         \
         BLOCKING(int, REAL(name) arguments, OBJECT_THREAD, object, result == ETIMEDOUT); \
     }
 
@@ -264,13 +265,13 @@ JOIN(pthread_timedjoin_np, (unsigned long thread, void **result_, const void *un
 JOIN(pthread_clockjoin_np, (unsigned long thread, void **result_, int clock, const void *until),
      (thread, result_, clock, until))
 
-/* ---------------------------------------------------------------------------------------- sleeps */
+/* -------------------------------------------------------------------------------------- sleeps */
 
-#define SLEEP(type, name, parameters, arguments) \
-    type hook_##name parameters \
-    { \
-        if (!is_recording_already()) \
-            return REAL(name) arguments; \
+#define SLEEP(type, name, parameters, arguments)                     \
+    type hook_##name parameters                                      \
+    {                                                                \
+        if (!is_recording_already())                                 \
+            return REAL(name) arguments;                             \
         BLOCKING(type, REAL(name) arguments, OBJECT_SLEEP, 0, true); \
     }
 

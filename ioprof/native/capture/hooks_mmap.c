@@ -1,8 +1,8 @@
 /* Hooks of calls that map files, and that have the kernel fetch mapped pages.
  *
- * What is then read is read by page faults, which only the kernel sees. But madvise(MADV_WILLNEED) names no file, has the pages
- * fetched before any thread touches them, and leaves no fault to be seen: DALI reads so by default. So does MAP_POPULATE. What they
- * fetched is recorded here. */
+ * What is then read is read by page faults, which only the kernel sees. But madvise(MADV_WILLNEED)
+ * names no file, has the pages fetched before any thread touches them, and leaves no fault to be
+ * seen: DALI reads so by default. So does MAP_POPULATE. What they fetched is recorded here. */
 #include "io_counters.h"
 #include "open_files.h"
 #include "real.h"
@@ -26,8 +26,10 @@ struct mapping {
 static __thread struct mapping mappings[MAPPINGS];
 static __thread unsigned mappings_made;
 
-/* A mapping is recorded as an `open` span; one whose pages were fetched meanwhile, as a read from storage. */
-static void end_mmap(void *mapped, int descriptor, int64_t start, size_t length, off_t offset, int64_t blocks)
+/* A mapping is recorded as an `open` span; one whose pages were fetched meanwhile, as a read from
+ * storage. */
+static void end_mmap(void *mapped, int descriptor, int64_t start, size_t length, off_t offset,
+                     int64_t blocks)
 {
     int64_t end = clock_now();
     struct open_file *file = regular_file(descriptor);
@@ -40,21 +42,25 @@ static void end_mmap(void *mapped, int descriptor, int64_t start, size_t length,
     int32_t path = GET(file, path);
     mappings[mappings_made++ % MAPPINGS] =
         (struct mapping){(uintptr_t)mapped, length, offset, path, GET(process, generation)};
-    emit_event(&(struct event){start, end, (int64_t)length, offset, path, NAME("mmap"), KIND_OPEN, SOURCE_NONE});
+    emit_event(&(struct event){start, end, (int64_t)length, offset, path, NAME("mmap"), KIND_OPEN,
+                               SOURCE_NONE});
     if (blocks > 0) {
-        emit_event(&(struct event){start, end, blocks * 512, offset, path, NAME("mmap"), KIND_READ, SOURCE_STORAGE});
+        emit_event(&(struct event){start, end, blocks * 512, offset, path, NAME("mmap"), KIND_READ,
+                                   SOURCE_STORAGE});
         tally_fetched(blocks * 512);
     }
     guard_leave();
     errno = saved_errno;
 }
 
-/* The last mapping of this thread that contains the address; NULL: another thread made it, or it was too long ago. */
+/* The last mapping of this thread that contains the address; NULL: another thread made it, or it
+ * was too long ago. */
 static const struct mapping *mapping_of(uintptr_t address)
 {
     for (unsigned back = 1; back <= MAPPINGS; back++) {
         const struct mapping *mapping = &mappings[(mappings_made - back) % MAPPINGS];
-        if (mapping->generation == GET(process, generation) && address - mapping->start < mapping->length)
+        if (mapping->generation == GET(process, generation) &&
+            address - mapping->start < mapping->length)
             return mapping;
     }
     return NULL;
@@ -71,8 +77,8 @@ static int32_t mapped_path(const struct mapping *mapping)
     return mapping == NULL ? -1 : mapping->path;
 }
 
-/* Bytes that were fetched during the call are a read from storage, whichever thread touches them later. The proc io counters do not
- * include it, and so the tallies do not either. */
+/* Bytes that were fetched during the call are a read from storage, whichever thread touches them
+ * later. The proc io counters do not include it, and so the tallies do not either. */
 static void end_advice(void *address, int64_t start, int64_t blocks)
 {
     const struct mapping *mapping = mapping_of((uintptr_t)address);
@@ -81,10 +87,12 @@ static void end_advice(void *address, int64_t start, int64_t blocks)
         return;
     }
     int64_t end = clock_now();
-    int64_t offset = mapping == NULL ? -1 : mapping->offset + (int64_t)((uintptr_t)address - mapping->start);
+    int64_t offset =
+        mapping == NULL ? -1 : mapping->offset + (int64_t)((uintptr_t)address - mapping->start);
     int saved_errno = errno;
     guard_enter();
-    emit_event(&(struct event){start, end, blocks * 512, offset, mapped_path(mapping), NAME("madvise"), KIND_READ, SOURCE_STORAGE});
+    emit_event(&(struct event){start, end, blocks * 512, offset, mapped_path(mapping),
+                               NAME("madvise"), KIND_READ, SOURCE_STORAGE});
     tally_fetched(blocks * 512);
     compare_when_due(end);
     guard_leave();
@@ -100,36 +108,38 @@ static int64_t blocks_since(int64_t before)
     return blocks;
 }
 
-/* ---------------------------------------------------------------------------------------- hooks */
+/* --------------------------------------------------------------------------------------- hooks */
 
-#define MMAP(name) \
-    void *hook_##name(void *address, size_t length, int protection, int flags, int descriptor, off_t offset) \
-    { \
-        if (descriptor < 0 || (flags & MAP_ANONYMOUS) || !is_recording()) \
-            return REAL(name)(address, length, protection, flags, descriptor, offset); \
-        int saved_errno = errno; \
-        int64_t before = flags & MAP_POPULATE ? read_usage().blocks : 0, start = clock_now(); \
-        errno = saved_errno; \
-        void *mapped = REAL(name)(address, length, protection, flags, descriptor, offset); \
-        if (mapped != MAP_FAILED) \
-            end_mmap(mapped, descriptor, start, length, offset, flags & MAP_POPULATE ? blocks_since(before) : 0); \
-        return mapped; \
+#define MMAP(name)                                                                             \
+    void *hook_##name(void *address, size_t length, int protection, int flags, int descriptor, \
+                      off_t offset)                                                            \
+    {                                                                                          \
+        if (descriptor < 0 || (flags & MAP_ANONYMOUS) || !is_recording())                      \
+            return REAL(name)(address, length, protection, flags, descriptor, offset);         \
+        int saved_errno = errno;                                                               \
+        int64_t before = flags & MAP_POPULATE ? read_usage().blocks : 0, start = clock_now();  \
+        errno = saved_errno;                                                                   \
+        void *mapped = REAL(name)(address, length, protection, flags, descriptor, offset);     \
+        if (mapped != MAP_FAILED)                                                              \
+            end_mmap(mapped, descriptor, start, length, offset,                                \
+                     flags & MAP_POPULATE ? blocks_since(before) : 0);                         \
+        return mapped;                                                                         \
     }
 
 MMAP(mmap)
 MMAP(mmap64)
 
-#define ADVISE(name) \
-    int hook_##name(void *address, size_t length, int advice) \
-    { \
-        if (!fetches(advice) || !is_recording()) \
-            return REAL(name)(address, length, advice); \
-        int saved_errno = errno; \
+#define ADVISE(name)                                               \
+    int hook_##name(void *address, size_t length, int advice)      \
+    {                                                              \
+        if (!fetches(advice) || !is_recording())                   \
+            return REAL(name)(address, length, advice);            \
+        int saved_errno = errno;                                   \
         int64_t before = read_usage().blocks, start = clock_now(); \
-        errno = saved_errno; \
-        int result = REAL(name)(address, length, advice); \
-        end_advice(address, start, blocks_since(before)); \
-        return result; \
+        errno = saved_errno;                                       \
+        int result = REAL(name)(address, length, advice);          \
+        end_advice(address, start, blocks_since(before));          \
+        return result;                                             \
     }
 
 ADVISE(madvise)

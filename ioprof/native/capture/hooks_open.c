@@ -4,49 +4,50 @@
 
 #include <fcntl.h>
 
-/* There is a third argument with O_CREAT and with O_TMPFILE, which includes O_DIRECTORY (open(2)). */
-#define TAKE_MODE \
-    mode_t mode = 0; \
+/* There is a third argument with O_CREAT and with O_TMPFILE, which includes O_DIRECTORY (open(2)).
+ */
+#define TAKE_MODE                                                \
+    mode_t mode = 0;                                             \
     if ((flags & O_CREAT) || (flags & O_TMPFILE) == O_TMPFILE) { \
-        va_list values; \
-        va_start(values, flags); \
-        mode = va_arg(values, mode_t); \
-        va_end(values); \
+        va_list values;                                          \
+        va_start(values, flags);                                 \
+        mode = va_arg(values, mode_t);                           \
+        va_end(values);                                          \
     }
 
-#define OPEN_BODY(call, folder, path_key_or_none) \
-    if (!is_recording()) \
-        return call; \
-    const struct string_key key = path_key_or_none; \
-    int64_t start = clock_now(); \
-    int descriptor = call; \
+#define OPEN_BODY(call, folder, path_key_or_none)           \
+    if (!is_recording())                                    \
+        return call;                                        \
+    const struct string_key key = path_key_or_none;         \
+    int64_t start = clock_now();                            \
+    int descriptor = call;                                  \
     end_open(descriptor, start, folder, path, flags, &key); \
     return descriptor;
 
-#define OPEN(name) \
-    HOT int hook_##name(const char *path, int flags, ...) \
-    { \
+#define OPEN(name)                                                                   \
+    HOT int hook_##name(const char *path, int flags, ...)                            \
+    {                                                                                \
         TAKE_MODE OPEN_BODY(REAL(name)(path, flags, mode), AT_FDCWD, path_key(path)) \
     }
-#define OPENAT(name) \
-    HOT int hook_##name(int folder, const char *path, int flags, ...) \
-    { \
+#define OPENAT(name)                                                                       \
+    HOT int hook_##name(int folder, const char *path, int flags, ...)                      \
+    {                                                                                      \
         TAKE_MODE OPEN_BODY(REAL(name)(folder, path, flags, mode), folder, path_key(path)) \
     }
-#define OPEN_CHECKED(name) \
-    int hook_##name(const char *path, int flags) \
-    { \
+#define OPEN_CHECKED(name)                                           \
+    int hook_##name(const char *path, int flags)                     \
+    {                                                                \
         OPEN_BODY(REAL(name)(path, flags), AT_FDCWD, path_key(path)) \
     }
-#define OPENAT_CHECKED(name) \
-    int hook_##name(int folder, const char *path, int flags) \
-    { \
+#define OPENAT_CHECKED(name)                                               \
+    int hook_##name(int folder, const char *path, int flags)               \
+    {                                                                      \
         OPEN_BODY(REAL(name)(folder, path, flags), folder, path_key(path)) \
     }
-#define CREAT(name) \
-    int hook_##name(const char *path, mode_t mode) \
-    { \
-        const int flags = O_WRONLY; \
+#define CREAT(name)                                                 \
+    int hook_##name(const char *path, mode_t mode)                  \
+    {                                                               \
+        const int flags = O_WRONLY;                                 \
         OPEN_BODY(REAL(name)(path, mode), AT_FDCWD, path_key(path)) \
     }
 
@@ -61,10 +62,10 @@ OPENAT_CHECKED(__openat64_2)
 CREAT(creat)
 CREAT(creat64)
 
-#define MAKE_TEMPORARY(name, parameters, arguments) \
-    int hook_##name parameters \
-    { \
-        const int flags = O_RDWR; \
+#define MAKE_TEMPORARY(name, parameters, arguments)       \
+    int hook_##name parameters                            \
+    {                                                     \
+        const int flags = O_RDWR;                         \
         OPEN_BODY(REAL(name) arguments, AT_FDCWD, NO_KEY) \
     }
 

@@ -13,8 +13,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* A program that cannot be followed. A child of vfork writes to its parent's file: they share their memory, and the child has no
- * file. */
+/* A program that cannot be followed. A child of vfork writes to its parent's file: they share their
+ * memory, and the child has no file. */
 static void note_program(const char *path, const char *reason)
 {
     if (reason == NULL || (ioprof_guard < GUARD_VFORK && !is_recording()))
@@ -23,8 +23,8 @@ static void note_program(const char *path, const char *reason)
     set_noted(NOTED_EXEC_WITHOUT_CAPTURE);
     int64_t now = clock_now();
     if (has_begun())
-        emit_event(&(struct event){now, now, -1, -1, path_number(AT_FDCWD, path), text_number(reason, strlen(reason)), KIND_OPEN,
-                                   SOURCE_NONE});
+        emit_event(&(struct event){now, now, -1, -1, path_number(AT_FDCWD, path),
+                                   text_number(reason, strlen(reason)), KIND_OPEN, SOURCE_NONE});
     guard_leave();
 }
 
@@ -62,64 +62,73 @@ static void after_failed_exec(void)
         ring.header->closed = false;
 }
 
-/* `same` makes the call with the environment as the job gave it, `other` with the variable `extended`. */
-#define EXEC_BODY(path, environment, same, other) \
-    struct addition addition = before_exec(path, environment); \
-    char room[addition.bytes + 1] __attribute__((aligned(8))); \
-    char *const *extended = addition.bytes > 0 ? extend_environment(&addition, environment, room) : NULL; \
-    compare_at_end(true); \
-    int result = extended == NULL ? same : other; \
-    after_failed_exec(); \
+/* `same` makes the call with the environment as the job gave it, `other` with the variable
+ * `extended`. */
+#define EXEC_BODY(path, environment, same, other)                                     \
+    struct addition addition = before_exec(path, environment);                        \
+    char room[addition.bytes + 1] __attribute__((aligned(8)));                        \
+    char *const *extended =                                                           \
+        addition.bytes > 0 ? extend_environment(&addition, environment, room) : NULL; \
+    compare_at_end(true);                                                             \
+    int result = extended == NULL ? same : other;                                     \
+    after_failed_exec();                                                              \
     return result;
 
 #define EXEC(name, path, parameters, environment, same, other) \
-    int hook_##name parameters \
-    { \
-        EXEC_BODY(path, environment, same, other) \
+    int hook_##name parameters                                 \
+    {                                                          \
+        EXEC_BODY(path, environment, same, other)              \
     }
 
-/* The arguments are listed one by one, up to NULL, which the environment follows, if the call has one. */
-#define EXEC_LIST(name, parameter, has_environment, same, other) \
-    int hook_##name(const char *parameter, const char *first, ...) \
-    { \
-        va_list values; \
-        size_t count = 0; \
-        va_start(values, first); \
-        for (const char *next = first; next != NULL; next = va_arg(values, const char *)) \
-            count++; \
-        va_end(values); \
-        char *arguments[count + 1]; \
-        va_start(values, first); \
-        for (size_t place = 0; place <= count; place++) \
-            arguments[place] = place == 0 ? (char *)(uintptr_t)first : va_arg(values, char *); \
+/* The arguments are listed one by one, up to NULL, which the environment follows, if the call has
+ * one. */
+#define EXEC_LIST(name, parameter, has_environment, same, other)                                \
+    int hook_##name(const char *parameter, const char *first, ...)                              \
+    {                                                                                           \
+        va_list values;                                                                         \
+        size_t count = 0;                                                                       \
+        va_start(values, first);                                                                \
+        for (const char *next = first; next != NULL; next = va_arg(values, const char *))       \
+            count++;                                                                            \
+        va_end(values);                                                                         \
+        char *arguments[count + 1];                                                             \
+        va_start(values, first);                                                                \
+        for (size_t place = 0; place <= count; place++)                                         \
+            arguments[place] = place == 0 ? (char *)(uintptr_t)first : va_arg(values, char *);  \
         char *const *environment = (has_environment) ? va_arg(values, char *const *) : environ; \
-        va_end(values); \
-        EXEC_BODY(parameter, environment, same, other) \
+        va_end(values);                                                                         \
+        EXEC_BODY(parameter, environment, same, other)                                          \
     }
 
 EXEC_LIST(execl, path, false, REAL(execv)(path, arguments), REAL(execve)(path, arguments, extended))
-EXEC_LIST(execlp, file, false, REAL(execvp)(file, arguments), REAL(execvpe)(file, arguments, extended))
-EXEC_LIST(execle, path, true, REAL(execve)(path, arguments, environment), REAL(execve)(path, arguments, extended))
+EXEC_LIST(execlp, file, false, REAL(execvp)(file, arguments),
+          REAL(execvpe)(file, arguments, extended))
+EXEC_LIST(execle, path, true, REAL(execve)(path, arguments, environment),
+          REAL(execve)(path, arguments, extended))
 EXEC(execv, path, (const char *path, char *const *arguments), environ, REAL(execv)(path, arguments),
      REAL(execve)(path, arguments, extended))
-EXEC(execvp, file, (const char *file, char *const *arguments), environ, REAL(execvp)(file, arguments),
+EXEC(execvp, file, (const char *file, char *const *arguments), environ,
+     REAL(execvp)(file, arguments), REAL(execvpe)(file, arguments, extended))
+EXEC(execve, path, (const char *path, char *const *arguments, char *const *environment),
+     environment, REAL(execve)(path, arguments, environment),
+     REAL(execve)(path, arguments, extended))
+EXEC(execvpe, file, (const char *file, char *const *arguments, char *const *environment),
+     environment, REAL(execvpe)(file, arguments, environment),
      REAL(execvpe)(file, arguments, extended))
-EXEC(execve, path, (const char *path, char *const *arguments, char *const *environment), environment,
-     REAL(execve)(path, arguments, environment), REAL(execve)(path, arguments, extended))
-EXEC(execvpe, file, (const char *file, char *const *arguments, char *const *environment), environment,
-     REAL(execvpe)(file, arguments, environment), REAL(execvpe)(file, arguments, extended))
 EXEC(fexecve, "", (int descriptor, char *const *arguments, char *const *environment), environment,
-     REAL(fexecve)(descriptor, arguments, environment), REAL(fexecve)(descriptor, arguments, extended))
+     REAL(fexecve)(descriptor, arguments, environment),
+     REAL(fexecve)(descriptor, arguments, extended))
 
-#define SPAWN(name) \
-    int hook_##name(pid_t *pid, const char *path, const void *actions, const void *attributes, char *const *arguments, \
-                    char *const *environment) \
-    { \
-        count_fork(); \
-        struct addition addition = before_exec(path, environment); \
-        char room[addition.bytes + 1] __attribute__((aligned(8))); \
-        char *const *given = addition.bytes > 0 ? extend_environment(&addition, environment, room) : environment; \
-        return REAL(name)(pid, path, actions, attributes, arguments, given); \
+#define SPAWN(name)                                                                              \
+    int hook_##name(pid_t *pid, const char *path, const void *actions, const void *attributes,   \
+                    char *const *arguments, char *const *environment)                            \
+    {                                                                                            \
+        count_fork();                                                                            \
+        struct addition addition = before_exec(path, environment);                               \
+        char room[addition.bytes + 1] __attribute__((aligned(8)));                               \
+        char *const *given =                                                                     \
+            addition.bytes > 0 ? extend_environment(&addition, environment, room) : environment; \
+        return REAL(name)(pid, path, actions, attributes, arguments, given);                     \
     }
 
 SPAWN(posix_spawn)
@@ -152,15 +161,15 @@ static int wait_status(const siginfo_t *information)
 
 /* A wait that blocks may take long, so that the counters are compared before it, too. */
 #define WAIT(result_type, name, parameters, arguments, blocks, has_reaped, child, child_status) \
-    result_type hook_##name parameters \
-    { \
-        if (blocks) \
-            compare_around_child(false); \
-        int64_t start = clock_now(); \
-        result_type result = REAL(name) arguments; \
-        if (has_reaped) \
-            end_child_wait(start, (uint64_t)(child), child_status); \
-        return result; \
+    result_type hook_##name parameters                                                          \
+    {                                                                                           \
+        if (blocks)                                                                             \
+            compare_around_child(false);                                                        \
+        int64_t start = clock_now();                                                            \
+        result_type result = REAL(name) arguments;                                              \
+        if (has_reaped)                                                                         \
+            end_child_wait(start, (uint64_t)(child), child_status);                             \
+        return result;                                                                          \
     }
 
 WAIT(pid_t, wait, (int *status), (status), true, result > 0, result, GIVEN(status))
@@ -171,8 +180,8 @@ WAIT(pid_t, wait3, (int *status, int options, struct rusage *usage), (status, op
 WAIT(pid_t, wait4, (pid_t pid, int *status, int options, struct rusage *usage),
      (pid, status, options, usage), !(options & WNOHANG), result > 0, result, GIVEN(status))
 WAIT(int, waitid, (idtype_t whose, id_t id, siginfo_t *information, int options),
-     (whose, id, information, options), !(options & WNOHANG),
-     result == 0 && !(options & WNOWAIT), information == NULL ? 0 : information->si_pid,
+     (whose, id, information, options), !(options & WNOHANG), result == 0 && !(options & WNOWAIT),
+     information == NULL ? 0 : information->si_pid,
      information == NULL ? -1 : wait_status(information))
 
 int hook_system(const char *command)
@@ -186,13 +195,13 @@ int hook_system(const char *command)
     return result;
 }
 
-#define EXIT(name) \
+#define EXIT(name)                                         \
     __attribute__((noreturn)) void hook_##name(int status) \
-    { \
-        emit_exit(); \
-        compare_at_end(true); \
-        REAL(name)(status); \
-        __builtin_unreachable(); \
+    {                                                      \
+        emit_exit();                                       \
+        compare_at_end(true);                              \
+        REAL(name)(status);                                \
+        __builtin_unreachable();                           \
     }
 
 EXIT(_exit)

@@ -1,4 +1,5 @@
-/* Hooks of calls that receive from sockets, that wait until a descriptor can be read, and that look up hosts. */
+/* Hooks of calls that receive from sockets, that wait until a descriptor can be read, and that look
+ * up hosts. */
 #include "host_names.h"
 #include "open_files.h"
 #include "process.h"
@@ -14,26 +15,32 @@
 #define INTO_BUFFER &(struct iovec){buffer, size}, 1
 
 /* What is received with MSG_PEEK is received again. */
-#define RECEIVE(name, parameters, arguments, flags, ...) \
-    ssize_t hook_##name parameters \
-    { \
-        if (((flags) & (MSG_PEEK | MSG_ERRQUEUE)) || !is_recording() || regular_file(descriptor) != NULL) \
-            return REAL(name) arguments; \
-        struct receiving receiving = begin_receiving(descriptor); \
-        ssize_t got = REAL(name) arguments; \
+#define RECEIVE(name, parameters, arguments, flags, ...)                          \
+    ssize_t hook_##name parameters                                                \
+    {                                                                             \
+        if (((flags) & (MSG_PEEK | MSG_ERRQUEUE)) || !is_recording() ||           \
+            regular_file(descriptor) != NULL)                                     \
+            return REAL(name) arguments;                                          \
+        struct receiving receiving = begin_receiving(descriptor);                 \
+        ssize_t got = REAL(name) arguments;                                       \
         end_receiving(&receiving, got, __VA_ARGS__, __builtin_return_address(0)); \
-        return got; \
+        return got;                                                               \
     }
 
-RECEIVE(recv, (int descriptor, void *buffer, size_t size, int flags), (descriptor, buffer, size, flags), flags, INTO_BUFFER)
-RECEIVE(__recv_chk, (int descriptor, void *buffer, size_t size, size_t room, int flags), (descriptor, buffer, size, room, flags),
-        flags, INTO_BUFFER)
-RECEIVE(recvfrom, (int descriptor, void *buffer, size_t size, int flags, void *address, void *length),
+RECEIVE(recv, (int descriptor, void *buffer, size_t size, int flags),
+        (descriptor, buffer, size, flags), flags, INTO_BUFFER)
+RECEIVE(__recv_chk, (int descriptor, void *buffer, size_t size, size_t room, int flags),
+        (descriptor, buffer, size, room, flags), flags, INTO_BUFFER)
+RECEIVE(recvfrom,
+        (int descriptor, void *buffer, size_t size, int flags, void *address, void *length),
         (descriptor, buffer, size, flags, address, length), flags, INTO_BUFFER)
-RECEIVE(__recvfrom_chk, (int descriptor, void *buffer, size_t size, size_t room, int flags, void *address, void *length),
+RECEIVE(__recvfrom_chk,
+        (int descriptor, void *buffer, size_t size, size_t room, int flags, void *address,
+         void *length),
         (descriptor, buffer, size, room, flags, address, length), flags, INTO_BUFFER)
 RECEIVE(recvmsg, (int descriptor, void *message, int flags), (descriptor, message, flags), flags,
-        got < 0 ? NULL : ((const struct msghdr *)message)->msg_iov, got < 0 ? 0 : (int)((const struct msghdr *)message)->msg_iovlen)
+        got < 0 ? NULL : ((const struct msghdr *)message)->msg_iov,
+        got < 0 ? 0 : (int)((const struct msghdr *)message)->msg_iovlen)
 
 int hook_recvmmsg(int descriptor, void *messages, unsigned count, int flags, void *timeout)
 {
@@ -60,7 +67,7 @@ int hook_eventfd_read(int descriptor, uint64_t *value)
     return result;
 }
 
-/* ---------------------------------------------------------------------------------------- waiting */
+/* ------------------------------------------------------------------------------------- waiting */
 
 static const struct ready not_known = {-1, false, END_WOKEN};
 
@@ -78,7 +85,8 @@ static struct ready first_polled(const struct pollfd *polled, unsigned long coun
 }
 
 /* After a call without a result the sets are empty. */
-static struct ready first_selected(const fd_set *readable, const fd_set *writable, int count, int result)
+static struct ready first_selected(const fd_set *readable, const fd_set *writable, int count,
+                                   int result)
 {
     for (int place = 0; result > 0 && place < count && place < FD_SETSIZE; place++) {
         if (readable != NULL && FD_ISSET(place, readable))
@@ -91,17 +99,17 @@ static struct ready first_selected(const fd_set *readable, const fd_set *writabl
 
 /* A call without descriptors is a sleep. */
 #define POLL(name, parameters, arguments, has_descriptors, ready) \
-    int hook_##name parameters \
-    { \
-        if (!is_recording_already()) \
-            return REAL(name) arguments; \
-        int64_t start = clock_now(); \
-        int result = REAL(name) arguments; \
-        if (has_descriptors) \
-            end_poll(start, result, ready); \
-        else \
-            end_sleep(start); \
-        return result; \
+    int hook_##name parameters                                    \
+    {                                                             \
+        if (!is_recording_already())                              \
+            return REAL(name) arguments;                          \
+        int64_t start = clock_now();                              \
+        int result = REAL(name) arguments;                        \
+        if (has_descriptors)                                      \
+            end_poll(start, result, ready);                       \
+        else                                                      \
+            end_sleep(start);                                     \
+        return result;                                            \
     }
 
 static void end_sleep(int64_t start)
@@ -140,7 +148,7 @@ POLL(epoll_pwait2,
      (int descriptor, void *events, int count, const void *timeout, const void *signals),
      (descriptor, events, count, timeout, signals), true, not_known)
 
-/* ---------------------------------------------------------------------------------------- names of hosts */
+/* ------------------------------------------------------------------------------ names of hosts */
 
 int hook_getaddrinfo(const char *node, const char *service, const void *hints, void **found)
 {

@@ -1,5 +1,6 @@
-/* Hooks of streams of stdio. The C library fills their buffers internally, past the hooks. So a call that the buffer can serve is
- * passed through. Any other is observed from outside: the bytes that it read are the distance that the descriptor's position moved. */
+/* Hooks of streams of stdio. The C library fills their buffers internally, past the hooks. So a
+ * call that the buffer can serve is passed through. Any other is observed from outside: the bytes
+ * that it read are the distance that the descriptor's position moved. */
 #include "io_counters.h"
 #include "opens.h"
 #include "positions.h"
@@ -45,7 +46,8 @@ static struct filling begin_filling(FILE *stream)
     return filling;
 }
 
-/* `taken`: bytes that the call handed out, -1 if that is not known. Needed only where there is no position: on a pipe. */
+/* `taken`: bytes that the call handed out, -1 if that is not known. Needed only where there is no
+ * position: on a pipe. */
 static void end_filling(struct filling *filling, const FILE *stream, int64_t taken)
 {
     if (!filling->is_recorded)
@@ -65,7 +67,7 @@ static void end_filling(struct filling *filling, const FILE *stream, int64_t tak
         end_receiving(&filling->receiving, filled, NULL, 0, NULL);
 }
 
-/* ---------------------------------------------------------------------------------------- opening and closing */
+/* ------------------------------------------------------------------------- opening and closing */
 
 static FILE *end_stream_open(FILE *stream, int64_t start, const char *path, const char *mode)
 {
@@ -74,21 +76,21 @@ static FILE *end_stream_open(FILE *stream, int64_t start, const char *path, cons
     return stream;
 }
 
-#define FOPEN(name) \
-    FILE *hook_##name(const char *path, const char *mode) \
-    { \
-        if (!is_recording()) \
-            return REAL(name)(path, mode); \
-        int64_t start = clock_now(); \
+#define FOPEN(name)                                                        \
+    FILE *hook_##name(const char *path, const char *mode)                  \
+    {                                                                      \
+        if (!is_recording())                                               \
+            return REAL(name)(path, mode);                                 \
+        int64_t start = clock_now();                                       \
         return end_stream_open(REAL(name)(path, mode), start, path, mode); \
     }
-#define FREOPEN(name) \
-    FILE *hook_##name(const char *path, const char *mode, FILE *stream) \
-    { \
-        if (!is_recording()) \
-            return REAL(name)(path, mode, stream); \
-        forget_file(stream->_fileno); \
-        int64_t start = clock_now(); \
+#define FREOPEN(name)                                                              \
+    FILE *hook_##name(const char *path, const char *mode, FILE *stream)            \
+    {                                                                              \
+        if (!is_recording())                                                       \
+            return REAL(name)(path, mode, stream);                                 \
+        forget_file(stream->_fileno);                                              \
+        int64_t start = clock_now();                                               \
         return end_stream_open(REAL(name)(path, mode, stream), start, path, mode); \
     }
 
@@ -135,12 +137,12 @@ int hook_pclose(FILE *stream)
     return result;
 }
 
-/* ---------------------------------------------------------------------------------------- reading */
+/* ------------------------------------------------------------------------------------- reading */
 
-#define FILL(result_type, call, taken) \
+#define FILL(result_type, call, taken)              \
     struct filling filling = begin_filling(stream); \
-    result_type result = call; \
-    end_filling(&filling, stream, taken); \
+    result_type result = call;                      \
+    end_filling(&filling, stream, taken);           \
     return result;
 
 static inline bool serves(const FILE *stream, size_t size, size_t count)
@@ -149,50 +151,55 @@ static inline bool serves(const FILE *stream, size_t size, size_t count)
     return !__builtin_mul_overflow(size, count, &bytes) && bytes <= buffered(stream);
 }
 
-#define FREAD(name, parameters, arguments) \
-    size_t hook_##name parameters \
-    { \
-        if (serves(stream, size, count)) \
-            return REAL(name) arguments; \
+#define FREAD(name, parameters, arguments)                           \
+    size_t hook_##name parameters                                    \
+    {                                                                \
+        if (serves(stream, size, count))                             \
+            return REAL(name) arguments;                             \
         FILL(size_t, REAL(name) arguments, (int64_t)(result * size)) \
     }
 
 FREAD(fread, (void *buffer, size_t size, size_t count, FILE *stream), (buffer, size, count, stream))
-FREAD(fread_unlocked, (void *buffer, size_t size, size_t count, FILE *stream), (buffer, size, count, stream))
-FREAD(__fread_chk, (void *buffer, size_t room, size_t size, size_t count, FILE *stream), (buffer, room, size, count, stream))
+FREAD(fread_unlocked, (void *buffer, size_t size, size_t count, FILE *stream),
+      (buffer, size, count, stream))
+FREAD(__fread_chk, (void *buffer, size_t room, size_t size, size_t count, FILE *stream),
+      (buffer, room, size, count, stream))
 FREAD(__fread_unlocked_chk, (void *buffer, size_t room, size_t size, size_t count, FILE *stream),
       (buffer, room, size, count, stream))
 
-#define FGETS(name, parameters, arguments) \
-    char *hook_##name parameters \
-    { \
-        if (size < 2 || has_line(stream, '\n', (size_t)size - 1)) \
-            return REAL(name) arguments; \
+#define FGETS(name, parameters, arguments)                                               \
+    char *hook_##name parameters                                                         \
+    {                                                                                    \
+        if (size < 2 || has_line(stream, '\n', (size_t)size - 1))                        \
+            return REAL(name) arguments;                                                 \
         FILL(char *, REAL(name) arguments, result == NULL ? 0 : (int64_t)strlen(result)) \
     }
 
 FGETS(fgets, (char *text, int size, FILE *stream), (text, size, stream))
 FGETS(fgets_unlocked, (char *text, int size, FILE *stream), (text, size, stream))
 FGETS(__fgets_chk, (char *text, size_t room, int size, FILE *stream), (text, room, size, stream))
-FGETS(__fgets_unlocked_chk, (char *text, size_t room, int size, FILE *stream), (text, room, size, stream))
+FGETS(__fgets_unlocked_chk, (char *text, size_t room, int size, FILE *stream),
+      (text, room, size, stream))
 
-#define GETDELIM(name, parameters, arguments, delimiter) \
-    ssize_t hook_##name parameters \
-    { \
-        if (has_line(stream, delimiter, SIZE_MAX)) \
-            return REAL(name) arguments; \
+#define GETDELIM(name, parameters, arguments, delimiter)                      \
+    ssize_t hook_##name parameters                                            \
+    {                                                                         \
+        if (has_line(stream, delimiter, SIZE_MAX))                            \
+            return REAL(name) arguments;                                      \
         FILL(ssize_t, REAL(name) arguments, result < 0 ? 0 : (int64_t)result) \
     }
 
 GETDELIM(getline, (char **line, size_t *room, FILE *stream), (line, room, stream), '\n')
-GETDELIM(getdelim, (char **line, size_t *room, int end, FILE *stream), (line, room, end, stream), end)
-GETDELIM(__getdelim, (char **line, size_t *room, int end, FILE *stream), (line, room, end, stream), end)
+GETDELIM(getdelim, (char **line, size_t *room, int end, FILE *stream), (line, room, end, stream),
+         end)
+GETDELIM(__getdelim, (char **line, size_t *room, int end, FILE *stream), (line, room, end, stream),
+         end)
 
-#define GETC(name, bytes) \
-    int hook_##name(FILE *stream) \
-    { \
-        if (buffered(stream) >= (bytes)) \
-            return REAL(name)(stream); \
+#define GETC(name, bytes)                                                   \
+    int hook_##name(FILE *stream)                                           \
+    {                                                                       \
+        if (buffered(stream) >= (bytes))                                    \
+            return REAL(name)(stream);                                      \
         FILL(int, REAL(name)(stream), result == EOF ? 0 : (int64_t)(bytes)) \
     }
 
@@ -205,79 +212,73 @@ GETC(getw, sizeof(int))
 GETC(__uflow, 1)
 
 /* Fills the buffer and hands nothing out. */
-int hook___underflow(FILE *stream)
-{
-    FILL(int, REAL(__underflow)(stream), 0)
-}
+int hook___underflow(FILE *stream){FILL(int, REAL(__underflow)(stream), 0)}
 
-#define GETCHAR(name) \
-    int hook_##name(void) \
-    { \
-        FILE *stream = stdin; \
-        if (buffered(stream) > 0) \
-            return REAL(name)(); \
+#define GETCHAR(name)                                  \
+    int hook_##name(void)                              \
+    {                                                  \
+        FILE *stream = stdin;                          \
+        if (buffered(stream) > 0)                      \
+            return REAL(name)();                       \
         FILL(int, REAL(name)(), result == EOF ? 0 : 1) \
     }
 
-GETCHAR(getchar)
-GETCHAR(getchar_unlocked)
+GETCHAR(getchar) GETCHAR(getchar_unlocked)
 
 /* How many bytes a conversion needs is not known before; more than this is rare. */
 #define LONG_ITEM 512
 
-#define VSCANF(name) \
+#define VSCANF(name)                                                  \
     int hook_##name(FILE *stream, const char *format, va_list values) \
-    { \
-        if (buffered(stream) >= LONG_ITEM) \
-            return REAL(name)(stream, format, values); \
-        FILL(int, REAL(name)(stream, format, values), -1) \
+    {                                                                 \
+        if (buffered(stream) >= LONG_ITEM)                            \
+            return REAL(name)(stream, format, values);                \
+        FILL(int, REAL(name)(stream, format, values), -1)             \
     }
-#define SCANF(name, with_list) \
-    int hook_##name(FILE *stream, const char *format, ...) \
-    { \
-        va_list values; \
-        va_start(values, format); \
+#define SCANF(name, with_list)                                 \
+    int hook_##name(FILE *stream, const char *format, ...)     \
+    {                                                          \
+        va_list values;                                        \
+        va_start(values, format);                              \
         int result = hook_##with_list(stream, format, values); \
-        va_end(values); \
-        return result; \
+        va_end(values);                                        \
+        return result;                                         \
     }
 
-VSCANF(vfscanf)
-VSCANF(__isoc99_vfscanf)
-VSCANF(__isoc23_vfscanf)
-SCANF(fscanf, vfscanf)
-SCANF(__isoc99_fscanf, __isoc99_vfscanf)
-SCANF(__isoc23_fscanf, __isoc23_vfscanf)
+    VSCANF(vfscanf) VSCANF(__isoc99_vfscanf) VSCANF(__isoc23_vfscanf) SCANF(fscanf, vfscanf)
+        SCANF(__isoc99_fscanf, __isoc99_vfscanf) SCANF(__isoc23_fscanf, __isoc23_vfscanf)
 
-/* ---------------------------------------------------------------------------------------- seeking */
+    /* ------------------------------------------------------------------------------------- seeking
+     */
 
-/* A seek beyond the buffer fills it again, from the page before the new position. The buffer then ends at the descriptor's
- * position. */
-static void end_seek(struct filling *filling, const FILE *stream)
+    /* A seek beyond the buffer fills it again, from the page before the new position. The buffer
+     * then ends at the descriptor's position. */
+    static void end_seek(struct filling *filling, const FILE *stream)
 {
     if (!filling->is_recorded || !filling->is_file)
         return;
-    int64_t position = ask_position(stream->_fileno), filled = stream->_IO_read_end - stream->_IO_read_base;
+    int64_t position = ask_position(stream->_fileno),
+            filled = stream->_IO_read_end - stream->_IO_read_base;
     if (filled <= 0 || position == filling->reading.position)
         return;
     filling->reading.position = position - filled;
     end_other_reading(&filling->reading, filled);
 }
 
-#define FSEEK(name, parameters, arguments) \
-    int hook_##name parameters \
-    { \
+#define FSEEK(name, parameters, arguments)              \
+    int hook_##name parameters                          \
+    {                                                   \
         struct filling filling = begin_filling(stream); \
-        int result = REAL(name) arguments; \
-        end_seek(&filling, stream); \
-        return result; \
+        int result = REAL(name) arguments;              \
+        end_seek(&filling, stream);                     \
+        return result;                                  \
     }
 
-FSEEK(fseek, (FILE *stream, long offset, int whence), (stream, offset, whence))
-FSEEK(fseeko, (FILE *stream, off_t offset, int whence), (stream, offset, whence))
-FSEEK(fseeko64, (FILE *stream, off_t offset, int whence), (stream, offset, whence))
-FSEEK(fsetpos, (FILE *stream, const void *position), (stream, position))
-FSEEK(fsetpos64, (FILE *stream, const void *position), (stream, position))
+FSEEK(fseek, (FILE * stream, long offset, int whence), (stream, offset, whence))
+FSEEK(fseeko, (FILE * stream, off_t offset, int whence), (stream, offset, whence))
+FSEEK(fseeko64, (FILE * stream, off_t offset, int whence), (stream, offset, whence))
+FSEEK(fsetpos, (FILE * stream, const void *position), (stream, position))
+FSEEK(fsetpos64, (FILE * stream, const void *position), (stream, position))
 
 void hook_rewind(FILE *stream)
 {

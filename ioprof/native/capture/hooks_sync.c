@@ -1,6 +1,7 @@
 /* Hooks of calls that wait until what was written is on storage.
  *
- * Writes themselves are not hooked: they mostly end in memory, and what they take shows in the stacks of the thread. */
+ * Writes themselves are not hooked: they mostly end in memory, and what they take shows in the
+ * stacks of the thread. */
 #include "paths.h"
 #include "real.h"
 #include "short_calls.h"
@@ -13,8 +14,10 @@
 
 #define SLOW_FLUSH_NS 100000 /* from here on it is a span of its own */
 
-/* A span named after the call and the file, such as "flush by fsync of /logs/metrics.db" (`FLUSH` in schema.py). */
-static __attribute__((noinline)) void emit_flush(int64_t start, int64_t end, int descriptor, const char *call)
+/* A span named after the call and the file, such as "flush by fsync of /logs/metrics.db" (`FLUSH`
+ * in schema.py). */
+static __attribute__((noinline)) void emit_flush(int64_t start, int64_t end, int descriptor,
+                                                 const char *call)
 {
     char name[PATH_MAX + 32];
     char *after = stpcpy(stpcpy(name, "flush by "), call);
@@ -23,7 +26,8 @@ static __attribute__((noinline)) void emit_flush(int64_t start, int64_t end, int
         size_t length = descriptor_path(descriptor, after);
         after = length > 0 ? after + length : after - sizeof " of " + 1;
     }
-    emit_event(&(struct event){start, end, -1, -1, -1, text_number(name, (size_t)(after - name)), KIND_USER, SOURCE_NONE});
+    emit_event(&(struct event){start, end, -1, -1, -1, text_number(name, (size_t)(after - name)),
+                               KIND_USER, SOURCE_NONE});
 }
 
 static void end_flush(int64_t start, int descriptor, const char *call)
@@ -42,20 +46,21 @@ static void end_flush(int64_t start, int descriptor, const char *call)
 }
 
 #define FLUSH(name, parameters, arguments, descriptor, waits) \
-    int hook_##name parameters \
-    { \
-        if (!is_recording() || !(waits)) \
-            return REAL(name) arguments; \
-        int64_t start = clock_now(); \
-        int result = REAL(name) arguments; \
-        end_flush(start, descriptor, #name); \
-        return result; \
+    int hook_##name parameters                                \
+    {                                                         \
+        if (!is_recording() || !(waits))                      \
+            return REAL(name) arguments;                      \
+        int64_t start = clock_now();                          \
+        int result = REAL(name) arguments;                    \
+        end_flush(start, descriptor, #name);                  \
+        return result;                                        \
     }
 
 FLUSH(fsync, (int descriptor), (descriptor), descriptor, true)
 FLUSH(fdatasync, (int descriptor), (descriptor), descriptor, true)
 FLUSH(syncfs, (int descriptor), (descriptor), descriptor, true)
-FLUSH(msync, (void *address, size_t length, int flags), (address, length, flags), -1, flags & MS_SYNC)
+FLUSH(msync, (void *address, size_t length, int flags), (address, length, flags), -1,
+      flags &MS_SYNC)
 
 void hook_sync(void)
 {

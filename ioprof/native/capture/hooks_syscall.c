@@ -21,17 +21,18 @@ static void end_asynchronous(const struct aiocb *request, ssize_t result)
     guard_enter();
     tally_read(result > 0 ? (uint64_t)result : 0);
     if (result > 0 && file != NULL)
-        emit_event(&(struct event){now, now, result, request->aio_offset, GET(file, path), NAME("aio"), KIND_READ, SOURCE_UNKNOWN});
+        emit_event(&(struct event){now, now, result, request->aio_offset, GET(file, path),
+                                   NAME("aio"), KIND_READ, SOURCE_UNKNOWN});
     guard_leave();
     errno = saved_errno;
 }
 
-#define AIO_RETURN(name) \
+#define AIO_RETURN(name)                       \
     ssize_t hook_##name(struct aiocb *request) \
-    { \
-        ssize_t result = REAL(name)(request); \
-        end_asynchronous(request, result); \
-        return result; \
+    {                                          \
+        ssize_t result = REAL(name)(request);  \
+        end_asynchronous(request, result);     \
+        return result;                         \
     }
 
 AIO_RETURN(aio_return)
@@ -44,9 +45,10 @@ int hook_io_submit(void *context, long count, void **requests)
     return REAL(io_submit)(context, count, requests);
 }
 
-/* ---------------------------------------------------------------------------------------- by number */
+/* ----------------------------------------------------------------------------------- by number */
 
-/* System calls that the job makes by number. Those that change what is known of descriptors are followed. */
+/* System calls that the job makes by number. Those that change what is known of descriptors are
+ * followed. */
 static void before_system_call(long number, long first, long second)
 {
     switch (number) {
@@ -100,7 +102,7 @@ static void after_system_call(long number, long descriptor, long parameters, lon
     }
 }
 
-/* ---------------------------------------------------------------------------------------- futex */
+/* --------------------------------------------------------------------------------------- futex */
 
 /* C++, Rust and others wait by futex(2), whose result says how many threads it woke. */
 static long call_futex(long address, long operation, long c, long d, long e, long f)
@@ -148,8 +150,8 @@ static inline bool is_followed(long number)
     }
 }
 
-/* No system call has more than six arguments. Those that were not given are whatever is in their place, as in the C library's own
- * syscall. */
+/* No system call has more than six arguments. Those that were not given are whatever is in their
+ * place, as in the C library's own syscall. */
 __attribute__((no_sanitize("address"))) long hook_syscall(long number, ...)
 {
     va_list values;

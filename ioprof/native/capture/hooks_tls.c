@@ -1,8 +1,10 @@
-/* Hooks of OpenSSL, where a program is linked to it dynamically, as Python's module `ssl` mostly is: what is read and written there is
- * what was meant. A program that has a copy of OpenSSL of its own is not seen here.
+/* Hooks of OpenSSL, where a program is linked to it dynamically, as Python's module `ssl` mostly
+ * is: what is read and written there is what was meant. A program that has a copy of OpenSSL of its
+ * own is not seen here.
  *
- * Several copies of OpenSSL may be in one process, so that the function to call is that which the caller is linked to. It may be in
- * no global scope: Python's modules are loaded with a scope of their own. */
+ * Several copies of OpenSSL may be in one process, so that the function to call is that which the
+ * caller is linked to. It may be in no global scope: Python's modules are loaded with a scope of
+ * their own. */
 #include "exchanges.h"
 #include "guard.h"
 #include "peers.h"
@@ -27,7 +29,8 @@ static _Atomic uint32_t num_callers;
 
 typedef int descriptor_getter(const void *connection);
 
-/* In the scope of the caller's library, which then stays loaded. The program itself has the global one, behind this library. */
+/* In the scope of the caller's library, which then stays loaded. The program itself has the global
+ * one, behind this library. */
 static void *find_function(void *caller, const char *name)
 {
     const char *path = library_at(caller);
@@ -56,23 +59,28 @@ static void *real_for(void *caller, const char *name, void **get_descriptor)
     uint32_t place = found == NULL ? NUM_CALLERS : atomic_fetch_add(&num_callers, 1);
     if (place < NUM_CALLERS) {
         atomic_store_explicit(&callers[place].function, found, memory_order_relaxed);
-        atomic_store_explicit(&callers[place].get_descriptor, *get_descriptor, memory_order_relaxed);
+        atomic_store_explicit(&callers[place].get_descriptor, *get_descriptor,
+                              memory_order_relaxed);
         atomic_store_explicit(&callers[place].address, caller, memory_order_release);
     }
     return found;
 }
 
-#define REAL_TLS(name) \
+#define REAL_TLS(name)           \
     void *get_descriptor = NULL; \
-    real_##name##_type *real = (real_##name##_type *)real_for(__builtin_return_address(0), #name, &get_descriptor)
+    real_##name##_type *real =   \
+        (real_##name##_type *)real_for(__builtin_return_address(0), #name, &get_descriptor)
 
-static void end_write(void *connection, void *get_descriptor, const void *buffer, int64_t written, int64_t start)
+static void end_write(void *connection, void *get_descriptor, const void *buffer, int64_t written,
+                      int64_t start)
 {
     int saved_errno = errno;
     guard_enter();
-    int descriptor = get_descriptor == NULL ? -1 : ((descriptor_getter *)get_descriptor)(connection);
+    int descriptor =
+        get_descriptor == NULL ? -1 : ((descriptor_getter *)get_descriptor)(connection);
     struct iovec part = {(void *)(uintptr_t)buffer, (size_t)written};
-    exchange_sent(tls_key(connection), true, descriptor, (struct transfer){&part, 1, written}, start);
+    exchange_sent(tls_key(connection), true, descriptor, (struct transfer){&part, 1, written},
+                  start);
     guard_leave();
     errno = saved_errno;
 }

@@ -1,5 +1,5 @@
-/* Hooks of calls that write: to a pipe, socket or eventfd, for which somebody may wait, and to files,
- * of which those that take long are spans. */
+/* Hooks of calls that write: to a pipe, socket or eventfd, for which somebody may wait, and to
+ * files, of which those that take long are spans. */
 #include "channels.h"
 #include "exchanges.h"
 #include "real.h"
@@ -29,7 +29,8 @@ static inline struct sending begin_sending(int descriptor)
     return (struct sending){file, now};
 }
 
-/* A large message takes long also where there is room for it: then the thread is not switched out. */
+/* A large message takes long also where there is room for it: then the thread is not switched out.
+ */
 static void end_sending(int descriptor, const struct sending *sending, bool has_sent)
 {
     bool has_waited = !can_watch_switches() || was_switched_out();
@@ -43,7 +44,8 @@ static void end_sending(int descriptor, const struct sending *sending, bool has_
 }
 
 /* What is sent first on a connection to another host's address decides whether it is followed. */
-static __attribute__((noinline)) void follow(int descriptor, struct open_file *file, struct transfer sent, int64_t start)
+static __attribute__((noinline)) void follow(int descriptor, struct open_file *file,
+                                             struct transfer sent, int64_t start)
 {
     int saved_errno = errno;
     guard_enter();
@@ -51,7 +53,8 @@ static __attribute__((noinline)) void follow(int descriptor, struct open_file *f
         exchange_below(descriptor);
     else if (!(flags_of(file) & FILE_HTTP))
         set_flags(file, begins_exchange(descriptor, sent) ? FILE_HTTP : FILE_NO_HTTP);
-    if (flags_of(file) & FILE_HTTP && !exchange_sent(socket_key(descriptor), false, -1, sent, start)) {
+    if (flags_of(file) & FILE_HTTP &&
+        !exchange_sent(socket_key(descriptor), false, -1, sent, start)) {
         clear_flags(file, FILE_HTTP);
         set_flags(file, FILE_NO_HTTP);
     }
@@ -67,12 +70,12 @@ static inline bool may_be_followed(const struct open_file *file)
 
 #define LEAST_WRITE_BYTES 4096 /* a shorter one is a line of a log, and is not timed */
 
-/* When a write of so many bytes to a file begins; 0: it is not timed. Of a file that was not seen when it was opened nothing is
- * known: the spool's own are such. */
+/* When a write of so many bytes to a file begins; 0: it is not timed. Of a file that was not seen
+ * when it was opened nothing is known: the spool's own are such. */
 static inline int64_t begin_writing(int descriptor, size_t size)
 {
-    bool is_timed = size >= LEAST_WRITE_BYTES && is_recording_already() && known_file(descriptor) != NULL &&
-                    regular_file(descriptor) != NULL;
+    bool is_timed = size >= LEAST_WRITE_BYTES && is_recording_already() &&
+                    known_file(descriptor) != NULL && regular_file(descriptor) != NULL;
     return is_timed ? clock_now() : 0;
 }
 
@@ -85,7 +88,8 @@ static void end_writing(int descriptor, int64_t start, ssize_t written)
     if (end - start < SLOW_CALL_NS)
         tally_short_call(end - start);
     else
-        emit_event(&(struct event){start, end, written, -1, known_path(descriptor), NAME("write"), KIND_USER, SOURCE_NONE});
+        emit_event(&(struct event){start, end, written, -1, known_path(descriptor), NAME("write"),
+                                   KIND_USER, SOURCE_NONE});
     guard_leave();
     errno = saved_errno;
 }
@@ -100,54 +104,62 @@ static size_t size_of_parts(const struct iovec *parts, int count)
 
 /* `otherwise`: what is done if it is not timed. */
 #define WRITE(name, parameters, arguments, size, otherwise) \
-    ssize_t hook_##name parameters \
-    { \
-        int64_t start = begin_writing(descriptor, size); \
-        if (start == 0) \
-            return otherwise; \
-        ssize_t written = REAL(name) arguments; \
-        end_writing(descriptor, start, written); \
-        return written; \
+    ssize_t hook_##name parameters                          \
+    {                                                       \
+        int64_t start = begin_writing(descriptor, size);    \
+        if (start == 0)                                     \
+            return otherwise;                               \
+        ssize_t written = REAL(name) arguments;             \
+        end_writing(descriptor, start, written);            \
+        return written;                                     \
     }
 
-#define SEND_BY(type, function, name, parameters, arguments, has_sent, ...) \
-    type function parameters \
-    { \
-        struct sending sending = begin_sending(descriptor); \
-        type sent = REAL(name) arguments; \
-        if (sending.file != NULL) \
-            end_sending(descriptor, &sending, has_sent); \
-        if (sending.file != NULL && sent > 0 && may_be_followed(sending.file)) \
+#define SEND_BY(type, function, name, parameters, arguments, has_sent, ...)                        \
+    type function parameters                                                                       \
+    {                                                                                              \
+        struct sending sending = begin_sending(descriptor);                                        \
+        type sent = REAL(name) arguments;                                                          \
+        if (sending.file != NULL)                                                                  \
+            end_sending(descriptor, &sending, has_sent);                                           \
+        if (sending.file != NULL && sent > 0 && may_be_followed(sending.file))                     \
             follow(descriptor, sending.file, (struct transfer){__VA_ARGS__, sent}, sending.start); \
-        return sent; \
+        return sent;                                                                               \
     }
 
 #define SEND(type, name, parameters, arguments, has_sent, ...) \
     SEND_BY(type, hook_##name, name, parameters, arguments, has_sent, __VA_ARGS__)
 
 static SEND_BY(ssize_t, send_by_write, write, (int descriptor, const void *buffer, size_t size),
-               (descriptor, buffer, size), sent > 0, FROM_BUFFER)
-static SEND_BY(ssize_t, send_by_writev, writev,
-               (int descriptor, const struct iovec *parts, int count), (descriptor, parts, count),
-               sent > 0, parts, count)
-WRITE(write, (int descriptor, const void *buffer, size_t size), (descriptor, buffer, size), size,
-      send_by_write(descriptor, buffer, size))
-WRITE(writev, (int descriptor, const struct iovec *parts, int count), (descriptor, parts, count), size_of_parts(parts, count),
-      send_by_writev(descriptor, parts, count))
-WRITE(pwrite, (int descriptor, const void *buffer, size_t size, off_t offset), (descriptor, buffer, size, offset), size,
-      REAL(pwrite)(descriptor, buffer, size, offset))
-WRITE(pwrite64, (int descriptor, const void *buffer, size_t size, off_t offset), (descriptor, buffer, size, offset), size,
-      REAL(pwrite64)(descriptor, buffer, size, offset))
+               (descriptor, buffer, size), sent > 0,
+               FROM_BUFFER) static SEND_BY(ssize_t, send_by_writev, writev,
+                                           (int descriptor, const struct iovec *parts, int count),
+                                           (descriptor, parts, count), sent > 0, parts, count)
+    WRITE(write, (int descriptor, const void *buffer, size_t size), (descriptor, buffer, size),
+          size, send_by_write(descriptor, buffer, size))
+        WRITE(writev, (int descriptor, const struct iovec *parts, int count),
+              (descriptor, parts, count), size_of_parts(parts, count),
+              send_by_writev(descriptor, parts, count))
+            WRITE(pwrite, (int descriptor, const void *buffer, size_t size, off_t offset),
+                  (descriptor, buffer, size, offset), size,
+                  REAL(pwrite)(descriptor, buffer, size, offset))
+                WRITE(pwrite64, (int descriptor, const void *buffer, size_t size, off_t offset),
+                      (descriptor, buffer, size, offset), size,
+                      REAL(pwrite64)(descriptor, buffer, size, offset))
 
-SEND(ssize_t, send, (int descriptor, const void *buffer, size_t size, int flags),
-     (descriptor, buffer, size, flags), sent > 0, FROM_BUFFER)
-SEND(ssize_t, sendto,
-     (int descriptor, const void *buffer, size_t size, int flags, const void *address,
-      unsigned length),
-     (descriptor, buffer, size, flags, address, length), sent > 0, FROM_BUFFER)
-SEND(ssize_t, sendmsg, (int descriptor, const void *message, int flags),
-     (descriptor, message, flags), sent > 0, ((const struct msghdr *)message)->msg_iov,
-     (int)((const struct msghdr *)message)->msg_iovlen)
-SEND(int, sendmmsg, (int descriptor, void *messages, unsigned count, int flags),
-     (descriptor, messages, count, flags), sent > 0, NULL, 0)
-SEND(int, eventfd_write, (int descriptor, uint64_t value), (descriptor, value), sent == 0, NULL, 0)
+                    SEND(ssize_t, send,
+                         (int descriptor, const void *buffer, size_t size, int flags),
+                         (descriptor, buffer, size, flags), sent > 0, FROM_BUFFER)
+                        SEND(ssize_t, sendto,
+                             (int descriptor, const void *buffer, size_t size, int flags,
+                              const void *address, unsigned length),
+                             (descriptor, buffer, size, flags, address, length), sent > 0,
+                             FROM_BUFFER)
+                            SEND(ssize_t, sendmsg, (int descriptor, const void *message, int flags),
+                                 (descriptor, message, flags), sent > 0,
+                                 ((const struct msghdr *)message)->msg_iov,
+                                 (int)((const struct msghdr *)message)->msg_iovlen)
+                                SEND(int, sendmmsg,
+                                     (int descriptor, void *messages, unsigned count, int flags),
+                                     (descriptor, messages, count, flags), sent > 0, NULL, 0)
+                                    SEND(int, eventfd_write, (int descriptor, uint64_t value),
+                                         (descriptor, value), sent == 0, NULL, 0)

@@ -19,13 +19,15 @@ static struct {
     } entries[NUM_NAMES];
 } names;
 
-/* The bytes of an Internet address, an IPv4 address as the IPv6 address that it is mapped to; NULL: none. */
+/* The bytes of an Internet address, an IPv4 address as the IPv6 address that it is mapped to; NULL:
+ * none. */
 static const void *address_bytes(const struct sockaddr *address, unsigned char mapped[16])
 {
     static const unsigned char prefix[12] = {[10] = 0xff, [11] = 0xff};
     if (address->sa_family == AF_INET) {
         memcpy(mapped, prefix, sizeof prefix);
-        memcpy(mapped + sizeof prefix, &((const struct sockaddr_in *)(const void *)address)->sin_addr, 4);
+        memcpy(mapped + sizeof prefix,
+               &((const struct sockaddr_in *)(const void *)address)->sin_addr, 4);
     } else if (address->sa_family == AF_INET6) {
         memcpy(mapped, &((const struct sockaddr_in6 *)(const void *)address)->sin6_addr, 16);
     } else {
@@ -47,8 +49,8 @@ void add_host_names(const char *node, const struct addrinfo *found)
     unsigned char bytes[16];
     struct in6_addr number;
     size_t length = strnlen(node, HOST_NAME_BYTES);
-    if (length == HOST_NAME_BYTES || inet_pton(AF_INET, node, &number) == 1 || inet_pton(AF_INET6, node, &number) == 1 ||
-        !try_lock(&names.holder))
+    if (length == HOST_NAME_BYTES || inet_pton(AF_INET, node, &number) == 1 ||
+        inet_pton(AF_INET6, node, &number) == 1 || !try_lock(&names.holder))
         return;
     for (; found != NULL; found = found->ai_next) {
         if (found->ai_addr == NULL || address_bytes(found->ai_addr, bytes) == NULL)
@@ -77,7 +79,8 @@ size_t write_host(char *into, const struct sockaddr_storage *address)
             end = stpcpy(into, name);
         unlock(&names.holder);
     }
-    const struct sockaddr_in6 *wide = (const struct sockaddr_in6 *)(const void *)address; /* ports are in the same place */
+    const struct sockaddr_in6 *wide =
+        (const struct sockaddr_in6 *)(const void *)address; /* ports are in the same place */
     if (name == NULL && (address->ss_family == AF_INET || IN6_IS_ADDR_V4MAPPED(&wide->sin6_addr))) {
         inet_ntop(AF_INET, bytes + 12, into, INET_ADDRSTRLEN);
         end = into + strlen(into);

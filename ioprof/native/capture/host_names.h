@@ -15,8 +15,8 @@
 /* `node` was looked up and has these addresses. The last 64 addresses are kept. */
 void add_host_names(const char *node, const struct addrinfo *found);
 
-/* The host and port of an Internet address, as in a URL: a name if it was looked up, else the number. Returns the length, 0: it is
- * no such address. `into` has HOST_NAME_BYTES + 8 bytes. */
+/* The host and port of an Internet address, as in a URL: a name if it was looked up, else the
+ * number. Returns the length, 0: it is no such address. `into` has HOST_NAME_BYTES + 8 bytes. */
 size_t write_host(char *into, const struct sockaddr_storage *address);
 
 #pragma GCC visibility pop

@@ -3,13 +3,15 @@
 #include <string.h>
 #include <strings.h>
 
-static const char *const methods[] = {"GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS", "PATCH", "CONNECT"};
+static const char *const methods[] = {"GET",    "HEAD",    "PUT",   "POST",
+                                      "DELETE", "OPTIONS", "PATCH", "CONNECT"};
 
 static void begin_message(struct http_message *message, bool is_request)
 {
     message->phase = HTTP_START_LINE;
     message->is_request = is_request;
-    message->is_bodiless = message->skips = message->has_name = message->has_length = message->is_chunked = false;
+    message->is_bodiless = message->skips = message->has_name = message->has_length =
+        message->is_chunked = false;
     message->status = 0;
     message->line_length = message->head_length = 0;
     message->left = message->body = 0;
@@ -38,15 +40,18 @@ bool http_is_request(const char *data, size_t size)
     return false;
 }
 
-/* ---------------------------------------------------------------------------------------- values */
+/* -------------------------------------------------------------------------------------- values */
 
 static int digit_of(char text, int base)
 {
-    int value = text >= '0' && text <= '9' ? text - '0' : (text | 32) >= 'a' && (text | 32) <= 'f' ? (text | 32) - 'a' + 10 : base;
+    int value = text >= '0' && text <= '9'                 ? text - '0'
+                : (text | 32) >= 'a' && (text | 32) <= 'f' ? (text | 32) - 'a' + 10
+                                                           : base;
     return value < base ? value : -1;
 }
 
-/* The number that a text begins with, behind spaces; -1: none, or one that is too large. `end`: behind it. */
+/* The number that a text begins with, behind spaces; -1: none, or one that is too large. `end`:
+ * behind it. */
 static int64_t number_at(const char *text, int base, const char **end)
 {
     int64_t value = -1;
@@ -87,7 +92,7 @@ static void copy_text(char *into, size_t room, const char *from, size_t length)
     into[length] = '\0';
 }
 
-/* ---------------------------------------------------------------------------------------- lines */
+/* --------------------------------------------------------------------------------------- lines */
 
 static enum http_phase end_request_line(struct http_message *message)
 {
@@ -99,9 +104,11 @@ static enum http_phase end_request_line(struct http_message *message)
     bool is_whole = end != NULL;
     if (is_whole && strncmp(end, " HTTP/1.", 8) != 0)
         return HTTP_INVALID;
-    if (!is_whole && message->line_length < HTTP_LINE_BYTES - 1) /* a line that was cut has lost its version */
+    if (!is_whole &&
+        message->line_length < HTTP_LINE_BYTES - 1) /* a line that was cut has lost its version */
         return HTTP_INVALID;
-    copy_text(message->target, sizeof message->target, target, is_whole ? (size_t)(end - target) : strlen(target));
+    copy_text(message->target, sizeof message->target, target,
+              is_whole ? (size_t)(end - target) : strlen(target));
     return HTTP_FIELDS;
 }
 
@@ -125,7 +132,8 @@ static bool is_field(const char *line, size_t length, const char *name)
 /* Whether the value of the field whose name is complete is kept. */
 static bool is_wanted(const struct http_message *message)
 {
-    static const char *const wanted[] = {"host", "range", "content-range", "content-length", "transfer-encoding"};
+    static const char *const wanted[] = {"host", "range", "content-range", "content-length",
+                                         "transfer-encoding"};
     for (size_t place = 0; place < sizeof wanted / sizeof *wanted; place++)
         if (is_field(message->line, message->line_length, wanted[place]))
             return true;
@@ -165,7 +173,8 @@ static enum http_phase end_head(struct http_message *message)
         if (status == 101)
             return HTTP_INVALID; /* another protocol follows */
         uint32_t before = message->head_length;
-        http_begin_response(message, message->is_bodiless); /* the final response is still to come */
+        http_begin_response(message,
+                            message->is_bodiless); /* the final response is still to come */
         message->head_length = before;
         return HTTP_START_LINE;
     }
@@ -194,7 +203,9 @@ static enum http_phase end_line(struct http_message *message)
     bool is_empty = message->line_length == 0;
     switch (message->phase) {
     case HTTP_START_LINE: /* empty lines may come before it */
-        return is_empty ? HTTP_START_LINE : message->is_request ? end_request_line(message) : end_status_line(message);
+        return is_empty              ? HTTP_START_LINE
+               : message->is_request ? end_request_line(message)
+                                     : end_status_line(message);
     case HTTP_FIELDS:
         return is_empty ? end_head(message) : end_field(message);
     case HTTP_CHUNK_SIZE:
@@ -211,8 +222,8 @@ static bool begins_to_skip(const struct http_message *message, char next)
 {
     if (message->phase == HTTP_START_LINE)
         return message->is_request && (next == '?' || next == '#');
-    return (message->phase == HTTP_FIELDS || message->phase == HTTP_TRAILERS) && next == ':' && !message->has_name &&
-           (message->phase == HTTP_TRAILERS || !is_wanted(message));
+    return (message->phase == HTTP_FIELDS || message->phase == HTTP_TRAILERS) && next == ':' &&
+           !message->has_name && (message->phase == HTTP_TRAILERS || !is_wanted(message));
 }
 
 static void take_byte(struct http_message *message, char next)
@@ -230,13 +241,15 @@ static void take_byte(struct http_message *message, char next)
     }
     if (next == '\r')
         return;
-    message->skips = message->skips ? !(message->phase == HTTP_START_LINE && next == ' ') : begins_to_skip(message, next);
+    message->skips = message->skips ? !(message->phase == HTTP_START_LINE && next == ' ')
+                                    : begins_to_skip(message, next);
     message->has_name = message->has_name || next == ':';
     if (!message->skips && message->line_length < HTTP_LINE_BYTES - 1)
-        message->line[message->line_length++] = (unsigned char)next < 32 || next == 127 ? '.' : next;
+        message->line[message->line_length++] =
+            (unsigned char)next < 32 || next == 127 ? '.' : next;
 }
 
-/* ---------------------------------------------------------------------------------------- bodies */
+/* -------------------------------------------------------------------------------------- bodies */
 
 static size_t take_body(struct http_message *message, size_t size)
 {
@@ -278,7 +291,8 @@ size_t http_url(const struct http_message *message, bool is_tls, char *into, siz
         host = given + 3;
         host_length = strcspn(host, "/");
         path = host + host_length;
-        for (const char *at = memchr(host, '@', host_length); at != NULL; at = memchr(host, '@', host_length)) {
+        for (const char *at = memchr(host, '@', host_length); at != NULL;
+             at = memchr(host, '@', host_length)) {
             host_length -= (size_t)(at + 1 - host);
             host = at + 1;
         }

@@ -12,8 +12,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* The counters are compared whenever the recording has lasted an eighth longer, within these bounds: so what a killed process
- * leaves is recent for a short recording, and cheap for a long one. */
+/* The counters are compared whenever the recording has lasted an eighth longer, within these
+ * bounds: so what a killed process leaves is recent for a short recording, and cheap for a long
+ * one. */
 #define MIN_INTERVAL_NS 1000000
 #define MAX_INTERVAL_NS 1000000000
 #define LONG_LIFE_NS 1000000000
@@ -26,14 +27,17 @@ static void read_children(struct io_counters *counters)
     struct rusage usage = {0};
     getrusage(RUSAGE_CHILDREN, &usage);
     counters->read_bytes = -(int64_t)usage.ru_inblock * 512;
-    counters->children = (int64_t)usage.ru_minflt + usage.ru_majflt + usage.ru_nvcsw + usage.ru_nivcsw;
+    counters->children =
+        (int64_t)usage.ru_minflt + usage.ru_majflt + usage.ru_nvcsw + usage.ru_nivcsw;
 }
 
-/* /proc/self/io: rchar, wchar, syscr, syscw, read_bytes, ... in this order. May be called in a signal handler. */
+/* /proc/self/io: rchar, wchar, syscr, syscw, read_bytes, ... in this order. May be called in a
+ * signal handler. */
 static bool read_proc_io(struct io_counters *counters)
 {
     char text[512];
-    long descriptor = real_system_call(SYS_openat, AT_FDCWD, (long)"/proc/self/io", O_RDONLY | O_CLOEXEC, 0, 0, 0);
+    long descriptor = real_system_call(SYS_openat, AT_FDCWD, (long)"/proc/self/io",
+                                       O_RDONLY | O_CLOEXEC, 0, 0, 0);
     if (descriptor < 0)
         return false;
     long length = real_system_call(SYS_read, descriptor, (long)text, sizeof text, 0, 0, 0);
@@ -61,9 +65,10 @@ static struct io_counters read_tallies(void)
     return seen;
 }
 
-/* The proc io counters of this process alone since recording began, and the tallies at the same moment. Other threads may read or
- * wait for children between the two, for long if this thread loses its core in between: of several attempts the one is used during
- * which they read least, and waited for no child. */
+/* The proc io counters of this process alone since recording began, and the tallies at the same
+ * moment. Other threads may read or wait for children between the two, for long if this thread
+ * loses its core in between: of several attempts the one is used during which they read least, and
+ * waited for no child. */
 static bool read_both(struct io_counters *kernel, struct io_counters *seen)
 {
     int64_t least = INT64_MAX;
@@ -75,7 +80,8 @@ static bool read_both(struct io_counters *kernel, struct io_counters *seen)
         if (!read_proc_io(&counted))
             return false;
         struct io_counters after = is_single_threaded() ? before : read_tallies();
-        int64_t meanwhile = after.rchar - before.rchar + (after.children == before.children ? 0 : INT64_MAX / 2);
+        int64_t meanwhile =
+            after.rchar - before.rchar + (after.children == before.children ? 0 : INT64_MAX / 2);
         if (meanwhile >= least)
             continue;
         least = meanwhile;
@@ -88,7 +94,8 @@ static bool read_both(struct io_counters *kernel, struct io_counters *seen)
     return true;
 }
 
-static void store_counters(const struct io_counters *kernel, const struct io_counters *seen, int64_t now)
+static void store_counters(const struct io_counters *kernel, const struct io_counters *seen,
+                           int64_t now)
 {
     struct ioprof_file_header *header = ring.header;
     header->io_time_ns = now;
@@ -97,13 +104,15 @@ static void store_counters(const struct io_counters *kernel, const struct io_cou
     header->io_read_bytes = (uint64_t)kernel->read_bytes;
     header->seen_bytes = (uint64_t)seen->rchar;
     header->seen_calls = (uint64_t)seen->syscr;
-    process->unseen = (struct io_counters){.rchar = kernel->rchar - seen->rchar, .syscr = kernel->syscr - seen->syscr};
+    process->unseen = (struct io_counters){.rchar = kernel->rchar - seen->rchar,
+                                           .syscr = kernel->syscr - seen->syscr};
 }
 
-/* When a process has waited for a child, the kernel adds the child's counters to its own (wait_task_zombie in kernel/exit.c), which
- * would count every worker's reads twice. What the counters have grown by, without having been seen, since the last comparison is
- * taken to be the child's. RUSAGE_CHILDREN grows at the same moment, which a thread notices that compares before the one that
- * waited. */
+/* When a process has waited for a child, the kernel adds the child's counters to its own
+ * (wait_task_zombie in kernel/exit.c), which would count every worker's reads twice. What the
+ * counters have grown by, without having been seen, since the last comparison is taken to be the
+ * child's. RUSAGE_CHILDREN grows at the same moment, which a thread notices that compares before
+ * the one that waited. */
 static void subtract_children(struct io_counters *kernel, const struct io_counters *seen)
 {
     int64_t bytes = kernel->rchar - seen->rchar - process->unseen.rchar;
@@ -121,8 +130,8 @@ void begin_counters(void)
         process->reaped.children = process->initial.children;
 }
 
-/* Of two threads that come together, one compares; but one that has waited for a child waits for its turn, because the other may
- * have read the counters before that child's were added. */
+/* Of two threads that come together, one compares; but one that has waited for a child waits for
+ * its turn, because the other may have read the counters before that child's were added. */
 void compare_counters(int64_t now, bool after_child)
 {
     struct io_counters kernel, seen;
@@ -140,7 +149,8 @@ void compare_counters(int64_t now, bool after_child)
     }
     int64_t interval = (now - file_header.anchor_after_ns) / 8;
     interval = interval < MIN_INTERVAL_NS ? MIN_INTERVAL_NS : interval;
-    atomic_store(&process->compare_at_ns, now + (interval > MAX_INTERVAL_NS ? MAX_INTERVAL_NS : interval));
+    atomic_store(&process->compare_at_ns,
+                 now + (interval > MAX_INTERVAL_NS ? MAX_INTERVAL_NS : interval));
     atomic_store(&process->comparing, 0);
 }
 
@@ -171,7 +181,8 @@ void compare_at_end(bool closed)
     int64_t now = ring_now();
     compare_counters(now, false);
     end_urings();
-    /* A ring that was made without the C library. A forked child has its parent's descriptors, which it need not use. */
+    /* A ring that was made without the C library. A forked child has its parent's descriptors,
+     * which it need not use. */
     if ((file_header.pid == program_pid || now - file_header.anchor_after_ns >= LONG_LIFE_NS) &&
         has_open_file(getpid(), "anon_inode:[io_uring]", false, is_followed_uring))
         set_noted(NOTED_IO_URING);

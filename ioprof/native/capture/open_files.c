@@ -13,7 +13,8 @@ table_pages open_files[MAX_DESCRIPTORS / WINDOW_DESCRIPTORS];
 
 void forget_files(unsigned first, unsigned last)
 {
-    for (unsigned descriptor = first; descriptor <= last && descriptor < MAX_DESCRIPTORS; descriptor++) {
+    for (unsigned descriptor = first; descriptor <= last && descriptor < MAX_DESCRIPTORS;
+         descriptor++) {
         if (file_entry((int)descriptor) == NULL)
             descriptor |= WINDOW_DESCRIPTORS - 1; /* the last of this window */
         else
@@ -47,11 +48,11 @@ static HOT void set_status(int descriptor, struct open_file *file, const struct 
         SET(file, key, ahead_key(status));
         SET(file, system, file_system_of(descriptor, status->st_dev));
     }
-    uint32_t kind = has_storage(status)        ? FILE_REGULAR
-                    : S_ISSOCK(status->st_mode) ? FILE_SOCKET
-                    : S_ISFIFO(status->st_mode) ? FILE_PIPE
+    uint32_t kind = has_storage(status)            ? FILE_REGULAR
+                    : S_ISSOCK(status->st_mode)    ? FILE_SOCKET
+                    : S_ISFIFO(status->st_mode)    ? FILE_PIPE
                     : is_event(descriptor, status) ? FILE_EVENT
-                                                : 0;
+                                                   : 0;
     set_flags(file, FILE_IDENTIFIED | kind);
 }
 
@@ -67,7 +68,8 @@ HOT void set_file_status(int descriptor, const struct stat *status)
     errno = saved_errno;
 }
 
-/* A descriptor that the hooks did not see being opened: inherited, received, or opened by the C library internally. */
+/* A descriptor that the hooks did not see being opened: inherited, received, or opened by the C
+ * library internally. */
 static void add_unseen_file(int descriptor, struct open_file *file, const struct stat *status)
 {
     int flags = S_ISREG(status->st_mode) ? REAL(fcntl)(descriptor, F_GETFL, 0L) : 0;
@@ -98,7 +100,10 @@ void copy_file(int from, int to)
         return;
     wait_for_position(original);
     set_flags(original, FILE_SHARED);
-    reset_file(copy, flags_of(original) & ~(uint32_t)(FILE_TRACKED | FILE_BUSY | FILE_HTTP | FILE_NO_HTTP | FILE_BELOW_HTTP), GET(original, path));
+    reset_file(copy,
+               flags_of(original) & ~(uint32_t)(FILE_TRACKED | FILE_BUSY | FILE_HTTP |
+                                                FILE_NO_HTTP | FILE_BELOW_HTTP),
+               GET(original, path));
     SET(copy, system, GET(original, system));
     SET(copy, key, GET(original, key));
     SET(copy, size, GET(original, size));

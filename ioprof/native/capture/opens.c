@@ -11,12 +11,14 @@ static inline void emit_open(int descriptor, int64_t start, int64_t end, int32_t
         add_file(descriptor, flags, path);
     if (__builtin_expect((flags & O_CREAT) && descriptor >= 0, 0))
         begin_created(descriptor);
-    int64_t offset = flags & O_CREAT ? 0 : -1; /* a file that may be new is written from its beginning */
+    int64_t offset =
+        flags & O_CREAT ? 0 : -1; /* a file that may be new is written from its beginning */
     emit_event(&(struct event){start, end, -1, offset, path, -1, KIND_OPEN, SOURCE_NONE});
     compare_when_due(end);
 }
 
-HOT void end_open(int descriptor, int64_t start, int folder, const char *path, int flags, const struct string_key *key)
+HOT void end_open(int descriptor, int64_t start, int folder, const char *path, int flags,
+                  const struct string_key *key)
 {
     int64_t end = clock_now();
     guard_enter();

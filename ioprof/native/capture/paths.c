@@ -10,9 +10,10 @@
 
 __thread uintptr_t text_pages[TEXT_PAGES];
 
-/* ---------------------------------------------------------------------------------------- the working directory */
+/* ----------------------------------------------------------------------- the working directory */
 
-/* Cached, because asking for it costs as much as a read. The version is odd while a thread writes; chdir makes the length 0. */
+/* Cached, because asking for it costs as much as a read. The version is odd while a thread writes;
+ * chdir makes the length 0. */
 static struct {
     _Atomic uint32_t version;
     _Atomic uint32_t length; /* 0: unknown */
@@ -27,7 +28,8 @@ void forget_working_directory(void)
 
 static void store_working_directory(const char *text, size_t length, uint32_t version)
 {
-    if (version % 2 != 0 || !atomic_compare_exchange_strong(&working_directory.version, &version, version + 1))
+    if (version % 2 != 0 ||
+        !atomic_compare_exchange_strong(&working_directory.version, &version, version + 1))
         return;
     for (size_t place = 0; place < length; place++)
         atomic_store_explicit(&working_directory.text[place], text[place], memory_order_relaxed);
@@ -40,18 +42,20 @@ static size_t read_working_directory(char *into)
 {
     uint32_t version = atomic_load(&working_directory.version);
     size_t length = atomic_load(&working_directory.length);
-    for (size_t place = 0; place < length; place++) /* acquire: before the version is loaded again */
+    for (size_t place = 0; place < length;
+         place++) /* acquire: before the version is loaded again */
         into[place] = atomic_load_explicit(&working_directory.text[place], memory_order_acquire);
     if (length > 0 && version % 2 == 0 && atomic_load(&working_directory.version) == version)
         return length;
-    long kept = real_system_call(SYS_getcwd, (long)into, PATH_MAX, 0, 0, 0, 0); /* with its final zero */
+    long kept =
+        real_system_call(SYS_getcwd, (long)into, PATH_MAX, 0, 0, 0, 0); /* with its final zero */
     if (kept <= 1 || into[0] != '/')
         return 0;
     store_working_directory(into, (size_t)kept - 1, version);
     return (size_t)kept - 1;
 }
 
-/* ---------------------------------------------------------------------------------------- absolute paths */
+/* ------------------------------------------------------------------------------ absolute paths */
 
 size_t descriptor_path(int descriptor, char *into)
 {
@@ -61,9 +65,11 @@ size_t descriptor_path(int descriptor, char *into)
     return length > 0 && into[0] == '/' ? (size_t)length : 0;
 }
 
-/* A function of its own, because a signal handler that opens a file by its absolute path may have a small stack. A thread may have
- * one of 16 KiB (PTHREAD_STACK_MIN), a third of it in use already, so that a path longer than PATH_MAX has no number. */
-static __attribute__((noinline)) int32_t relative_number(int folder, const char *path, size_t length)
+/* A function of its own, because a signal handler that opens a file by its absolute path may have a
+ * small stack. A thread may have one of 16 KiB (PTHREAD_STACK_MIN), a third of it in use already,
+ * so that a path longer than PATH_MAX has no number. */
+static __attribute__((noinline)) int32_t relative_number(int folder, const char *path,
+                                                         size_t length)
 {
     char absolute[PATH_MAX];
     int saved_errno = errno;
@@ -71,7 +77,8 @@ static __attribute__((noinline)) int32_t relative_number(int folder, const char 
         path += 2;
         length -= 2;
     }
-    size_t above = folder == AT_FDCWD ? read_working_directory(absolute) : descriptor_path(folder, absolute);
+    size_t above =
+        folder == AT_FDCWD ? read_working_directory(absolute) : descriptor_path(folder, absolute);
     errno = saved_errno;
     if (above == 0 || above + 1 + length > sizeof absolute)
         return -1;

@@ -12,11 +12,12 @@
 /* Pages in which this thread had a path that the kernel could read. */
 extern __thread uintptr_t text_pages[TEXT_PAGES];
 
-/* The number of a path that was given to a call with a folder's descriptor, or -1. It is not normalised: only the kernel knows
- * where `..` leads. */
+/* The number of a path that was given to a call with a folder's descriptor, or -1. It is not
+ * normalised: only the kernel knows where `..` leads. */
 int32_t path_number(int folder, const char *path);
 
-/* The path of an open descriptor, as the kernel knows it, into PATH_MAX bytes, and its length; 0: it has none. */
+/* The path of an open descriptor, as the kernel knows it, into PATH_MAX bytes, and its length; 0:
+ * it has none. */
 size_t descriptor_path(int descriptor, char *into);
 
 /* The number of that path; -1: it has none. */
@@ -27,9 +28,10 @@ void forget_working_directory(void);
 
 #pragma GCC visibility pop
 
-/* The key of an absolute path that is about to be opened, so that the table's entry arrives from memory while the kernel is busy:
- * that took 0.1 µs of each open. Only the kernel knows whether there is a path at the address at all, so that this is done only
- * where there was one in the same page before. */
+/* The key of an absolute path that is about to be opened, so that the table's entry arrives from
+ * memory while the kernel is busy: that took 0.1 µs of each open. Only the kernel knows whether
+ * there is a path at the address at all, so that this is done only where there was one in the same
+ * page before. */
 static inline struct string_key path_key(const char *path)
 {
     uintptr_t page = (uintptr_t)path / PAGE_BYTES;
@@ -48,10 +50,12 @@ static inline int32_t opened_number(const struct string_key *key, int folder, co
     return path_number(folder, path);
 }
 
-/* The spool's own files, which the Python part of ioprof opens in the same process, are not the job's. */
+/* The spool's own files, which the Python part of ioprof opens in the same process, are not the
+ * job's. */
 static inline bool is_in_spool(const char *path)
 {
-    return path[0] == '/' && strncmp(path, spool, spool_length) == 0 && (path[spool_length] == '/' || path[spool_length] == '\0');
+    return path[0] == '/' && strncmp(path, spool, spool_length) == 0 &&
+           (path[spool_length] == '/' || path[spool_length] == '\0');
 }
 
 #endif

@@ -22,17 +22,19 @@
 
 static const struct peer undecided = {PEER_UNDECIDED, -1}, internal = {PEER_INTERNAL, -1};
 
-/* ---------------------------------------------------------------------------------------- libraries that communicate */
+/* ------------------------------------------------------------------ libraries that communicate */
 
-/* Beginnings of the names of libraries whose sockets connect the parts of a job, without the "lib" that all but the last begin with:
- * torch with gloo and its store, NCCL, MPI, UCX, ZeroMQ of notebooks. Torch's libraries have an underscore or a dot after the word,
- * torchcodec and torchaudio have not. */
+/* Beginnings of the names of libraries whose sockets connect the parts of a job, without the "lib"
+ * that all but the last begin with: torch with gloo and its store, NCCL, MPI, UCX, ZeroMQ of
+ * notebooks. Torch's libraries have an underscore or a dot after the word, torchcodec and
+ * torchaudio have not. */
 static const char *const communication_libraries[] = {
-    "torch_", "torch.", "c10", "gloo", "nccl", "rccl", "mpi", "open-", "pmi", "prrte", "ucp.", "uct.", "ucs", "fabric", "psm", "zmq",
-    "sharp", "mscclpp", "tensorpipe",
+    "torch_", "torch.", "c10", "gloo",   "nccl", "rccl", "mpi",   "open-",   "pmi",        "prrte",
+    "ucp.",   "uct.",   "ucs", "fabric", "psm",  "zmq",  "sharp", "mscclpp", "tensorpipe",
 };
 
-/* Called at each receipt of an undecided socket: nearly every comparison ends at the first letter, without a call. */
+/* Called at each receipt of an undecided socket: nearly every comparison ends at the first letter,
+ * without a call. */
 static inline bool begins_with(const char *name, const char *beginning)
 {
     while (*beginning != '\0' && *name == *beginning) {
@@ -49,7 +51,9 @@ const char *library_at(const void *address)
     extern int _dl_find_object(void *, struct dl_find_object *) __attribute__((weak));
     struct dl_find_object object;
     if (_dl_find_object != NULL)
-        return _dl_find_object((void *)(uintptr_t)address, &object) == 0 ? object.dlfo_link_map->l_name : NULL;
+        return _dl_find_object((void *)(uintptr_t)address, &object) == 0
+                   ? object.dlfo_link_map->l_name
+                   : NULL;
 #endif
     Dl_info information;
     return dladdr(address, &information) != 0 ? information.dli_fname : NULL;
@@ -63,15 +67,17 @@ static bool is_communication_library(const void *caller)
     const char *slash = strrchr(path, '/'), *name = slash == NULL ? path : slash + 1;
     if (!begins_with(name, "lib"))
         return begins_with(name, "mpi_lib");
-    for (size_t place = 0; place < sizeof communication_libraries / sizeof *communication_libraries; place++)
+    for (size_t place = 0; place < sizeof communication_libraries / sizeof *communication_libraries;
+         place++)
         if (begins_with(name + 3, communication_libraries[place]))
             return true;
     return false;
 }
 
-/* ---------------------------------------------------------------------------------------- Internet addresses */
+/* -------------------------------------------------------------------------- Internet addresses */
 
-/* What came from one address over all connections: clients that open a connection for each object receive little on each. */
+/* What came from one address over all connections: clients that open a connection for each object
+ * receive little on each. */
 static struct {
     _Atomic uint32_t holder;
     struct {
@@ -102,7 +108,8 @@ static int32_t host_number(int descriptor, const struct sockaddr_storage *addres
     return text_number(text, 6 + length);
 }
 
-static struct peer judge_address(int descriptor, const struct sockaddr_storage *address, socklen_t length, int64_t got)
+static struct peer judge_address(int descriptor, const struct sockaddr_storage *address,
+                                 socklen_t length, int64_t got)
 {
     uint32_t generation = atomic_load(&ring.generation);
     size_t place = text_hash((const char *)address, length) % NUM_ADDRESSES;
@@ -110,7 +117,8 @@ static struct peer judge_address(int descriptor, const struct sockaddr_storage *
     if (!try_lock(&addresses.holder))
         return peer; /* another thread is here: decided at the next receipt */
     __auto_type entry = &addresses.entries[place];
-    if (entry->generation != generation || entry->length != length || memcmp(&entry->address, address, length) != 0) {
+    if (entry->generation != generation || entry->length != length ||
+        memcmp(&entry->address, address, length) != 0) {
         memset(entry, 0, sizeof *entry);
         entry->generation = generation;
         entry->length = length;
@@ -126,7 +134,7 @@ static struct peer judge_address(int descriptor, const struct sockaddr_storage *
     return peer;
 }
 
-/* ---------------------------------------------------------------------------------------- sockets of this host */
+/* ------------------------------------------------------------------------ sockets of this host */
 
 static int32_t process_number(const char *what, pid_t pid)
 {
@@ -138,13 +146,15 @@ static int32_t process_number(const char *what, pid_t pid)
     return text_number(text, (size_t)(end - text));
 }
 
-/* The peer's process is the one that listened, or that made the pair of sockets (SO_PEERCRED in unix(7)). */
+/* The peer's process is the one that listened, or that made the pair of sockets (SO_PEERCRED in
+ * unix(7)). */
 static struct peer judge_local(int descriptor, const struct sockaddr_un *address, socklen_t length)
 {
     struct ucred owner;
     socklen_t room = sizeof owner;
     const size_t before = offsetof(struct sockaddr_un, sun_path);
-    if (getsockopt(descriptor, SOL_SOCKET, SO_PEERCRED, &owner, &room) != 0 || is_internal_process(owner.pid))
+    if (getsockopt(descriptor, SOL_SOCKET, SO_PEERCRED, &owner, &room) != 0 ||
+        is_internal_process(owner.pid))
         return internal;
     if (length <= before || address->sun_path[0] == '\0')
         return (struct peer){PEER_DATA, process_number("unix socket of ", owner.pid)};
@@ -159,17 +169,19 @@ struct peer judge_socket(int descriptor, const void *caller, int64_t got, struct
     struct sockaddr_storage address;
     socklen_t length = sizeof address;
     memset(&address, 0, sizeof address);
-    if (is_communication_library(caller) || getpeername(descriptor, (struct sockaddr *)&address, &length) != 0)
+    if (is_communication_library(caller) ||
+        getpeername(descriptor, (struct sockaddr *)&address, &length) != 0)
         return internal;
     if (address.ss_family == AF_INET || address.ss_family == AF_INET6)
         return judge_address(descriptor, &address, length, got);
     if (address.ss_family != AF_UNIX)
         return internal;
-    return is_data(from_here, LEAST_SOCKET_BYTES) ? judge_local(descriptor, (struct sockaddr_un *)(void *)&address, length)
-                                                  : undecided;
+    return is_data(from_here, LEAST_SOCKET_BYTES)
+               ? judge_local(descriptor, (struct sockaddr_un *)(void *)&address, length)
+               : undecided;
 }
 
-/* ---------------------------------------------------------------------------------------- pipes */
+/* --------------------------------------------------------------------------------------- pipes */
 
 /* Of a FIFO; -1: the pipe has no path. Its text is off the stack before processes are searched. */
 static __attribute__((noinline)) int32_t fifo_number(int descriptor)

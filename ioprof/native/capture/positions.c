@@ -7,7 +7,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* An owner that was cancelled while it held the position never unlocks it: after some 10 s the waiting thread does. */
+/* An owner that was cancelled while it held the position never unlocks it: after some 10 s the
+ * waiting thread does. */
 __attribute__((noinline, cold)) void wait_for_owner(struct open_file *file)
 {
     const struct timespec pause = {0, 100000};

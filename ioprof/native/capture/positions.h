@@ -1,8 +1,9 @@
 /* The position of an open file: where a plain read begins, and which thread may use it now.
  *
- * Other threads must not see a plain read between its two halves: they would read from the middle of it. The owner of a file, the
- * thread that opened it, marks it busy; the first other thread that uses its position marks it contended, permanently, and waits
- * for the owner as it would wait for the kernel's lock on the position. */
+ * Other threads must not see a plain read between its two halves: they would read from the middle
+ * of it. The owner of a file, the thread that opened it, marks it busy; the first other thread that
+ * uses its position marks it contended, permanently, and waits for the owner as it would wait for
+ * the kernel's lock on the position. */
 #ifndef IOPROF_POSITIONS_H
 #define IOPROF_POSITIONS_H
 
@@ -27,7 +28,8 @@ static inline void unlock_position(struct open_file *file)
 /* Before this thread uses a file's position. */
 static inline void wait_for_position(struct open_file *file)
 {
-    if (GET(file, owner) != this_thread() && (flags_of(file) & (FILE_CONTENDED | FILE_BUSY)) != FILE_CONTENDED)
+    if (GET(file, owner) != this_thread() &&
+        (flags_of(file) & (FILE_CONTENDED | FILE_BUSY)) != FILE_CONTENDED)
         wait_for_owner(file);
 }
 

@@ -24,10 +24,12 @@ uint32_t program_pid;
 
 bool map_process_state(void)
 {
-    struct process_state *pages = mmap(NULL, sizeof *pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct process_state *pages =
+        mmap(NULL, sizeof *pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (pages == MAP_FAILED)
         return false;
-    madvise(pages, sizeof *pages, MADV_WIPEONFORK); /* Linux 4.14; on older kernels reset_process_state has to do */
+    madvise(pages, sizeof *pages,
+            MADV_WIPEONFORK); /* Linux 4.14; on older kernels reset_process_state has to do */
     process = pages;
     return true;
 }
@@ -79,10 +81,12 @@ static uint32_t begin_file(void)
     char path[sizeof spool + 128];
     if (ring_is_open(&ring))
         ring_forget(&ring); /* the parent's */
-    forget_usage();         /* the child may not have been made by fork, so that reset_process_state was not called */
+    forget_usage(); /* the child may not have been made by fork, so that reset_process_state was not
+                       called */
     file_header.pid = (uint32_t)real_system_call(SYS_getpid, 0, 0, 0, 0, 0, 0);
     file_header.parent_pid = (uint32_t)real_system_call(SYS_getppid, 0, 0, 0, 0, 0, 0);
-    file_header.noted = program_is_python && file_header.pid == program_pid ? NOTED_PYTHON_PROGRAM : 0;
+    file_header.noted =
+        program_is_python && file_header.pid == program_pid ? NOTED_PYTHON_PROGRAM : 0;
     take_anchor();
     make_path(path);
     if (ring_open(&ring, path, &file_header) != 0)
@@ -91,7 +95,8 @@ static uint32_t begin_file(void)
     return atomic_load(&ring.generation);
 }
 
-/* Other threads wait for the one that creates the file, some milliseconds at most: their calls would otherwise not be seen. */
+/* Other threads wait for the one that creates the file, some milliseconds at most: their calls
+ * would otherwise not be seen. */
 static void begin_process(void)
 {
     if (atomic_exchange(&process->beginning, 1) == 0) {
@@ -107,7 +112,8 @@ static void begin_process(void)
 
 __attribute__((noinline)) bool begin_recording(void)
 {
-    if (atomic_load(&recording_mode) != MODE_ON || atomic_load(&process->generation) == RECORDING_FAILED)
+    if (atomic_load(&recording_mode) != MODE_ON ||
+        atomic_load(&process->generation) == RECORDING_FAILED)
         return false;
     int saved_errno = errno;
     guard_enter();

@@ -1,8 +1,8 @@
 /* Whether this process is recorded, and its capture file.
  *
- * What belongs to one process alone is in pages that the kernel zeroes in a child (MADV_WIPEONFORK), so that every fork is noticed,
- * also one that bypassed the C library, without asking for the process id. A child begins its own file with the first call that it
- * records. */
+ * What belongs to one process alone is in pages that the kernel zeroes in a child
+ * (MADV_WIPEONFORK), so that every fork is noticed, also one that bypassed the C library, without
+ * asking for the process id. A child begins its own file with the first call that it records. */
 #ifndef IOPROF_PROCESS_H
 #define IOPROF_PROCESS_H
 
@@ -24,12 +24,16 @@ struct process_state {
     _Atomic uint32_t beginning;  /* a thread is creating the capture file */
     _Atomic uint32_t comparing;  /* a thread is comparing counters */
     _Atomic int64_t compare_at_ns;
-    _Atomic int64_t own_calls; /* reads by the library itself, which are subtracted from the proc io counters */
+    _Atomic int64_t
+        own_calls; /* reads by the library itself, which are subtracted from the proc io counters */
     _Atomic int64_t own_bytes;
     /* The following only for the thread that holds `comparing`. */
-    struct io_counters initial; /* the proc io counters when recording began: reads of the loader, or those before an exec */
-    struct io_counters unseen;  /* what the last comparison found in the proc io counters and not in the tallies */
-    struct io_counters reaped;  /* what the kernel added to the proc io counters when this process waited for its children */
+    struct io_counters initial; /* the proc io counters when recording began: reads of the loader,
+                                   or those before an exec */
+    struct io_counters
+        unseen; /* what the last comparison found in the proc io counters and not in the tallies */
+    struct io_counters reaped; /* what the kernel added to the proc io counters when this process
+                                  waited for its children */
 };
 
 enum recording_mode { MODE_UNDECIDED, MODE_OFF, MODE_ON };
@@ -54,14 +58,16 @@ bool map_process_state(void);
 /* Zeroes them, in a forked child, where the kernel did not. */
 void reset_process_state(void);
 
-/* Creates the capture file of this process, unless another thread did; whether it is recorded now. */
+/* Creates the capture file of this process, unless another thread did; whether it is recorded now.
+ */
 bool begin_recording(void);
 
 #pragma GCC visibility pop
 
 static inline bool has_begun(void)
 {
-    return atomic_load_explicit(&process->generation, memory_order_acquire) + 1 > 1; /* neither 0 nor RECORDING_FAILED */
+    return atomic_load_explicit(&process->generation, memory_order_acquire) + 1 >
+           1; /* neither 0 nor RECORDING_FAILED */
 }
 
 /* Whether this call is the job's and is recorded: the first question of every hook. */
@@ -76,10 +82,12 @@ static inline bool is_recording_already(void)
     return ioprof_guard == 0 && has_begun();
 }
 
-/* A lock that a child does not find locked by a thread that it does not have: its holder is a recording, and a child has another. */
+/* A lock that a child does not find locked by a thread that it does not have: its holder is a
+ * recording, and a child has another. */
 static inline bool try_lock(_Atomic uint32_t *holder)
 {
-    uint32_t own = atomic_load_explicit(&process->generation, memory_order_relaxed), before = atomic_load(holder);
+    uint32_t own = atomic_load_explicit(&process->generation, memory_order_relaxed),
+             before = atomic_load(holder);
     return before != own && atomic_compare_exchange_strong(holder, &before, own);
 }
 

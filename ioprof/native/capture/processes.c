@@ -11,11 +11,12 @@
 
 #define MAX_DEPTH 6
 #define MAX_PROCESSES 256 /* that are searched for one pipe */
-#define MAX_ENTRIES 1024 /* of a folder, about 0.4 ms */
+#define MAX_ENTRIES 1024  /* of a folder, about 0.4 ms */
 #define PATH_BYTES 96
 #define COMMAND_BYTES 4096
 
-/* Of the one thread that searches: the threads of a job may have stacks of 16 KiB. By depth of the search. */
+/* Of the one thread that searches: the threads of a job may have stacks of 16 KiB. By depth of the
+ * search. */
 static struct {
     char entries[MAX_DEPTH + 1][2048] __attribute__((aligned(8)));
     char children[MAX_DEPTH + 1][2048];
@@ -38,7 +39,8 @@ static void proc_path(char into[PATH_BYTES], pid_t pid, const char *rest)
     memcpy(end, rest, strlen(rest) + 1);
 }
 
-/* The beginning of a file of /proc. The kernel counts this read for the job's process, and it is subtracted. */
+/* The beginning of a file of /proc. The kernel counts this read for the job's process, and it is
+ * subtracted. */
 static size_t read_file(const char *path, char *into, size_t room)
 {
     int descriptor = open(path, O_RDONLY | O_CLOEXEC);
@@ -52,9 +54,10 @@ static size_t read_file(const char *path, char *into, size_t room)
     return length > 0 ? (size_t)length : 0;
 }
 
-/* ---------------------------------------------------------------------------------------- what a process is */
+/* --------------------------------------------------------------------------- what a process is */
 
-/* The address of its stack; 0: it may not be known (proc_pid_stat(5), startstack is the 28th field). */
+/* The address of its stack; 0: it may not be known (proc_pid_stat(5), startstack is the 28th
+ * field). */
 static uint64_t stack_address(pid_t pid)
 {
     char path[PATH_BYTES], text[1024];
@@ -79,10 +82,12 @@ static bool contains(const char *text, size_t length, const char *words)
     return memmem(text, length, words, strlen(words)) != NULL;
 }
 
-/* Children that multiprocessing starts by spawn or forkserver, its trackers, and the processes that compile for torch. */
+/* Children that multiprocessing starts by spawn or forkserver, its trackers, and the processes that
+ * compile for torch. */
 static bool serves_multiprocessing(const char *command, size_t length)
 {
-    return contains(command, length, "multiprocessing") || contains(command, length, "compile_worker");
+    return contains(command, length, "multiprocessing") ||
+           contains(command, length, "compile_worker");
 }
 
 bool is_internal_process(pid_t pid)
@@ -92,7 +97,8 @@ bool is_internal_process(pid_t pid)
     if (pid == self)
         return true;
     size_t own_length = read_command(self, own), length = read_command(pid, other);
-    if (length > 0 && (serves_multiprocessing(other, length) || (length == own_length && memcmp(own, other, length) == 0)))
+    if (length > 0 && (serves_multiprocessing(other, length) ||
+                       (length == own_length && memcmp(own, other, length) == 0)))
         return true;
     uint64_t address = stack_address(pid);
     return address != 0 && address == stack_address(self);
@@ -116,24 +122,27 @@ size_t program_name(pid_t pid, char into[PROGRAM_BYTES])
     return 1;
 }
 
-/* ---------------------------------------------------------------------------------------- open files */
+/* ---------------------------------------------------------------------------------- open files */
 
-/* Runs `body` for each entry of a folder whose name is a number, of the first entries; `entries_` is room for some of them. */
-#define FOR_EACH_NUMBER(folder, entries_, number, body) \
-    do { \
-        long filled_; \
-        int left_ = MAX_ENTRIES; \
-        while (left_ > 0 && (filled_ = syscall(SYS_getdents64, folder, entries_, sizeof(entries_))) > 0) \
-            for (long place_ = 0; place_ < filled_;) { \
-                const struct linux_entry *entry_ = (const struct linux_entry *)(const void *)(entries_ + place_); \
-                const char *digits_ = entry_->name; \
-                place_ += entry_->length; \
-                left_--; \
-                if (*digits_ < '0' || *digits_ > '9') \
-                    continue; \
+/* Runs `body` for each entry of a folder whose name is a number, of the first entries; `entries_`
+ * is room for some of them. */
+#define FOR_EACH_NUMBER(folder, entries_, number, body)                                        \
+    do {                                                                                       \
+        long filled_;                                                                          \
+        int left_ = MAX_ENTRIES;                                                               \
+        while (left_ > 0 &&                                                                    \
+               (filled_ = syscall(SYS_getdents64, folder, entries_, sizeof(entries_))) > 0)    \
+            for (long place_ = 0; place_ < filled_;) {                                         \
+                const struct linux_entry *entry_ =                                             \
+                    (const struct linux_entry *)(const void *)(entries_ + place_);             \
+                const char *digits_ = entry_->name;                                            \
+                place_ += entry_->length;                                                      \
+                left_--;                                                                       \
+                if (*digits_ < '0' || *digits_ > '9')                                          \
+                    continue;                                                                  \
                 const pid_t number = (pid_t)next_decimal(&digits_, digits_ + strlen(digits_)); \
-                body \
-            } \
+                body                                                                           \
+            }                                                                                  \
     } while (0)
 
 /* The permissions of a link in /proc/PID/fd are those of the open file. */
@@ -150,15 +159,17 @@ bool has_open_file(pid_t pid, const char *link, bool is_writable, bool (*is_know
     FOR_EACH_NUMBER(folder, entries, descriptor, {
         *append_decimal(name, (uint64_t)descriptor) = '\0';
         ssize_t length = readlinkat(folder, name, target, sizeof target);
-        if (length == (ssize_t)wanted && memcmp(target, link, wanted) == 0 && (is_known == NULL || !is_known(descriptor)) &&
-            (!is_writable || (fstatat(folder, name, &status, AT_SYMLINK_NOFOLLOW) == 0 && status.st_mode & S_IWUSR)))
+        if (length == (ssize_t)wanted && memcmp(target, link, wanted) == 0 &&
+            (is_known == NULL || !is_known(descriptor)) &&
+            (!is_writable || (fstatat(folder, name, &status, AT_SYMLINK_NOFOLLOW) == 0 &&
+                              status.st_mode & S_IWUSR)))
             found = true;
     });
     close(folder);
     return found;
 }
 
-/* ---------------------------------------------------------------------------------------- who writes to a pipe */
+/* ------------------------------------------------------------------------ who writes to a pipe */
 
 struct search {
     char link[40]; /* pipe:[INODE] */
@@ -203,7 +214,8 @@ static void search_descendants(struct search *search, pid_t pid, int depth)
     size_t length = strlen(path);
     FOR_EACH_NUMBER(folder, scratch.entries[depth], thread, {
         path[length] = '/';
-        memcpy(append_decimal(path + length + 1, (uint64_t)thread), "/children", sizeof "/children");
+        memcpy(append_decimal(path + length + 1, (uint64_t)thread), "/children",
+               sizeof "/children");
         search_children(search, path, depth + 1);
     });
     close(folder);
@@ -241,6 +253,7 @@ struct pipe_writer find_pipe_writer(uint64_t inode)
             search.pid = above;
         search_descendants(&search, above, 0);
     }
-    bool is_internal = search.pid != 0 && (is_multiprocessing_child() || is_internal_process(search.pid));
+    bool is_internal =
+        search.pid != 0 && (is_multiprocessing_child() || is_internal_process(search.pid));
     return (struct pipe_writer){search.pid, is_internal};
 }

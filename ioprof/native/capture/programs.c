@@ -13,9 +13,10 @@
 
 #define BEGINNING_BYTES 4096 /* of a program: the ELF header and its program headers */
 
-/* Programs that have another process start a command, with an environment of its own or on another host. */
+/* Programs that have another process start a command, with an environment of its own or on another
+ * host. */
 static const char *const launchers[] = {
-    "docker", "podman", "nerdctl", "apptainer", "singularity", "enroot", "shifter", "sarus",
+    "docker", "podman", "nerdctl", "apptainer", "singularity", "enroot",      "shifter", "sarus",
     "sudo",   "su",     "doas",    "runuser",   "ssh",         "systemd-run", "kubectl", "srun",
 };
 
@@ -28,12 +29,14 @@ static bool is_launcher(const char *path)
     return false;
 }
 
-/* Whether an ELF file names no dynamic linker. One whose headers are not at its beginning counts as dynamic. */
+/* Whether an ELF file names no dynamic linker. One whose headers are not at its beginning counts as
+ * dynamic. */
 static bool is_static(const char *beginning, size_t length)
 {
     Elf64_Ehdr header;
     memcpy(&header, beginning, sizeof header);
-    if (header.e_phoff + (uint64_t)header.e_phnum * sizeof(Elf64_Phdr) > length || header.e_phentsize != sizeof(Elf64_Phdr))
+    if (header.e_phoff + (uint64_t)header.e_phnum * sizeof(Elf64_Phdr) > length ||
+        header.e_phentsize != sizeof(Elf64_Phdr))
         return false;
     for (int place = 0; place < header.e_phnum; place++) {
         Elf64_Phdr part;
@@ -48,11 +51,13 @@ static const char *examine(int descriptor)
 {
     char beginning[BEGINNING_BYTES];
     struct stat status;
-    if (fstat(descriptor, &status) == 0 && (((status.st_mode & S_ISUID) && status.st_uid != geteuid()) ||
-                                            ((status.st_mode & S_ISGID) && status.st_gid != getegid())))
+    if (fstat(descriptor, &status) == 0 &&
+        (((status.st_mode & S_ISUID) && status.st_uid != geteuid()) ||
+         ((status.st_mode & S_ISGID) && status.st_gid != getegid())))
         return "setuid program";
     ssize_t length = read(descriptor, beginning, sizeof beginning);
-    if (ioprof_guard < GUARD_VFORK) { /* else the kernel counts it for the child, whose memory is its parent's */
+    if (ioprof_guard <
+        GUARD_VFORK) { /* else the kernel counts it for the child, whose memory is its parent's */
         atomic_fetch_add(&process->own_calls, 1);
         atomic_fetch_add(&process->own_bytes, length > 0 ? length : 0);
     }

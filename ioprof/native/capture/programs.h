@@ -6,8 +6,8 @@
 
 #pragma GCC visibility push(hidden)
 
-/* Why a program will not be recorded, one of schema.NOT_FOLLOWED; NULL: it will, or cannot be examined. `path` as given to exec;
- * without a slash it is searched in PATH. About 5 µs. */
+/* Why a program will not be recorded, one of schema.NOT_FOLLOWED; NULL: it will, or cannot be
+ * examined. `path` as given to exec; without a slash it is searched in PATH. About 5 µs. */
 const char *why_not_followed(const char *path);
 
 #pragma GCC visibility pop

@@ -1,7 +1,8 @@
-/* Python calls audit hooks with `cpython.run_*` when it is initialised and about to run a script, a module or a command. A hook may
- * be added before Python is initialised (PySys_AddAuditHook in Python's C API), and the interpreter's functions are found in a
- * program with a static interpreter, too, since it exports them for its extensions. An audit hook cannot be removed, and costs
- * every audited event, so that there is none where PYTHONPATH serves. */
+/* Python calls audit hooks with `cpython.run_*` when it is initialised and about to run a script, a
+ * module or a command. A hook may be added before Python is initialised (PySys_AddAuditHook in
+ * Python's C API), and the interpreter's functions are found in a program with a static
+ * interpreter, too, since it exports them for its extensions. An audit hook cannot be removed, and
+ * costs every audited event, so that there is none where PYTHONPATH serves. */
 #include "python_start.h"
 
 #include "gnu_source.h"
@@ -27,7 +28,8 @@ static struct {
 
 bool is_python(void)
 {
-    return dlsym(RTLD_DEFAULT, "Py_BytesMain") != NULL || dlsym(RTLD_DEFAULT, "Py_InitializeFromConfig") != NULL;
+    return dlsym(RTLD_DEFAULT, "Py_BytesMain") != NULL ||
+           dlsym(RTLD_DEFAULT, "Py_InitializeFromConfig") != NULL;
 }
 
 static int is_python_library(struct dl_phdr_info *library, size_t size, void *data)
@@ -44,14 +46,15 @@ bool has_python_library(void)
     return dl_iterate_phdr(is_python_library, NULL) != 0;
 }
 
-/* ---------------------------------------------------------------------------------------- in the interpreter */
+/* -------------------------------------------------------------------------- in the interpreter */
 
 /* An exception of ours is dropped: the job goes on without hooks, and the report says so. */
 static void run_code(void)
 {
     void *(*make_dict)(void) = (void *(*)(void))dlsym(RTLD_DEFAULT, "PyDict_New");
     void *(*run)(const char *, int, void *, void *, void *) =
-        (void *(*)(const char *, int, void *, void *, void *))dlsym(RTLD_DEFAULT, "PyRun_StringFlags");
+        (void *(*)(const char *, int, void *, void *, void *))dlsym(RTLD_DEFAULT,
+                                                                    "PyRun_StringFlags");
     void (*drop)(void *) = (void (*)(void *))dlsym(RTLD_DEFAULT, "Py_DecRef");
     void (*clear)(void) = (void (*)(void))dlsym(RTLD_DEFAULT, "PyErr_Clear");
     if (make_dict == NULL || run == NULL || drop == NULL || clear == NULL)
@@ -75,15 +78,18 @@ static int on_event(const char *event, void *arguments, void *data)
     return 0;
 }
 
-/* ---------------------------------------------------------------------------------------- by the constructor */
+/* -------------------------------------------------------------------------- by the constructor */
 
-/* Whether Python's options, those before the script, contain -I, -E or -S, which may stand together with others. */
+/* Whether Python's options, those before the script, contain -I, -E or -S, which may stand together
+ * with others. */
 static bool has_isolating_option(const char *command, size_t length)
 {
-    for (const char *word = command + strnlen(command, length) + 1; word < command + length; word += strlen(word) + 1) {
+    for (const char *word = command + strnlen(command, length) + 1; word < command + length;
+         word += strlen(word) + 1) {
         if (word[0] != '-' || word[1] == '\0')
             return false;
-        if (word[1] == '-') { /* --check-hash-based-pycs VALUE is the only long option before a script */
+        if (word[1] ==
+            '-') { /* --check-hash-based-pycs VALUE is the only long option before a script */
             word += strlen(word) + 1;
             continue;
         }
@@ -111,14 +117,16 @@ static void write_code(const char *site)
             *place++ = digits[(unsigned char)*letter >> 4];
             *place++ = digits[(unsigned char)*letter & 15];
         }
-    stpcpy(place, "'))\nwith open(path, 'rb') as file:\n    source = file.read()\n"
-                  "exec(compile(source, path, 'exec'), {'__name__': 'ioprof_start', '__file__': path})\n");
+    stpcpy(place,
+           "'))\nwith open(path, 'rb') as file:\n    source = file.read()\n"
+           "exec(compile(source, path, 'exec'), {'__name__': 'ioprof_start', '__file__': path})\n");
 }
 
 void start_isolated_python(const char *site)
 {
     char command[COMMAND_BYTES + 1];
-    int (*add)(audit_hook *, void *) = (int (*)(audit_hook *, void *))dlsym(RTLD_DEFAULT, "PySys_AddAuditHook");
+    int (*add)(audit_hook *, void *) =
+        (int (*)(audit_hook *, void *))dlsym(RTLD_DEFAULT, "PySys_AddAuditHook");
     if (add == NULL || strlen(site) >= PATH_MAX - 32)
         return;
     int descriptor = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);

@@ -6,8 +6,10 @@ table_pages files_ahead;
 
 uint64_t ahead_key(const struct stat *status)
 {
-    /* Odd multipliers near fractions of 2^64 spread numbers that are near each other (Knuth, The Art of Computer Programming, 6.4). */
-    uint64_t key = (uint64_t)status->st_ino * 0x9e3779b97f4a7c15u + (uint64_t)status->st_dev * 0xc2b2ae3d27d4eb4fu +
+    /* Odd multipliers near fractions of 2^64 spread numbers that are near each other (Knuth, The
+     * Art of Computer Programming, 6.4). */
+    uint64_t key = (uint64_t)status->st_ino * 0x9e3779b97f4a7c15u +
+                   (uint64_t)status->st_dev * 0xc2b2ae3d27d4eb4fu +
                    GET(process, generation) * 0x165667b19e3779f9u;
     return (key ^ key >> 29) | 1u << 31;
 }
@@ -47,12 +49,13 @@ static void enter_range(struct file_ahead *ahead, int64_t start, int64_t end)
     SET(ahead, ranges[free].end, end);
 }
 
-/* Of the ranges, the bytes that a read returned or that follow it without a gap; they are removed, all but those that only follow a
- * part which was not fetched. */
+/* Of the ranges, the bytes that a read returned or that follow it without a gap; they are removed,
+ * all but those that only follow a part which was not fetched. */
 static int64_t remove_range(struct file_ahead *ahead, int64_t position, int64_t bytes)
 {
     for (uint32_t place = 0; place < GET(ahead, used); place++) {
-        const int64_t start = GET(ahead, ranges[place].start), end = GET(ahead, ranges[place].end), stop = position + bytes;
+        const int64_t start = GET(ahead, ranges[place].start), end = GET(ahead, ranges[place].end),
+                      stop = position + bytes;
         if (end <= start || end <= position || start >= stop)
             continue;
         SET(ahead, ranges[place].end, start < position ? position : start);
@@ -74,7 +77,8 @@ bool has_range(const struct open_file *file, int64_t position, int64_t bytes)
     if (ahead == NULL || GET(ahead, key) != GET(file, key))
         return false;
     for (uint32_t place = 0; place < GET(ahead, used); place++)
-        found |= GET(ahead, ranges[place].end) > position && GET(ahead, ranges[place].start) < position + bytes;
+        found |= GET(ahead, ranges[place].end) > position &&
+                 GET(ahead, ranges[place].start) < position + bytes;
     return found;
 }
 
@@ -82,7 +86,8 @@ int64_t take_readahead(struct open_file *file, int64_t position, int64_t bytes)
 {
     struct file_ahead *ahead = ahead_of(file);
     int64_t found = 0;
-    if (ahead != NULL && GET(ahead, used) != 0 && GET(ahead, key) == GET(file, key) && lock_ahead(ahead)) {
+    if (ahead != NULL && GET(ahead, used) != 0 && GET(ahead, key) == GET(file, key) &&
+        lock_ahead(ahead)) {
         found = remove_range(ahead, position, bytes);
         unlock_ahead(ahead);
     }

@@ -8,11 +8,12 @@
 
 #include <errno.h>
 
-/* ---------------------------------------------------------------------------------------- the thread's counters */
+/* ----------------------------------------------------------------------- the thread's counters */
 
 void read_usage_before(struct reading *reading)
 {
-    if (reading->has_usage || !has_usable_counters(reading->file) || is_behind_end(reading->file, reading->position))
+    if (reading->has_usage || !has_usable_counters(reading->file) ||
+        is_behind_end(reading->file, reading->position))
         return;
     reading->has_usage = true;
     reading->before = reading->between = read_usage();
@@ -26,8 +27,9 @@ void read_usage_late(struct reading *reading, int64_t wanted)
         reading->before.blocks = first_block_of(&last, &reading->before, wanted);
 }
 
-/* Of all calls between a read and the return to the job, this one leaves errno alone. A read that found all at the first call and
- * took long did not wait, but may have submitted what the thread has submitted since the last look. */
+/* Of all calls between a read and the return to the job, this one leaves errno alone. A read that
+ * found all at the first call and took long did not wait, but may have submitted what the thread
+ * has submitted since the last look. */
 void read_usage_after(struct reading *reading, int64_t duration, int64_t got)
 {
     bool is_late = !reading->has_usage;
@@ -44,28 +46,33 @@ void read_usage_after(struct reading *reading, int64_t duration, int64_t got)
     errno = saved_errno;
 }
 
-/* ---------------------------------------------------------------------------------------- spans */
+/* --------------------------------------------------------------------------------------- spans */
 
 void emit_empty_read(struct open_file *file, int64_t start, int64_t end, int64_t position)
 {
     if (end - start >= SLOW_CALL_NS)
-        emit_event(&(struct event){start, end, 0, position, GET(file, path), -1, KIND_READ, SOURCE_UNKNOWN});
+        emit_event(&(struct event){start, end, 0, position, GET(file, path), -1, KIND_READ,
+                                   SOURCE_UNKNOWN});
     else
         tally_short_call(end - start);
 }
 
-/* A part whose bytes are of two sources is two spans. What was cached takes no time compared to what was fetched. */
-static void emit_part(struct open_file *file, int64_t start, int64_t end, int64_t offset, int64_t bytes, int64_t storage)
+/* A part whose bytes are of two sources is two spans. What was cached takes no time compared to
+ * what was fetched. */
+static void emit_part(struct open_file *file, int64_t start, int64_t end, int64_t offset,
+                      int64_t bytes, int64_t storage)
 {
     if (storage == SOURCE_OF_NONE_KNOWN) {
         emit_read(file, start, end, offset, bytes, SOURCE_UNKNOWN);
         return;
     }
     emit_read(file, start, end, offset, storage, SOURCE_STORAGE);
-    emit_read(file, storage > 0 ? end : start, end, offset + storage, bytes - storage, SOURCE_PAGE_CACHE);
+    emit_read(file, storage > 0 ? end : start, end, offset + storage, bytes - storage,
+              SOURCE_PAGE_CACHE);
 }
 
-void emit_sources(struct open_file *file, int64_t start, int64_t middle, int64_t end, int64_t position, struct read_facts *facts)
+void emit_sources(struct open_file *file, int64_t start, int64_t middle, int64_t end,
+                  int64_t position, struct read_facts *facts)
 {
     const int64_t first = facts->nowait_bytes, rest = facts->bytes - first;
     facts->accounting = accounting_of(GET(file, system));
@@ -74,7 +81,8 @@ void emit_sources(struct open_file *file, int64_t start, int64_t middle, int64_t
     struct read_sources sources = decide_sources(facts);
     if (counters_apply(facts->accounting, facts->is_direct))
         add_readahead(file, position, facts->bytes, sources.readahead);
-    tally_fetched(facts->is_direct ? (facts->bytes + 511) / 512 * 512 : (facts->after.blocks - facts->before.blocks) * 512);
+    tally_fetched(facts->is_direct ? (facts->bytes + 511) / 512 * 512
+                                   : (facts->after.blocks - facts->before.blocks) * 512);
     if (first > 0)
         emit_part(file, start, rest > 0 ? middle : end, position, first, sources.nowait_storage);
     if (rest > 0)
@@ -95,7 +103,8 @@ void end_reading(const struct reading *reading, int64_t got, int64_t end)
                                    .before = reading->before,
                                    .between = reading->between,
                                    .after = reading->after};
-        emit_sources(reading->file, reading->start, reading->middle, end, reading->position, &facts);
+        emit_sources(reading->file, reading->start, reading->middle, end, reading->position,
+                     &facts);
     } else {
         emit_empty_read(reading->file, reading->start, end, reading->position);
     }
@@ -104,7 +113,7 @@ void end_reading(const struct reading *reading, int64_t got, int64_t end)
     errno = saved_errno;
 }
 
-/* ---------------------------------------------------------------------------------------- reads made by other functions */
+/* --------------------------------------------------------------- reads made by other functions */
 
 bool begin_other_reading(int descriptor, int64_t offset, struct reading *reading)
 {
@@ -130,7 +139,7 @@ void end_other_reading(struct reading *reading, int64_t got)
     errno = saved_errno;
 }
 
-/* ---------------------------------------------------------------------------------------- readahead that the job asks for */
+/* ------------------------------------------------------------- readahead that the job asks for */
 
 struct open_file *begin_readahead(int descriptor)
 {

@@ -1,4 +1,5 @@
-/* A read of a regular file while it goes on, and its end: counted, decided upon (source.h) and recorded as spans. */
+/* A read of a regular file while it goes on, and its end: counted, decided upon (source.h) and
+ * recorded as spans. */
 #ifndef IOPROF_READING_H
 #define IOPROF_READING_H
 
@@ -21,25 +22,30 @@ struct reading {
 /* Reads the counters before the read, if they can say anything of it. */
 void read_usage_before(struct reading *reading);
 
-/* The same after a call with RWF_NOWAIT that missed unexpectedly: it submitted what the thread has submitted since the last look. */
+/* The same after a call with RWF_NOWAIT that missed unexpectedly: it submitted what the thread has
+ * submitted since the last look. */
 void read_usage_late(struct reading *reading, int64_t wanted);
 
-/* Reads the counters after the read, if they were read before it or it was slow. `got` is its result. */
+/* Reads the counters after the read, if they were read before it or it was slow. `got` is its
+ * result. */
 void read_usage_after(struct reading *reading, int64_t duration, int64_t got);
 
 /* Everything after a read; `got` is its result. errno is left as the read left it. */
 void end_reading(const struct reading *reading, int64_t got, int64_t end);
 
-/* A read by sendfile, stdio and the like: of a regular file, from `offset` or AT_POSITION; false: the descriptor is none. */
+/* A read by sendfile, stdio and the like: of a regular file, from `offset` or AT_POSITION; false:
+ * the descriptor is none. */
 bool begin_other_reading(int descriptor, int64_t offset, struct reading *reading);
 void end_other_reading(struct reading *reading, int64_t got);
 
-/* A call that may have the kernel read ahead: the file, or NULL where the counters say nothing of it. */
+/* A call that may have the kernel read ahead: the file, or NULL where the counters say nothing of
+ * it. */
 struct open_file *begin_readahead(int descriptor);
 void end_readahead(struct open_file *file, int64_t offset);
 
 /* Records the bytes of a read whose facts are complete but for those that the file knows. */
-void emit_sources(struct open_file *file, int64_t start, int64_t middle, int64_t end, int64_t position, struct read_facts *facts);
+void emit_sources(struct open_file *file, int64_t start, int64_t middle, int64_t end,
+                  int64_t position, struct read_facts *facts);
 
 /* A read that returned no bytes, or failed. */
 void emit_empty_read(struct open_file *file, int64_t start, int64_t end, int64_t position);
@@ -58,11 +64,12 @@ static inline bool has_usable_counters(struct open_file *file)
     return counters_apply(accounting_of(GET(file, system)), flags_of(file) & FILE_DIRECT);
 }
 
-static inline void emit_read(struct open_file *file, int64_t start, int64_t end, int64_t offset, int64_t bytes,
-                             enum ioprof_source source)
+static inline void emit_read(struct open_file *file, int64_t start, int64_t end, int64_t offset,
+                             int64_t bytes, enum ioprof_source source)
 {
     if (bytes > 0)
-        emit_event(&(struct event){start, end, bytes, offset, GET(file, path), -1, KIND_READ, source});
+        emit_event(
+            &(struct event){start, end, bytes, offset, GET(file, path), -1, KIND_READ, source});
 }
 
 /* A read that is counted but has no span. */

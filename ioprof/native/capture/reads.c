@@ -14,48 +14,58 @@
 #define RWF_NOWAIT 8
 #endif
 
-#define PAGE_BYTES 4096    /* the smallest page there is */
-#define LARGE_READ 1048576 /* reading the counters costs next to nothing compared to such a read */
+#define PAGE_BYTES 4096 /* the smallest page there is */
+#define LARGE_READ                                                                \
+    1048576 /* reading the counters costs next to nothing compared to such a read \
+             */
 
-/* ---------------------------------------------------------------------------------------- first what is cached */
+/* ------------------------------------------------------------------------ first what is cached */
 
-static inline bool may_try_nowait(struct open_file *file, const struct request *request, int64_t position, int64_t wanted)
+static inline bool may_try_nowait(struct open_file *file, const struct request *request,
+                                  int64_t position, int64_t wanted)
 {
     if (!supports_nowait(GET(file, system)) || (flags_of(file) & FILE_DIRECT))
         return false;
-    if (position < 0 || wanted <= 0 || request->count > MAX_SPLIT_PARTS || request->flags != 0 || is_behind_end(file, position))
+    if (position < 0 || wanted <= 0 || request->count > MAX_SPLIT_PARTS || request->flags != 0 ||
+        is_behind_end(file, position))
         return false;
     return request->offset != AT_POSITION || lock_position(file);
 }
 
-/* The cached beginning of what was asked for: its bytes, 0 if there is none. EAGAIN is the answer "none"; EOPNOTSUPP and EINVAL are
- * those of a file system or kernel that has no such thing; any other error will come again with the read itself. */
+/* The cached beginning of what was asked for: its bytes, 0 if there is none. EAGAIN is the answer
+ * "none"; EOPNOTSUPP and EINVAL are those of a file system or kernel that has no such thing; any
+ * other error will come again with the read itself. */
 static int64_t read_nowait(struct open_file *file, const struct request *request)
 {
-    ssize_t got = REAL(preadv64v2)(request->descriptor, request->parts, request->count, request->offset, RWF_NOWAIT);
+    ssize_t got = REAL(preadv64v2)(request->descriptor, request->parts, request->count,
+                                   request->offset, RWF_NOWAIT);
     if (got < 0 && (errno == EOPNOTSUPP || errno == EINVAL || errno == ENOSYS))
         atomic_store_explicit(&GET(file, system)->supports_nowait, false, memory_order_relaxed);
     return got > 0 ? got : 0;
 }
 
-/* Whether a read that stopped here met the end of the file. A cache holds whole pages, so that one which stops within a page stops
- * at the end; at the end of a page, the size that fstat last returned decides. */
+/* Whether a read that stopped here met the end of the file. A cache holds whole pages, so that one
+ * which stops within a page stops at the end; at the end of a page, the size that fstat last
+ * returned decides. */
 static inline bool is_end(const struct open_file *file, int64_t place)
 {
     return place % PAGE_BYTES != 0 || place == GET(file, size);
 }
 
-/* Before Linux 5.9, and again in newer versions, RWF_NOWAIT itself starts to fetch what it does not find. To see that, the counters
- * have to be read before, which costs as much as a small cached read: so this is done only where the read is large or a miss is
- * likely. After an unexpected miss, what the thread has submitted since the last look is attributed to this read. */
+/* Before Linux 5.9, and again in newer versions, RWF_NOWAIT itself starts to fetch what it does not
+ * find. To see that, the counters have to be read before, which costs as much as a small cached
+ * read: so this is done only where the read is large or a miss is likely. After an unexpected miss,
+ * what the thread has submitted since the last look is attributed to this read. */
 static inline bool expects_miss(const struct open_file *file, int64_t position, int64_t wanted)
 {
-    return num_hits < HITS_TO_EXPECT_ONE || wanted >= LARGE_READ || may_have_readahead(file, position, wanted);
+    return num_hits < HITS_TO_EXPECT_ONE || wanted >= LARGE_READ ||
+           may_have_readahead(file, position, wanted);
 }
 
-/* ---------------------------------------------------------------------------------------- then the rest */
+/* ------------------------------------------------------------------------------- then the rest */
 
-/* After a first half there is a result already: an error in the second is for the next read to meet, as in the kernel. */
+/* After a first half there is a result already: an error in the second is for the next read to
+ * meet, as in the kernel. */
 static ssize_t make_rest(const struct request *request, int64_t done)
 {
     struct iovec parts[MAX_SPLIT_PARTS];
@@ -68,11 +78,14 @@ static ssize_t make_rest(const struct request *request, int64_t done)
     return done + (got > 0 ? got : 0);
 }
 
-/* What was not cached, or all of it where RWF_NOWAIT was not used. That call left an errno that the job must not see. */
-static ssize_t read_rest(const struct request *request, struct reading *reading, int64_t wanted, int saved_errno)
+/* What was not cached, or all of it where RWF_NOWAIT was not used. That call left an errno that the
+ * job must not see. */
+static ssize_t read_rest(const struct request *request, struct reading *reading, int64_t wanted,
+                         int saved_errno)
 {
     if (reading->nowait_missed)
-        atomic_fetch_add_explicit(&process->own_calls, 1, memory_order_relaxed); /* the call with RWF_NOWAIT */
+        atomic_fetch_add_explicit(&process->own_calls, 1,
+                                  memory_order_relaxed); /* the call with RWF_NOWAIT */
     if (reading->nowait_bytes > 0)
         reading->middle = clock_now();
     if (reading->has_usage && reading->nowait_missed)
@@ -86,16 +99,18 @@ static ssize_t read_rest(const struct request *request, struct reading *reading,
     return make_rest(request, reading->nowait_bytes);
 }
 
-/* ---------------------------------------------------------------------------------------- reads behind the end of a file */
+/* -------------------------------------------------------------- reads behind the end of a file */
 
 static inline bool is_untimed_end(struct open_file *file, int64_t position)
 {
     return is_behind_end(file, position) && supports_nowait(GET(file, system));
 }
 
-/* A read behind the end of a file on a local file system, the last of every loop, waits for nothing and moves nothing: it is
- * counted and not timed. Should the file have grown meanwhile, what was read is recorded without a duration. */
-static inline ssize_t end_at_end(struct open_file *file, bool is_at_position, int64_t position, ssize_t got)
+/* A read behind the end of a file on a local file system, the last of every loop, waits for nothing
+ * and moves nothing: it is counted and not timed. Should the file have grown meanwhile, what was
+ * read is recorded without a duration. */
+static inline ssize_t end_at_end(struct open_file *file, bool is_at_position, int64_t position,
+                                 ssize_t got)
 {
     count_read(got);
     if (__builtin_expect(got <= 0, 1))
@@ -112,13 +127,15 @@ static inline ssize_t end_at_end(struct open_file *file, bool is_at_position, in
     return got;
 }
 
-/* ---------------------------------------------------------------------------------------- the whole */
+/* ----------------------------------------------------------------------------------- the whole */
 
 static void count_hit(const struct reading *reading)
 {
-    if (reading->nowait_missed || reading->after.waits > reading->before.waits || reading->after.blocks > reading->before.blocks)
+    if (reading->nowait_missed || reading->after.waits > reading->before.waits ||
+        reading->after.blocks > reading->before.blocks)
         num_hits = 0;
-    else if (reading->has_usage) /* only what is known to be a hit: of a file in memory the counters are not read */
+    else if (reading->has_usage) /* only what is known to be a hit: of a file in memory the counters
+                                    are not read */
         num_hits += num_hits < HITS_TO_EXPECT_ONE;
 }
 
@@ -151,8 +168,10 @@ static ssize_t read_regular(struct open_file *file, const struct request *reques
     return got;
 }
 
-/* Reads of pipes and sockets wait for another program, see receiving.h; those of terminals and devices are only counted. */
-static __attribute__((noinline)) ssize_t read_other(const struct request *request, const void *caller)
+/* Reads of pipes and sockets wait for another program, see receiving.h; those of terminals and
+ * devices are only counted. */
+static __attribute__((noinline)) ssize_t read_other(const struct request *request,
+                                                    const void *caller)
 {
     struct receiving receiving = begin_receiving(request->descriptor);
     ssize_t got = make_request(request);
@@ -167,32 +186,40 @@ ssize_t read_request(const struct request *request, const void *caller)
     return file == NULL ? read_other(request, caller) : read_regular(file, request);
 }
 
-/* ---------------------------------------------------------------------------------------- a read under a switch watch */
+/* ----------------------------------------------------------------- a read under a switch watch */
 
-/* The next read of a thread whose last reads all hit the page cache is made in one call, and only watched for a switch. */
+/* The next read of a thread whose last reads all hit the page cache is made in one call, and only
+ * watched for a switch. */
 static inline bool may_watch(struct open_file *file, int64_t position, int64_t wanted)
 {
-    return num_hits >= HITS_TO_EXPECT_ONE && wanted > 0 && wanted < LARGE_READ && !may_have_readahead(file, position, wanted) &&
-           has_usable_counters(file) && can_watch_switches();
+    return num_hits >= HITS_TO_EXPECT_ONE && wanted > 0 && wanted < LARGE_READ &&
+           !may_have_readahead(file, position, wanted) && has_usable_counters(file) &&
+           can_watch_switches();
 }
 
-/* A watched read that took long, or during which the thread was switched out: it waited, or it was preempted. Its counters are
- * those since the last look. */
-static __attribute__((noinline, cold)) void emit_suspect(struct open_file *file, int64_t start, int64_t end, int64_t position,
-                                                         int64_t got, enum switched switched)
+/* A watched read that took long, or during which the thread was switched out: it waited, or it was
+ * preempted. Its counters are those since the last look. */
+static __attribute__((noinline, cold)) void emit_suspect(struct open_file *file, int64_t start,
+                                                         int64_t end, int64_t position, int64_t got,
+                                                         enum switched switched)
 {
     int saved_errno = errno;
     struct usage before = last_usage, after = read_usage();
     before.blocks = first_block_of(&before, &after, got);
-    struct read_facts facts = {
-        .bytes = got, .duration_ns = end - start, .switched = switched, .before = before, .between = before, .after = after};
+    struct read_facts facts = {.bytes = got,
+                               .duration_ns = end - start,
+                               .switched = switched,
+                               .before = before,
+                               .between = before,
+                               .after = after};
     emit_sources(file, start, start, end, position, &facts);
     if ((switched == SWITCHED_OUT && after.waits > before.waits) || after.blocks > before.blocks)
         num_hits = 0;
     errno = saved_errno;
 }
 
-static inline void end_watched(struct open_file *file, int64_t start, int64_t position, int64_t got, enum switched switched)
+static inline void end_watched(struct open_file *file, int64_t start, int64_t position, int64_t got,
+                               enum switched switched)
 {
     int64_t end = clock_now();
     guard_enter();
@@ -211,19 +238,24 @@ static inline void end_watched(struct open_file *file, int64_t start, int64_t po
 
 static inline ssize_t make_single(int descriptor, void *buffer, size_t size, int64_t offset)
 {
-    return offset == AT_POSITION ? REAL(read)(descriptor, buffer, size) : REAL(pread64)(descriptor, buffer, size, offset);
+    return offset == AT_POSITION ? REAL(read)(descriptor, buffer, size)
+                                 : REAL(pread64)(descriptor, buffer, size, offset);
 }
 
-HOT ssize_t read_single(int descriptor, void *buffer, size_t size, int64_t offset, const void *caller)
+HOT ssize_t read_single(int descriptor, void *buffer, size_t size, int64_t offset,
+                        const void *caller)
 {
     struct open_file *file = regular_file(descriptor);
     if (file == NULL)
-        return read_other(&(struct request){descriptor, 1, &(struct iovec){buffer, size}, offset, 0}, caller);
+        return read_other(
+            &(struct request){descriptor, 1, &(struct iovec){buffer, size}, offset, 0}, caller);
     int64_t position = offset == AT_POSITION ? position_of(descriptor, file) : offset;
     if (is_untimed_end(file, position))
-        return end_at_end(file, offset == AT_POSITION, position, make_single(descriptor, buffer, size, offset));
+        return end_at_end(file, offset == AT_POSITION, position,
+                          make_single(descriptor, buffer, size, offset));
     if (is_behind_end(file, position) || !may_watch(file, position, (int64_t)size))
-        return read_regular(file, &(struct request){descriptor, 1, &(struct iovec){buffer, size}, offset, 0});
+        return read_regular(
+            file, &(struct request){descriptor, 1, &(struct iovec){buffer, size}, offset, 0});
     int64_t start = clock_now();
     begin_switch_watch();
     ssize_t got = make_single(descriptor, buffer, size, offset);

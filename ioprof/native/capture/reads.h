@@ -1,9 +1,11 @@
-/* One read of a descriptor by read, pread, readv and their like: made, timed and recorded with the source of its bytes.
+/* One read of a descriptor by read, pread, readv and their like: made, timed and recorded with the
+ * source of its bytes.
  *
- * Where the file system supports it, the read is first made with RWF_NOWAIT, which returns what is cached and nothing else: if that
- * is all of it, and quick, the question is answered at the cost of the read itself. What remains is read as usual between two
- * readings of what the kernel counts for this thread: blocks that it submitted, and voluntary switches, of which there is one when
- * it had to wait. */
+ * Where the file system supports it, the read is first made with RWF_NOWAIT, which returns what is
+ * cached and nothing else: if that is all of it, and quick, the question is answered at the cost of
+ * the read itself. What remains is read as usual between two readings of what the kernel counts for
+ * this thread: blocks that it submitted, and voluntary switches, of which there is one when it had
+ * to wait. */
 #ifndef IOPROF_READS_H
 #define IOPROF_READS_H
 

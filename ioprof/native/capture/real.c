@@ -16,9 +16,10 @@ long real_system_call(long number, long a, long b, long c, long d, long e, long 
     return REAL(syscall)(number, a, b, c, d, e, f);
 }
 
-/* ---------------------------------------------------------------------------------------- functions that this C library lacks */
+/* --------------------------------------------------------- functions that this C library lacks */
 
-/* A program that looks for a function at run time finds the hook, which must then report that it is not implemented. */
+/* A program that looks for a function at run time finds the hook, which must then report that it is
+ * not implemented. */
 static long real_absent(void)
 {
     errno = ENOSYS;
@@ -30,14 +31,17 @@ static int absent_statx(int folder, const char *path, int flags, unsigned mask, 
     return (int)real_system_call(SYS_statx, folder, (long)path, flags, mask, (long)status, 0);
 }
 
-static ssize_t absent_preadv2(int descriptor, const struct iovec *parts, int count, off_t offset, int flags)
+static ssize_t absent_preadv2(int descriptor, const struct iovec *parts, int count, off_t offset,
+                              int flags)
 {
     return real_system_call(SYS_preadv2, descriptor, (long)parts, count, offset, 0, flags);
 }
 
-static ssize_t absent_copy(int from, off_t *from_offset, int to, off_t *to_offset, size_t size, unsigned flags)
+static ssize_t absent_copy(int from, off_t *from_offset, int to, off_t *to_offset, size_t size,
+                           unsigned flags)
 {
-    return real_system_call(SYS_copy_file_range, from, (long)from_offset, to, (long)to_offset, (long)size, flags);
+    return real_system_call(SYS_copy_file_range, from, (long)from_offset, to, (long)to_offset,
+                            (long)size, flags);
 }
 
 static int absent_close_range(unsigned first, unsigned last, int flags)
@@ -81,14 +85,16 @@ static void *real_substitute(enum real function)
     }
 }
 
-/* ---------------------------------------------------------------------------------------- looking them up */
+/* ----------------------------------------------------------------------------- looking them up */
 
-/* RTLD_NEXT does not see what dlopen loaded for one module alone, such as librt on an old system. */
+/* RTLD_NEXT does not see what dlopen loaded for one module alone, such as librt on an old system.
+ */
 static void *real_in_libraries(const char *name)
 {
     static const char *const libraries[] = {"libc.so.6", "librt.so.1"};
     void *address = NULL;
-    for (size_t place = 0; address == NULL && place < sizeof libraries / sizeof *libraries; place++) {
+    for (size_t place = 0; address == NULL && place < sizeof libraries / sizeof *libraries;
+         place++) {
         void *library = dlopen(libraries[place], RTLD_LAZY | RTLD_NOLOAD);
         if (library != NULL)
             address = dlsym(library, name);
@@ -102,7 +108,8 @@ __attribute__((noinline)) void *real_find(enum real function)
     void *address = NULL;
 #ifdef IOPROF_SYMBOL_VERSIONS
     if (function >= REAL_pthread_cond_wait && function <= REAL_pthread_cond_broadcast)
-        address = dlvsym(RTLD_NEXT, real_names[function], "GLIBC_2.3.2"); /* dlsym may find the older one */
+        address = dlvsym(RTLD_NEXT, real_names[function],
+                         "GLIBC_2.3.2"); /* dlsym may find the older one */
 #endif
     if (address == NULL)
         address = dlsym(RTLD_NEXT, real_names[function]);

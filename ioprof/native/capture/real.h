@@ -1,4 +1,5 @@
-/* The functions of the C library that the hooks interpose, found by dlsym at their first call, which may be before any constructor. */
+/* The functions of the C library that the hooks interpose, found by dlsym at their first call,
+ * which may be before any constructor. */
 #ifndef IOPROF_REAL_H
 #define IOPROF_REAL_H
 
@@ -15,16 +16,17 @@
 #include <sys/uio.h>
 #include <sys/wait.h>
 
-/* The thread sanitizer interposes the same functions and calls them before it is initialised. Under it, a test links the hooks by
- * ld's --wrap instead, under other names. */
+/* The thread sanitizer interposes the same functions and calls them before it is initialised. Under
+ * it, a test links the hooks by ld's --wrap instead, under other names. */
 #ifndef HOOK_NAME
 #define HOOK_NAME(name) name
 #endif
 
-/* A hook has a name of its own in C and the C library's name in the object file, so that it does not clash with headers that
- * redirect a name or define an inline function of it. */
-#define HOOK(result, name, parameters) \
-    __attribute__((visibility("default"))) result hook_##name parameters __asm__(HOOK_NAME(#name)); \
+/* A hook has a name of its own in C and the C library's name in the object file, so that it does
+ * not clash with headers that redirect a name or define an inline function of it. */
+#define HOOK(result, name, parameters)                                            \
+    __attribute__((visibility("default"))) result hook_##name parameters __asm__( \
+        HOOK_NAME(#name));                                                        \
     typedef result real_##name##_type parameters;
 #include "hooks.h"
 #undef HOOK

@@ -72,8 +72,8 @@ void end_created(int descriptor, struct open_file *file)
         return;
     int saved_errno = errno;
     guard_enter();
-    if (fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode) && status.st_size >= LEAST_BYTES &&
-        bytes >= status.st_size / 2)
+    if (fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode) &&
+        status.st_size >= LEAST_BYTES && bytes >= status.st_size / 2)
         add_received(GET(file, path), atomic_load(&last_peer), bytes);
     guard_leave();
     errno = saved_errno;

@@ -1,8 +1,10 @@
-/* Files that a process wrote while it received from a socket: a download, whose readers wait for the network in the end.
+/* Files that a process wrote while it received from a socket: a download, whose readers wait for
+ * the network in the end.
  *
- * Recorded as an `open` span of source `socket` when the file is closed or renamed: its bytes are those that the process received
- * between opening and closing the file, if that is at least half of the file's size, and its name is the peer. Writes are not
- * observed, so that this is no proof: it says what happened at the same time. */
+ * Recorded as an `open` span of source `socket` when the file is closed or renamed: its bytes are
+ * those that the process received between opening and closing the file, if that is at least half of
+ * the file's size, and its name is the peer. Writes are not observed, so that this is no proof: it
+ * says what happened at the same time. */
 #ifndef IOPROF_RECEIVED_FILES_H
 #define IOPROF_RECEIVED_FILES_H
 

@@ -8,17 +8,17 @@
 #include <errno.h>
 
 #define NUM_RECEIVERS 4096
-#define NUM_HELD 12         /* receipts that are kept until it is decided whether they are data */
-#define SMALL_RECEIPT 4096  /* a receipt of fewer bytes that did not wait has no span of its own */
+#define NUM_HELD 12        /* receipts that are kept until it is decided whether they are data */
+#define SMALL_RECEIPT 4096 /* a receipt of fewer bytes that did not wait has no span of its own */
 #define MAX_ATTEMPTS 64
-#define ADJACENT_NS 50000   /* a receipt so soon after a wait is one span with it */
+#define ADJACENT_NS 50000 /* a receipt so soon after a wait is one span with it */
 
 struct receipt {
     int64_t start, end, bytes;
 };
 
-/* What is known of a socket or pipe, by its descriptor. `next` of its open_file is the serial number of the entry that is its own:
- * two descriptors with one place take it from each other. */
+/* What is known of a socket or pipe, by its descriptor. `next` of its open_file is the serial
+ * number of the entry that is its own: two descriptors with one place take it from each other. */
 struct receiver {
     _Atomic uint32_t holder;
     int64_t serial;
@@ -59,16 +59,18 @@ static void reset_receiver(struct receiver *receiver, struct open_file *file)
     SET(file, next, serial);
 }
 
-/* ---------------------------------------------------------------------------------------- spans */
+/* --------------------------------------------------------------------------------------- spans */
 
-static void emit_receipt(const struct receiver *receiver, const struct open_file *file, const struct receipt *receipt)
+static void emit_receipt(const struct receiver *receiver, const struct open_file *file,
+                         const struct receipt *receipt)
 {
     enum ioprof_source source = flags_of(file) & FILE_SOCKET ? SOURCE_SOCKET : SOURCE_PIPE;
-    emit_event(
-        &(struct event){receipt->start, receipt->end, receipt->bytes, -1, receiver->peer.name, -1, KIND_READ, source});
+    emit_event(&(struct event){receipt->start, receipt->end, receipt->bytes, -1,
+                               receiver->peer.name, -1, KIND_READ, source});
 }
 
-static void emit_data(struct receiver *receiver, const struct open_file *file, struct receipt receipt)
+static void emit_data(struct receiver *receiver, const struct open_file *file,
+                      struct receipt receipt)
 {
     bool is_short = receipt.end - receipt.start < SLOW_CALL_NS;
     if (is_short && receipt.bytes < SMALL_RECEIPT) {
@@ -99,21 +101,26 @@ static void emit_held(struct receiver *receiver, const struct open_file *file)
     receiver->num_held = 0;
 }
 
-/* One thread at a time searches other processes (processes.h); another one decides at its next receipt. */
-static void judge(struct receiver *receiver, int descriptor, const struct open_file *file, int64_t got, const void *caller)
+/* One thread at a time searches other processes (processes.h); another one decides at its next
+ * receipt. */
+static void judge(struct receiver *receiver, int descriptor, const struct open_file *file,
+                  int64_t got, const void *caller)
 {
     static _Atomic uint32_t holder;
     receiver->volume.calls++;
     receiver->volume.bytes += (uint64_t)got;
     if (!try_lock(&holder))
         return;
-    receiver->peer = flags_of(file) & FILE_SOCKET ? judge_socket(descriptor, caller, got, &receiver->volume)
-                                                  : judge_pipe(descriptor, &receiver->volume);
+    receiver->peer = flags_of(file) & FILE_SOCKET
+                         ? judge_socket(descriptor, caller, got, &receiver->volume)
+                         : judge_pipe(descriptor, &receiver->volume);
     unlock(&holder);
 }
 
-/* One receipt as one span, or as two where the program did other work between its wait and the receipt. */
-static void add_receipt(struct receiver *receiver, const struct open_file *file, struct receipt receipt, const struct poll_wait *poll)
+/* One receipt as one span, or as two where the program did other work between its wait and the
+ * receipt. */
+static void add_receipt(struct receiver *receiver, const struct open_file *file,
+                        struct receipt receipt, const struct poll_wait *poll)
 {
     struct receipt waited = {poll->start, poll->end, receipt.bytes};
     bool has_waited = poll->result > 0 && receipt.start >= poll->end;
@@ -131,7 +138,7 @@ static void add_receipt(struct receiver *receiver, const struct open_file *file,
     }
 }
 
-/* ---------------------------------------------------------------------------------------- from the hooks */
+/* ------------------------------------------------------------------------------ from the hooks */
 
 /* A connection that was upgraded to another protocol, or that could not be understood. */
 static void stop_following(struct open_file *file)
@@ -140,17 +147,22 @@ static void stop_following(struct open_file *file)
     set_flags(file, FILE_NO_HTTP);
 }
 
-/* When the thread waited for a receipt: in poll and its like before it, or in the call itself, which may also only have copied. */
-static struct receipt_wait wait_of(const struct receiving *receiving, const struct poll_wait *poll, int64_t end, bool was_out)
+/* When the thread waited for a receipt: in poll and its like before it, or in the call itself,
+ * which may also only have copied. */
+static struct receipt_wait wait_of(const struct receiving *receiving, const struct poll_wait *poll,
+                                   int64_t end, bool was_out)
 {
-    bool has_polled = poll->result > 0 && receiving->start >= poll->end && poll->end - poll->start >= LEAST_BLOCK_NS;
+    bool has_polled = poll->result > 0 && receiving->start >= poll->end &&
+                      poll->end - poll->start >= LEAST_BLOCK_NS;
     bool has_waited = was_out && end - receiving->start >= LEAST_BLOCK_NS;
     bool is_apart = has_polled && receiving->start - poll->end >= ADJACENT_NS;
-    return (struct receipt_wait){has_polled ? poll->start : receiving->start, is_apart && !has_waited ? poll->end : end,
+    return (struct receipt_wait){has_polled ? poll->start : receiving->start,
+                                 is_apart && !has_waited ? poll->end : end,
                                  has_polled || has_waited};
 }
 
-static void end_received(const struct receiving *receiving, struct transfer received, int64_t end, bool was_out, const void *caller)
+static void end_received(const struct receiving *receiving, struct transfer received, int64_t end,
+                         bool was_out, const void *caller)
 {
     int64_t got = received.bytes;
     struct receiver *receiver = receiver_of(receiving->descriptor);
@@ -203,7 +215,8 @@ void end_poll(int64_t start, int result, struct ready ready)
 {
     int saved_errno = errno;
     int64_t end = clock_now();
-    bool goes_on = last_poll.result == 0 && last_poll.end != 0 && start - last_poll.end < SAME_WAIT_NS;
+    bool goes_on =
+        last_poll.result == 0 && last_poll.end != 0 && start - last_poll.end < SAME_WAIT_NS;
     bool has_blocked = end - start >= LEAST_BLOCK_NS;
     if (last_poll.is_pending)
         emit_block(last_poll.start, last_poll.end, OBJECT_DESCRIPTORS, 0, END_WOKEN);
@@ -224,7 +237,8 @@ void end_poll(int64_t start, int result, struct ready ready)
     errno = saved_errno;
 }
 
-void end_receiving(const struct receiving *receiving, int64_t got, const struct iovec *parts, int count, const void *caller)
+void end_receiving(const struct receiving *receiving, int64_t got, const struct iovec *parts,
+                   int count, const void *caller)
 {
     int saved_errno = errno;
     bool was_out = !receiving->is_watched || was_switched_out();
@@ -251,8 +265,8 @@ void end_peer(int descriptor, struct open_file *file)
     int64_t now = clock_now();
     if (!take_receiver(receiver))
         return;
-    if (receiver->serial != 0 && receiver->serial == GET(file, next) && receiver->peer.verdict == PEER_DATA &&
-        receiver->carried > 0) {
+    if (receiver->serial != 0 && receiver->serial == GET(file, next) &&
+        receiver->peer.verdict == PEER_DATA && receiver->carried > 0) {
         guard_enter();
         emit_receipt(receiver, file, &(struct receipt){now, now, receiver->carried});
         guard_leave();

@@ -1,7 +1,8 @@
-/* Reads of sockets and pipes: timed, and recorded as `read` spans where the peer sends data of the job (peers.h).
+/* Reads of sockets and pipes: timed, and recorded as `read` spans where the peer sends data of the
+ * job (peers.h).
  *
- * A program that waits in poll, select or epoll_wait and then receives has waited for that receipt: the first receipt of a thread
- * after such a wait begins with it. */
+ * A program that waits in poll, select or epoll_wait and then receives has waited for that receipt:
+ * the first receipt of a thread after such a wait begins with it. */
 #ifndef IOPROF_RECEIVING_H
 #define IOPROF_RECEIVING_H
 
@@ -21,16 +22,18 @@ struct receiving {
 struct poll_wait {
     int64_t start, end;
     int result;
-    bool is_pending; /* which descriptor ended it is not known yet: the next one that is received from */
+    bool is_pending; /* which descriptor ended it is not known yet: the next one that is received
+                        from */
 };
 
 #pragma GCC visibility push(hidden)
 
 extern __thread struct poll_wait last_poll;
 
-/* `got`: the result of the call, into `parts`; NULL: not known. `caller`: an address in the function that made it, NULL: not known.
- * errno is left alone. */
-void end_receiving(const struct receiving *receiving, int64_t got, const struct iovec *parts, int count, const void *caller);
+/* `got`: the result of the call, into `parts`; NULL: not known. `caller`: an address in the
+ * function that made it, NULL: not known. errno is left alone. */
+void end_receiving(const struct receiving *receiving, int64_t got, const struct iovec *parts,
+                   int count, const void *caller);
 
 /* A descriptor that ended a call of poll and its like, or for which that waited. */
 struct ready {

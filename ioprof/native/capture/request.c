@@ -6,7 +6,8 @@ ssize_t make_request(const struct request *request)
 {
     const struct iovec *first = request->parts;
     if (request->flags != 0)
-        return REAL(preadv64v2)(request->descriptor, first, request->count, request->offset, request->flags);
+        return REAL(preadv64v2)(request->descriptor, first, request->count, request->offset,
+                                request->flags);
     if (request->count == 1 && request->offset == AT_POSITION)
         return REAL(read)(request->descriptor, first->iov_base, first->iov_len);
     if (request->count == 1)

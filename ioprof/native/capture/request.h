@@ -8,9 +8,9 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
-#define AT_POSITION (-1)         /* a request's offset: the descriptor's position, which then moves */
+#define AT_POSITION (-1) /* a request's offset: the descriptor's position, which then moves */
 #define MAX_READ_BYTES 0x7ffff000 /* of one read, whatever was asked for (read(2)) */
-#define MAX_SPLIT_PARTS 16       /* of a readv that may be made in two halves */
+#define MAX_SPLIT_PARTS 16        /* of a readv that may be made in two halves */
 
 struct request {
     int descriptor;
@@ -25,7 +25,8 @@ struct request {
 /* Makes the read. */
 ssize_t make_request(const struct request *request);
 
-/* What is left of a request after its first `done` bytes; `parts` has room for as many as the request has. */
+/* What is left of a request after its first `done` bytes; `parts` has room for as many as the
+ * request has. */
 struct request rest_of_request(const struct request *request, int64_t done, struct iovec *parts);
 
 /* Bytes asked for; -1: more than one read may move, or a request that the kernel will refuse. */

@@ -13,8 +13,8 @@
 #include <stdlib.h>
 #include <sys/utsname.h>
 
-/* Variables that give a process its rank, most reliable first. A launcher that a scheduler numbered, such as torchrun, is no rank:
- * the reader decides about those. */
+/* Variables that give a process its rank, most reliable first. A launcher that a scheduler
+ * numbered, such as torchrun, is no rank: the reader decides about those. */
 static const struct {
     const char *variable;
     enum ioprof_rank_source source;
@@ -76,12 +76,14 @@ static enum recording_mode read_environment(void)
                                               .writer = WRITER_CAPTURE_LIBRARY};
     memcpy(file_header.host, system.nodename, strnlen(system.nodename, sizeof file_header.host));
     find_rank();
-    if (ring_setup() != 0 || !map_process_state() || pthread_atfork(count_fork, NULL, reset_process_state) != 0)
+    if (ring_setup() != 0 || !map_process_state() ||
+        pthread_atfork(count_fork, NULL, reset_process_state) != 0)
         return MODE_OFF;
     return MODE_ON;
 }
 
-/* Only the constructor sets the mode: before it, the C library may not have set up the environment yet. */
+/* Only the constructor sets the mode: before it, the C library may not have set up the environment
+ * yet. */
 static __attribute__((constructor)) void begin_program(void)
 {
     int saved_errno = errno;
@@ -92,8 +94,10 @@ static __attribute__((constructor)) void begin_program(void)
         if (is_switched_on("IOPROF_CAPTURE_WATCH"))
             switches_setup();
         for (int function = 0; function < NUM_REAL; function++)
-            if (function < REAL_io_uring_queue_init || function > REAL_io_uring_setup) /* see hooks_syscall.c */
-                real_address(function); /* dlsym may allocate, which is better done now than within a read of the job */
+            if (function < REAL_io_uring_queue_init ||
+                function > REAL_io_uring_setup) /* see hooks_syscall.c */
+                real_address(function); /* dlsym may allocate, which is better done now than within
+                                           a read of the job */
         waits_setup();
         keep_environment();
         if (site_folder() != NULL)
@@ -105,7 +109,8 @@ static __attribute__((constructor)) void begin_program(void)
     errno = saved_errno;
 }
 
-/* Destructors of other libraries may still read after this one: those reads are recorded all the same. */
+/* Destructors of other libraries may still read after this one: those reads are recorded all the
+ * same. */
 static __attribute__((destructor)) void end_program(void)
 {
     emit_exit();

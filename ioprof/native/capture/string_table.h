@@ -1,4 +1,5 @@
-/* Strings of the capture file: paths and names by their numbers, each written once as a rule, whichever thread needs it. */
+/* Strings of the capture file: paths and names by their numbers, each written once as a rule,
+ * whichever thread needs it. */
 #ifndef IOPROF_STRING_TABLE_H
 #define IOPROF_STRING_TABLE_H
 
@@ -7,10 +8,13 @@
 
 #include <string.h>
 
-#define KNOWN_STRINGS (1 << 17) /* 2 MiB at most, touched as it fills; a string that was displaced is written again */
+#define KNOWN_STRINGS                                                                             \
+    (1 << 17) /* 2 MiB at most, touched as it fills; a string that was displaced is written again \
+               */
 
-/* A string's hash and its number: two words that are written without a lock. A reader that finds one of this string and one of
- * another cannot be misled, because `check` is the hash xored with the value (Hyatt's lockless hashing). */
+/* A string's hash and its number: two words that are written without a lock. A reader that finds
+ * one of this string and one of another cannot be misled, because `check` is the hash xored with
+ * the value (Hyatt's lockless hashing). */
 struct known_string {
     ioprof_counter check, value; /* value: generation << 32 | number + 1 */
 };
@@ -51,7 +55,8 @@ static inline uint64_t few_bytes(const char *text, size_t length)
     return word;
 }
 
-/* Modelled on wyhash: sixteen bytes a step in two independent chains of multiplications; the last step may overlap the one before. */
+/* Modelled on wyhash: sixteen bytes a step in two independent chains of multiplications; the last
+ * step may overlap the one before. */
 static inline uint64_t text_hash(const char *text, size_t length)
 {
     const char *last = text + length - 16;
@@ -59,7 +64,8 @@ static inline uint64_t text_hash(const char *text, size_t length)
     if (length < 8)
         return mixed(first ^ few_bytes(text, length), 0xe7037ed1a0b428db);
     if (length < 16)
-        return mixed(first ^ eight_bytes(text), 0xe7037ed1a0b428db ^ eight_bytes(text + length - 8));
+        return mixed(first ^ eight_bytes(text),
+                     0xe7037ed1a0b428db ^ eight_bytes(text + length - 8));
     for (; text < last; text += 16) {
         first = mixed(first ^ eight_bytes(text), 0xa0761d6478bd642f);
         second = mixed(second ^ eight_bytes(text + 8), 0xe7037ed1a0b428db);
@@ -69,16 +75,18 @@ static inline uint64_t text_hash(const char *text, size_t length)
     return mixed(first ^ 0x589965cc75374cc3, second ^ length);
 }
 
-/* In a table of as many strings as a dataset has files, the entry is not in the processor's cache: it is prefetched. */
+/* In a table of as many strings as a dataset has files, the entry is not in the processor's cache:
+ * it is prefetched. */
 static inline struct string_key string_key(const char *text, size_t length)
 {
     struct string_key key = {text, length, text_hash(text, length)};
-    __builtin_prefetch((const struct known_string *)mapped_table(&known_strings) + key.hash % KNOWN_STRINGS);
+    __builtin_prefetch((const struct known_string *)mapped_table(&known_strings) +
+                       key.hash % KNOWN_STRINGS);
     return key;
 }
 
-/* The string's number, -1 where there is no room for it. Under the reentrancy guard. Without room for the table every string is
- * written each time. */
+/* The string's number, -1 where there is no room for it. Under the reentrancy guard. Without room
+ * for the table every string is written each time. */
 static inline int32_t key_number(const struct string_key *key)
 {
     uint64_t generation = atomic_load_explicit(&ring.generation, memory_order_relaxed);

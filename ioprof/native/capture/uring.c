@@ -15,14 +15,15 @@
 
 #define MAX_YIELDS 100
 
-/* ---------------------------------------------------------------------------------------- requests */
+/* ------------------------------------------------------------------------------------ requests */
 
 static inline uint32_t place_of(const struct uring *ring, uint64_t user_data)
 {
     return (uint32_t)(mixed(user_data, 0x9e3779b97f4a7c15) & (ring->capacity - 1));
 }
 
-/* Bytes that a request asks for, whose parts are the job's: at an invalid address the kernel would fail, and this library too. */
+/* Bytes that a request asks for, whose parts are the job's: at an invalid address the kernel would
+ * fail, and this library too. */
 static uint64_t wanted_by(const struct request_entry *request)
 {
     if (request->opcode != OP_READV)
@@ -34,7 +35,8 @@ static uint64_t wanted_by(const struct request_entry *request)
     return bytes;
 }
 
-static void set_file(const struct uring *ring, const struct request_entry *request, struct pending *found)
+static void set_file(const struct uring *ring, const struct request_entry *request,
+                     struct pending *found)
 {
     found->path = -1;
     found->descriptor = -1;
@@ -60,12 +62,15 @@ static void set_file(const struct uring *ring, const struct request_entry *reque
 
 static bool is_read(const struct request_entry *request)
 {
-    return request->opcode == OP_READ || request->opcode == OP_READV || request->opcode == OP_READ_FIXED;
+    return request->opcode == OP_READ || request->opcode == OP_READV ||
+           request->opcode == OP_READ_FIXED;
 }
 
-static void add_request(struct uring *ring, struct uring_entry *entry, const struct request_entry *request)
+static void add_request(struct uring *ring, struct uring_entry *entry,
+                        const struct request_entry *request)
 {
-    struct pending *table = mapped_table(&ring->pending), found = {.user_data = request->user_data, .start = entry->start};
+    struct pending *table = mapped_table(&ring->pending),
+                   found = {.user_data = request->user_data, .start = entry->start};
     if (request->flags & SQE_SKIP_COMPLETION)
         return; /* only its failure is told */
     if (ring->num_pending >= ring->capacity / 4 * 3) {
@@ -106,7 +111,8 @@ static bool take_request(struct uring *ring, uint64_t user_data, struct pending 
         return false;
     *taken = table[oldest];
     ring->num_pending--;
-    /* those behind it move up, so that no search ends before them (Knuth, volume 3, 6.4, algorithm R) */
+    /* those behind it move up, so that no search ends before them (Knuth, volume 3, 6.4, algorithm
+     * R) */
     for (uint32_t hole = oldest, next = (hole + 1) & last;; next = (next + 1) & last) {
         if (table[next].sequence == 0) {
             table[hole].sequence = 0;
@@ -120,10 +126,12 @@ static bool take_request(struct uring *ring, uint64_t user_data, struct pending 
     }
 }
 
-/* ---------------------------------------------------------------------------------------- completions */
+/* --------------------------------------------------------------------------------- completions */
 
-/* Where the bytes of the reads of one entry came from, as far as it can be told of all of them together. */
-static enum ioprof_source source_of_entry(const struct uring_entry *entry, int64_t duration, int64_t blocks)
+/* Where the bytes of the reads of one entry came from, as far as it can be told of all of them
+ * together. */
+static enum ioprof_source source_of_entry(const struct uring_entry *entry, int64_t duration,
+                                          int64_t blocks)
 {
     if (!entry->has_usage || entry->reads == 0)
         return SOURCE_UNKNOWN;
@@ -147,43 +155,50 @@ static enum ioprof_source source_of(const struct uring *ring, const struct pendi
 }
 
 /* The counters of a thread around an entry say of its one read what they say of a call of read. */
-static bool emit_single(const struct pending *request, int64_t bytes, int64_t now, const struct uring_entry *entry,
-                        const struct usage *after)
+static bool emit_single(const struct pending *request, int64_t bytes, int64_t now,
+                        const struct uring_entry *entry, const struct usage *after)
 {
-    struct open_file *file = request->system != NULL && request->offset >= 0 ? known_file(request->descriptor) : NULL;
+    struct open_file *file =
+        request->system != NULL && request->offset >= 0 ? known_file(request->descriptor) : NULL;
     if (file == NULL || GET(file, path) != request->path || !has_usable_counters(file))
         return false;
-    struct read_facts facts = {.bytes = bytes, .before = entry->before, .between = entry->before, .after = *after};
+    struct read_facts facts = {
+        .bytes = bytes, .before = entry->before, .between = entry->before, .after = *after};
     emit_sources(file, request->start, request->start, now, request->offset, &facts);
     return true;
 }
 
 /* `entry`: the one that ends, with the counters after it; NULL: one begins. */
-static void emit_completion(struct uring *ring, const struct completion *completion, int64_t now, const struct uring_entry *entry,
-                            const struct usage *after)
+static void emit_completion(struct uring *ring, const struct completion *completion, int64_t now,
+                            const struct uring_entry *entry, const struct usage *after)
 {
     struct pending request;
-    if (!take_request(ring, completion->user_data, &request) || !request.is_read || completion->result <= 0)
+    if (!take_request(ring, completion->user_data, &request) || !request.is_read ||
+        completion->result <= 0)
         return;
     if (entry != NULL && entry->reads == 1 && request.entry == entry->number &&
         emit_single(&request, completion->result, now, entry, after)) {
         ring->is_tallied = true;
         return;
     }
-    emit_event(&(struct event){request.start, now, completion->result, request.offset, request.path, -1, KIND_READ,
-                               source_of(ring, &request)});
+    emit_event(&(struct event){request.start, now, completion->result, request.offset, request.path,
+                               -1, KIND_READ, source_of(ring, &request)});
 }
 
-static void take_completions(struct uring *ring, int64_t now, const struct uring_entry *entry, const struct usage *after)
+static void take_completions(struct uring *ring, int64_t now, const struct uring_entry *entry,
+                             const struct usage *after)
 {
-    uint32_t tail = __atomic_load_n(ring->completion_tail, __ATOMIC_ACQUIRE), size = ring->completion_mask + 1;
+    uint32_t tail = __atomic_load_n(ring->completion_tail, __ATOMIC_ACQUIRE),
+             size = ring->completion_mask + 1;
     if (tail - ring->completions_seen > size) { /* the kernel has written over those before */
         ring->is_incomplete = true;
         ring->completions_seen = tail - size;
     }
     for (; ring->completions_seen != tail; ring->completions_seen++)
-        emit_completion(ring, &ring->completions[(ring->completions_seen & ring->completion_mask) * ring->completion_scale], now, entry,
-                        after);
+        emit_completion(ring,
+                        &ring->completions[(ring->completions_seen & ring->completion_mask) *
+                                           ring->completion_scale],
+                        now, entry, after);
 }
 
 /* The same of memory that the job may have unmapped since. */
@@ -193,20 +208,23 @@ static void take_last_completions(struct uring *ring, int64_t now)
     struct completion found;
     struct iovec own = {&tail, sizeof tail}, theirs = {ring->completion_tail, sizeof tail};
     pid_t pid = getpid();
-    if (ring->completion_tail == NULL || process_vm_readv(pid, &own, 1, &theirs, 1, 0) != sizeof tail ||
+    if (ring->completion_tail == NULL ||
+        process_vm_readv(pid, &own, 1, &theirs, 1, 0) != sizeof tail ||
         tail - ring->completions_seen > ring->completion_mask + 1)
         return;
     for (; ring->completions_seen != tail; ring->completions_seen++) {
         own = (struct iovec){&found, sizeof found};
-        theirs = (struct iovec){&ring->completions[(ring->completions_seen & ring->completion_mask) * ring->completion_scale],
-                                sizeof found};
+        theirs =
+            (struct iovec){&ring->completions[(ring->completions_seen & ring->completion_mask) *
+                                              ring->completion_scale],
+                           sizeof found};
         if (process_vm_readv(pid, &own, 1, &theirs, 1, 0) != sizeof found)
             return;
         emit_completion(ring, &found, now, NULL, NULL);
     }
 }
 
-/* ---------------------------------------------------------------------------------------- entries */
+/* ------------------------------------------------------------------------------------- entries */
 
 static bool lock_uring(struct uring *ring)
 {
@@ -220,7 +238,8 @@ static bool lock_uring(struct uring *ring)
 
 static void take_requests(struct uring *ring, struct uring_entry *entry)
 {
-    uint32_t tail = ring->queue != NULL ? ring->queue->requests.last : __atomic_load_n(ring->request_tail, __ATOMIC_ACQUIRE);
+    uint32_t tail = ring->queue != NULL ? ring->queue->requests.last
+                                        : __atomic_load_n(ring->request_tail, __ATOMIC_ACQUIRE);
     if (tail - ring->requests_seen > ring->request_mask + 1) {
         ring->is_incomplete = true;
         ring->requests_seen = tail - ring->request_mask - 1;
@@ -273,7 +292,8 @@ void end_uring(const struct uring_entry *entry)
     if (lock_uring(ring)) {
         ring->is_tallied = false;
         if (entry->reads > 0)
-            ring->sources[entry->number % ENTRIES] = (uint8_t)source_of_entry(entry, now - entry->start, blocks);
+            ring->sources[entry->number % ENTRIES] =
+                (uint8_t)source_of_entry(entry, now - entry->start, blocks);
         take_completions(ring, now, entry, &after);
         if (!ring->is_tallied)
             tally_fetched(blocks * 512);
@@ -292,7 +312,8 @@ static int64_t taken_requests(int descriptor)
 {
     char path[48] = "/proc/self/fdinfo/", text[1024];
     *append_decimal(path + 18, (uint64_t)descriptor) = '\0';
-    int file = (int)real_system_call(SYS_openat, AT_FDCWD, (long)path, O_RDONLY | O_CLOEXEC, 0, 0, 0);
+    int file =
+        (int)real_system_call(SYS_openat, AT_FDCWD, (long)path, O_RDONLY | O_CLOEXEC, 0, 0, 0);
     if (file < 0)
         return -1;
     long size = real_system_call(SYS_read, file, (long)text, sizeof text - 1, 0, 0, 0);

@@ -1,9 +1,11 @@
-/* io_uring: requests are taken from the submission queue when the job enters the kernel, and recorded as reads when their
- * completions are found in the completion queue, at the end of that call or of a later one.
+/* io_uring: requests are taken from the submission queue when the job enters the kernel, and
+ * recorded as reads when their completions are found in the completion queue, at the end of that
+ * call or of a later one.
  *
- * Both queues lie in memory that the job shares with the kernel (io_uring_setup(2)). A ring is followed if its setup, its mappings
- * and its entries go through functions that are hooked: `syscall` and `mmap`, or those of liburing. What a ring did that is not
- * followed is counted by the kernel (/proc/PID/fdinfo) and noted. */
+ * Both queues lie in memory that the job shares with the kernel (io_uring_setup(2)). A ring is
+ * followed if its setup, its mappings and its entries go through functions that are hooked:
+ * `syscall` and `mmap`, or those of liburing. What a ring did that is not followed is counted by
+ * the kernel (/proc/PID/fdinfo) and noted. */
 #ifndef IOPROF_URING_H
 #define IOPROF_URING_H
 
@@ -44,7 +46,8 @@ void register_files(int descriptor, const void *queue, const int *files, uint32_
 struct uring_entry begin_uring(int descriptor, const void *queue);
 void end_uring(const struct uring_entry *entry);
 
-/* Before a ring goes: what has been completed since its last entry, and whether it did more than what was seen. */
+/* Before a ring goes: what has been completed since its last entry, and whether it did more than
+ * what was seen. */
 void end_uring_of(int descriptor, const void *queue);
 
 /* At the end of the process, all of them; whether all that they did was seen. */

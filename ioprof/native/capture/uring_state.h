@@ -1,4 +1,5 @@
-/* Rings of io_uring that are followed: the kernel's and liburing's layouts, and what is known of each ring. For uring.c and urings.c. */
+/* Rings of io_uring that are followed: the kernel's and liburing's layouts, and what is known of
+ * each ring. For uring.c and urings.c. */
 #ifndef IOPROF_URING_STATE_H
 #define IOPROF_URING_STATE_H
 
@@ -21,7 +22,8 @@ enum {
     OP_READ_FIXED = 4,
     OP_READ = 22,
 };
-/* What the kernel does by a thread of its own, queues in memory of the job's, and what is newer than this. */
+/* What the kernel does by a thread of its own, queues in memory of the job's, and what is newer
+ * than this. */
 #define NOT_FOLLOWED (SETUP_SQPOLL | SETUP_NO_MMAP | ~(uint32_t)(2 * SETUP_NO_SQARRAY - 1))
 #define OFFSET_COMPLETIONS 0x8000000
 #define OFFSET_REQUESTS 0x10000000
@@ -106,7 +108,8 @@ struct uring {
     struct request_entry *requests;
     uint32_t *request_tail, *array, *completion_tail;
     struct completion *completions;
-    uint32_t request_mask, completion_mask, request_scale, completion_scale; /* scale: 1, or 2 where entries are twice as large */
+    uint32_t request_mask, completion_mask, request_scale,
+        completion_scale; /* scale: 1, or 2 where entries are twice as large */
     uint32_t requests_seen, completions_seen, sequence, num_pending, num_entries;
     bool is_incomplete; /* requests or completions were missed */
     bool is_tallied;    /* what the entry that ends now has fetched */

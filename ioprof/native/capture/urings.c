@@ -6,7 +6,9 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define TAKEN UINT32_MAX /* of a place: a thread makes a ring there; no recording has this number */
+#define TAKEN                                                                           \
+    UINT32_MAX /* of a place: a thread makes a ring there; no recording has this number \
+                */
 
 table_pages urings;
 _Atomic int num_urings;
@@ -41,7 +43,8 @@ static struct uring *new_uring(void)
         if (found == GET(process, generation) || found == TAKEN ||
             !atomic_compare_exchange_strong(&each->generation, &found, TAKEN))
             continue;
-        memset((char *)each + offsetof(struct uring, holder), 0, offsetof(struct uring, pending) - offsetof(struct uring, holder));
+        memset((char *)each + offsetof(struct uring, holder), 0,
+               offsetof(struct uring, pending) - offsetof(struct uring, holder));
         for (int before = atomic_load(&num_urings); before <= place;)
             atomic_compare_exchange_strong(&num_urings, &before, place + 1);
         return each;
@@ -49,7 +52,8 @@ static struct uring *new_uring(void)
     return NULL;
 }
 
-/* Makes room for what may be in flight at a time: as many as there are places for completions, and as many again. */
+/* Makes room for what may be in flight at a time: as many as there are places for completions, and
+ * as many again. */
 static bool make_room(struct uring *ring, uint32_t completions)
 {
     uint32_t capacity = 128;
@@ -59,7 +63,8 @@ static bool make_room(struct uring *ring, uint32_t completions)
         void *old = mapped_table(&ring->pending);
         atomic_store(&ring->pending, NULL);
         if (old != NULL)
-            real_system_call(SYS_munmap, (long)old, (long)(ring->capacity * sizeof(struct pending)), 0, 0, 0, 0);
+            real_system_call(SYS_munmap, (long)old, (long)(ring->capacity * sizeof(struct pending)),
+                             0, 0, 0, 0);
         ring->capacity = capacity;
     }
     struct pending *pending = map_table(&ring->pending, ring->capacity * sizeof(struct pending));
@@ -68,7 +73,8 @@ static bool make_room(struct uring *ring, uint32_t completions)
     return pending != NULL;
 }
 
-/* A place for a ring with room for what is in flight; NULL: there is none, and the ring is not followed. */
+/* A place for a ring with room for what is in flight; NULL: there is none, and the ring is not
+ * followed. */
 static struct uring *claim_uring(int descriptor, const void *queue, uint32_t completions)
 {
     struct uring *before = find_uring(descriptor, queue), *ring;
@@ -90,7 +96,8 @@ void add_uring(int descriptor, const void *parameters)
 {
     const struct parameters *found = parameters;
     struct uring *ring;
-    if ((found->flags & NOT_FOLLOWED) || (ring = claim_uring(descriptor, NULL, found->completions)) == NULL) {
+    if ((found->flags & NOT_FOLLOWED) ||
+        (ring = claim_uring(descriptor, NULL, found->completions)) == NULL) {
         set_noted(NOTED_IO_URING);
         return;
     }
@@ -112,7 +119,9 @@ static void find_queues(struct uring *ring)
     if (ring->request_memory == NULL || completions == NULL)
         return;
     ring->request_mask = *(uint32_t *)(ring->request_memory + from->mask);
-    ring->array = ring->parameters.flags & SETUP_NO_SQARRAY ? NULL : (uint32_t *)(ring->request_memory + from->array);
+    ring->array = ring->parameters.flags & SETUP_NO_SQARRAY
+                      ? NULL
+                      : (uint32_t *)(ring->request_memory + from->array);
     ring->completion_mask = *(uint32_t *)(completions + to->mask);
     ring->completion_tail = (uint32_t *)(completions + to->tail);
     ring->completions = (struct completion *)(completions + to->completions);
@@ -137,7 +146,8 @@ void add_liburing(const void *made)
 {
     const struct liburing *queue = made;
     struct uring *ring;
-    if ((queue->flags & NOT_FOLLOWED) || (ring = claim_uring(queue->descriptor, queue, *queue->completions.entries)) == NULL) {
+    if ((queue->flags & NOT_FOLLOWED) ||
+        (ring = claim_uring(queue->descriptor, queue, *queue->completions.entries)) == NULL) {
         set_noted(NOTED_IO_URING);
         return;
     }
@@ -161,8 +171,9 @@ void register_files(int descriptor, const void *queue, const int *files, uint32_
     ring->num_registered = count < MAX_REGISTERED ? count : MAX_REGISTERED;
     for (uint32_t place = 0; place < ring->num_registered; place++) {
         struct open_file *file = regular_file(files[place]);
-        ring->registered[place] = file == NULL ? (struct registered){.path = -1}
-                                               : (struct registered){GET(file, system), GET(file, path),
-                                                                     (flags_of(file) & FILE_DIRECT) != 0};
+        ring->registered[place] = file == NULL
+                                      ? (struct registered){.path = -1}
+                                      : (struct registered){GET(file, system), GET(file, path),
+                                                            (flags_of(file) & FILE_DIRECT) != 0};
     }
 }

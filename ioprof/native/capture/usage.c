@@ -10,7 +10,8 @@ struct usage read_usage(void)
     struct rusage usage;
     if (getrusage(RUSAGE_THREAD, &usage) != 0)
         return (struct usage){0};
-    return last_usage = (struct usage){usage.ru_inblock, usage.ru_nvcsw, usage.ru_nivcsw, usage.ru_majflt};
+    return last_usage =
+               (struct usage){usage.ru_inblock, usage.ru_nvcsw, usage.ru_nivcsw, usage.ru_majflt};
 }
 
 int64_t first_block_of(const struct usage *last, const struct usage *now, int64_t bytes)

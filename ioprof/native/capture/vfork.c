@@ -1,8 +1,9 @@
 /* The thread-local word of the reentrancy guard, and the hook of vfork, which needs it.
  *
- * Parent and child of a vfork share one memory and one stack until the child calls exec or _exit. What the child does to its
- * descriptors in between must not be taken for the parent's doing. A C function that returned twice would overwrite its own stack
- * frame, so this one is written in assembly and has no frame: it adds GUARD_VFORK to the guard when it returns in the child, and
+ * Parent and child of a vfork share one memory and one stack until the child calls exec or _exit.
+ * What the child does to its descriptors in between must not be taken for the parent's doing. A C
+ * function that returned twice would overwrite its own stack frame, so this one is written in
+ * assembly and has no frame: it adds GUARD_VFORK to the guard when it returns in the child, and
  * restores the guard when it returns in the parent. */
 #include "guard.h"
 
@@ -12,8 +13,9 @@ volatile uint32_t ioprof_num_forks;
 #if defined(__SANITIZE_THREAD__)
 /* The thread sanitizer implements vfork as fork. */
 #elif defined(__x86_64__) && defined(__linux__) && defined(__LP64__)
-/* The return address is kept in a register, because the child returns first and its caller may overwrite the stack. A shadow stack
- * would not allow that, so the library is built without -fcf-protection and so without the mark that asks for one. */
+/* The return address is kept in a register, because the child returns first and its caller may
+ * overwrite the stack. A shadow stack would not allow that, so the library is built without
+ * -fcf-protection and so without the mark that asks for one. */
 __asm__(".pushsection .text\n"
         ".globl vfork\n"
         ".type vfork, @function\n"

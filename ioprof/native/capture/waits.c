@@ -23,7 +23,7 @@ static __thread struct {
     } wakes[LAST_WAKES];
 } last;
 
-/* -------------------------------------------------------------------------------- what the C library says */
+/* --------------------------------------------------------------------- what the C library says */
 
 /* The fields are those of glibc since 2.25. A new one may move them, as 2.41 did with those of
  * conditions, so that each is looked for where objects of known state have it. */
@@ -61,7 +61,7 @@ void waits_setup(void)
             waiters_known.place_in_condition = place;
 }
 
-/* ---------------------------------------------------------------------------------------- records */
+/* ------------------------------------------------------------------------------------- records */
 
 static void put(int64_t start, int64_t end, enum ioprof_kind kind, enum ioprof_object object_kind,
                 uint64_t object, int64_t how, int32_t status)
@@ -149,7 +149,7 @@ void emit_reaped(int64_t now, uint64_t child, int status)
     guard_leave();
 }
 
-/* ---------------------------------------------------------------------------------------- what processes share */
+/* ------------------------------------------------------------------------ what processes share */
 
 #define SHARED_OBJECTS 256
 #define MAPPING_BYTES 96 /* of a line before its path */
@@ -175,8 +175,8 @@ static uint64_t hexadecimal(const char **text)
     return value;
 }
 
-/* A line "start-end access offset device inode" of /proc/self/maps; 0: the address is elsewhere. Its
- * inode is decimal, which does as a number too. */
+/* A line "start-end access offset device inode" of /proc/self/maps; 0: the address is elsewhere.
+ * Its inode is decimal, which does as a number too. */
 static uint64_t object_in_mapping(const char *line, uint64_t address)
 {
     uint64_t start = hexadecimal(&line);

@@ -1,11 +1,14 @@
-/* The command `ioprof`: starts Python so that neither the environment nor the folder of the job changes what ioprof itself loads.
+/* The command `ioprof`: starts Python so that neither the environment nor the folder of the job
+ * changes what ioprof itself loads.
  *
- * The environment is passed on as it is, for the job. A script cannot do this: with another Python's PYTHONHOME an interpreter does
- * not even start, shells drop variables whose names they do not like, and Python ignores SIGPIPE and SIGXFSZ before any line of a
- * script runs, so that whether the caller did is told here, by an -X option (recording/signals_given.py).
+ * The environment is passed on as it is, for the job. A script cannot do this: with another
+ * Python's PYTHONHOME an interpreter does not even start, shells drop variables whose names they do
+ * not like, and Python ignores SIGPIPE and SIGXFSZ before any line of a script runs, so that
+ * whether the caller did is told here, by an -X option (recording/signals_given.py).
  *
- * The interpreter is the python3 beside this program, as in virtual environments. Where there is none (pip install --user) it is the
- * one on the PATH of the version whose packages have ioprof, and finds them as it always does.
+ * The interpreter is the python3 beside this program, as in virtual environments. Where there is
+ * none (pip install --user) it is the one on the PATH of the version whose packages have ioprof,
+ * and finds them as it always does.
  */
 #define _GNU_SOURCE
 #include <glob.h>
@@ -46,7 +49,8 @@ static void version_of_packages(const char *folder, char name[NAME_MAX])
     strcpy(name, "python3");
     if (glob(pattern, 0, NULL, &found) != 0)
         return;
-    const char *version = strstr(found.gl_pathv[found.gl_pathc - 1] + strlen(folder), "/lib/") + strlen("/lib/");
+    const char *version =
+        strstr(found.gl_pathv[found.gl_pathc - 1] + strlen(folder), "/lib/") + strlen("/lib/");
     const char *behind = strchr(version, '/');
     if (behind != NULL && behind - version < NAME_MAX)
         snprintf(name, NAME_MAX, "%.*s", (int)(behind - version), version);
@@ -55,7 +59,8 @@ static void version_of_packages(const char *folder, char name[NAME_MAX])
 
 int main(int count, char **arguments)
 {
-    char folder[PATH_MAX], beside[PATH_MAX + sizeof "/python3"], name[NAME_MAX], ignored[sizeof IGNORED + 16];
+    char folder[PATH_MAX], beside[PATH_MAX + sizeof "/python3"], name[NAME_MAX],
+        ignored[sizeof IGNORED + 16];
     own_folder(folder);
     snprintf(beside, sizeof beside, "%s/python3", folder);
     bool is_beside = *folder != '\0' && access(beside, X_OK) == 0;
@@ -67,7 +72,8 @@ int main(int count, char **arguments)
         return 1;
     int words = 0;
     line[words++] = is_beside ? beside : name;
-    snprintf(ignored, sizeof ignored, IGNORED "%s+%s", is_ignored(SIGPIPE) ? "13" : "", is_ignored(SIGXFSZ) ? "25" : "");
+    snprintf(ignored, sizeof ignored, IGNORED "%s+%s", is_ignored(SIGPIPE) ? "13" : "",
+             is_ignored(SIGXFSZ) ? "25" : "");
     line[words++] = "-X";
     line[words++] = ignored;
     if (is_beside)

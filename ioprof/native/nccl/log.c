@@ -12,8 +12,10 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#define WINDOWS 4096      /* 268 million records, 5 GiB */
-#define RETRY_EVERY 1024  /* a window that could not be mapped is tried again after so many losses */
+#define WINDOWS 4096 /* 268 million records, 5 GiB */
+#define RETRY_EVERY                                                               \
+    1024 /* a window that could not be mapped is tried again after so many losses \
+          */
 #define WINDOW_BYTES ((size_t)WINDOW_RECORDS * sizeof(struct ioprof_collective_record))
 
 static struct {
@@ -26,9 +28,10 @@ static struct {
     char path[4096];
 } file;
 
-static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER; /* communicators are made by several threads */
+static pthread_mutex_t opening =
+    PTHREAD_MUTEX_INITIALIZER; /* communicators are made by several threads */
 
-/* ---------------------------------------------------------------------------------------- the file */
+/* ------------------------------------------------------------------------------------ the file */
 
 static int reopen(void)
 {
@@ -36,14 +39,16 @@ static int reopen(void)
     int descriptor = open(file.path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     if (descriptor < 0)
         return -1;
-    if (fstat(descriptor, &status) == 0 && status.st_dev == file.device && status.st_ino == file.inode)
+    if (fstat(descriptor, &status) == 0 && status.st_dev == file.device &&
+        status.st_ino == file.inode)
         return descriptor;
     close(descriptor);
     return -1;
 }
 
-/* Only one thread maps at a time: where the file system has no fallocate, blocks are allocated by writing zeros, which must not
- * meet records. What another thread claims of the same window meanwhile is lost; windows are mapped half a window early. */
+/* Only one thread maps at a time: where the file system has no fallocate, blocks are allocated by
+ * writing zeros, which must not meet records. What another thread claims of the same window
+ * meanwhile is lost; windows are mapped half a window early. */
 static struct ioprof_collective_record *map_window(uint64_t window)
 {
     struct ioprof_collective_record *records = NULL;
@@ -52,7 +57,8 @@ static struct ioprof_collective_record *map_window(uint64_t window)
     if (window < WINDOWS && (records = atomic_load(&file.windows[window])) == NULL) {
         int saved_errno = errno, descriptor = reopen();
         if (descriptor >= 0) {
-            records = ring_map_blocks(descriptor, (off_t)(FIRST_RECORD + window * WINDOW_BYTES), WINDOW_BYTES);
+            records = ring_map_blocks(descriptor, (off_t)(FIRST_RECORD + window * WINDOW_BYTES),
+                                      WINDOW_BYTES);
             close(descriptor);
         }
         atomic_store(&file.windows[window], records);
@@ -106,14 +112,15 @@ static bool create(uint32_t api)
     if (folder == NULL || folder[0] != '/' || uname(&system) != 0)
         return false;
     file.base_ns = ring_now();
-    int length = snprintf(file.path, sizeof file.path, "%s/%.64s-%d-%lld" COLLECTIVE_SUFFIX, folder, system.nodename, (int)getpid(),
-                          (long long)file.base_ns);
+    int length = snprintf(file.path, sizeof file.path, "%s/%.64s-%d-%lld" COLLECTIVE_SUFFIX, folder,
+                          system.nodename, (int)getpid(), (long long)file.base_ns);
     if (length < 0 || (size_t)length >= sizeof file.path)
         return false;
     int descriptor = open(file.path, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (descriptor < 0)
         return false;
-    struct ioprof_collective_header *header = fstat(descriptor, &status) == 0 ? ring_map_blocks(descriptor, 0, FIRST_RECORD) : NULL;
+    struct ioprof_collective_header *header =
+        fstat(descriptor, &status) == 0 ? ring_map_blocks(descriptor, 0, FIRST_RECORD) : NULL;
     close(descriptor);
     if (header == NULL) {
         unlink(file.path);
@@ -148,11 +155,12 @@ bool log_is_open(void)
     return atomic_load_explicit(&file.header, memory_order_acquire) != NULL;
 }
 
-/* ---------------------------------------------------------------------------------------- header and table */
+/* ---------------------------------------------------------------------------- header and table */
 
 uint32_t log_pid(void)
 {
-    struct ioprof_collective_header *header = atomic_load_explicit(&file.header, memory_order_acquire);
+    struct ioprof_collective_header *header =
+        atomic_load_explicit(&file.header, memory_order_acquire);
     return header == NULL ? 0 : header->pid;
 }
 
@@ -164,8 +172,11 @@ uint64_t log_add_communicator(void)
 
 struct ioprof_communicator *log_communicator(uint64_t index)
 {
-    struct ioprof_collective_header *header = atomic_load_explicit(&file.header, memory_order_acquire);
-    return header == NULL || index >= NUM_COMMUNICATORS ? NULL : (struct ioprof_communicator *)(header + 1) + index;
+    struct ioprof_collective_header *header =
+        atomic_load_explicit(&file.header, memory_order_acquire);
+    return header == NULL || index >= NUM_COMMUNICATORS
+               ? NULL
+               : (struct ioprof_communicator *)(header + 1) + index;
 }
 
 void log_count_untracked(void)
@@ -177,7 +188,8 @@ void log_count_untracked(void)
 
 int64_t log_gpu_time(uint64_t timer)
 {
-    struct ioprof_collective_header *header = atomic_load_explicit(&file.header, memory_order_acquire);
+    struct ioprof_collective_header *header =
+        atomic_load_explicit(&file.header, memory_order_acquire);
     uint64_t base = 0;
     if (header == NULL)
         return 0;
@@ -187,24 +199,28 @@ int64_t log_gpu_time(uint64_t timer)
     return (int64_t)(timer - base);
 }
 
-/* ---------------------------------------------------------------------------------------- records */
+/* ------------------------------------------------------------------------------------- records */
 
-static struct ioprof_collective_record *place_of(struct ioprof_collective_header *header, uint64_t record)
+static struct ioprof_collective_record *place_of(struct ioprof_collective_header *header,
+                                                 uint64_t record)
 {
     uint64_t window = record / WINDOW_RECORDS, place = record % WINDOW_RECORDS;
     if (place == WINDOW_RECORDS / 2)
         map_window(window + 1);
     if (window >= WINDOWS)
         return NULL;
-    struct ioprof_collective_record *records = atomic_load_explicit(&file.windows[window], memory_order_acquire);
+    struct ioprof_collective_record *records =
+        atomic_load_explicit(&file.windows[window], memory_order_acquire);
     if (records == NULL && (place == 0 || atomic_load(&header->lost) % RETRY_EVERY == 0))
         records = map_window(window);
     return records == NULL ? NULL : records + place;
 }
 
-void log_write(uint32_t operation, enum ioprof_collective_record_kind kind, uint8_t detail, int64_t time, int64_t value)
+void log_write(uint32_t operation, enum ioprof_collective_record_kind kind, uint8_t detail,
+               int64_t time, int64_t value)
 {
-    struct ioprof_collective_header *header = atomic_load_explicit(&file.header, memory_order_acquire);
+    struct ioprof_collective_header *header =
+        atomic_load_explicit(&file.header, memory_order_acquire);
     if (header == NULL)
         return;
     uint64_t number = atomic_fetch_add_explicit(&header->records, 1, memory_order_relaxed);

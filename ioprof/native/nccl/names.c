@@ -25,8 +25,9 @@ static int64_t product(size_t count, unsigned bytes)
     return bytes == 0 || count >= MOST_BYTES / bytes ? -1 : (int64_t)(count * bytes);
 }
 
-/* A name ends in the number of bits, or in that and the layout of a float of 8 bits (ncclFloat8e4m3). The types that NCCL itself
- * has no name for (ncclUint8, and those floats in some versions), it calls Unknown; they all have one byte. */
+/* A name ends in the number of bits, or in that and the layout of a float of 8 bits
+ * (ncclFloat8e4m3). The types that NCCL itself has no name for (ncclUint8, and those floats in some
+ * versions), it calls Unknown; they all have one byte. */
 int64_t bytes_of_name(const char *datatype, size_t count)
 {
     unsigned bits = 0;

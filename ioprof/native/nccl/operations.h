@@ -1,6 +1,7 @@
-/* Collectives and point-to-point operations in progress: from the enqueue on the host to the end of the last channel of their
- * kernel, or to the end of their last network transfer. Each event is of one operation, by its number; events of operations that
- * are no longer known are ignored. All functions may be called by any thread at any time. Times are those of `log_now`. */
+/* Collectives and point-to-point operations in progress: from the enqueue on the host to the end of
+ * the last channel of their kernel, or to the end of their last network transfer. Each event is of
+ * one operation, by its number; events of operations that are no longer known are ignored. All
+ * functions may be called by any thread at any time. Times are those of `log_now`. */
 #ifndef IOPROF_NCCL_OPERATIONS_H
 #define IOPROF_NCCL_OPERATIONS_H
 
@@ -22,8 +23,8 @@ struct operation_label {
 /* Number of the new operation; 0: it is not recorded. */
 uint32_t operation_enqueue(const struct operation_label *label);
 
-/* A channel of its kernel began; `timer` is the time of the GPU, 0: it gave none. False: it is not known any more, and no end
- * may be reported. */
+/* A channel of its kernel began; `timer` is the time of the GPU, 0: it gave none. False: it is not
+ * known any more, and no end may be reported. */
 bool operation_start_channel(uint32_t operation, uint64_t timer);
 
 /* The time of the GPU at which a channel that began has ended. */

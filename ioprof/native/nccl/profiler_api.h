@@ -1,6 +1,7 @@
-/* NCCL's profiler interface, versions 1 to 6, as far as this plugin uses it: layout of structures and values of constants. NCCL
- * looks for a symbol ncclProfiler_vN in the plugin, from the newest version that it knows downwards. Its own headers are in the
- * folder src/include/plugin/profiler of NCCL. */
+/* NCCL's profiler interface, versions 1 to 6, as far as this plugin uses it: layout of structures
+ * and values of constants. NCCL looks for a symbol ncclProfiler_vN in the plugin, from the newest
+ * version that it knows downwards. Its own headers are in the folder src/include/plugin/profiler of
+ * NCCL. */
 #ifndef IOPROF_NCCL_PROFILER_API_H
 #define IOPROF_NCCL_PROFILER_API_H
 
@@ -231,12 +232,14 @@ struct event_v5 {
     };
 };
 
-/* What recordEventState passes: from version 4 on a GPU time with the end of a kernel channel, before nothing that is used here. */
+/* What recordEventState passes: from version 4 on a GPU time with the end of a kernel channel,
+ * before nothing that is used here. */
 union event_update {
     uint64_t timer;
 };
 
-typedef void (*nccl_logger)(int level, unsigned long flags, const char *file, int line, const char *format, ...);
+typedef void (*nccl_logger)(int level, unsigned long flags, const char *file, int line,
+                            const char *format, ...);
 
 struct profiler_v1 {
     const char *name;
@@ -267,7 +270,8 @@ struct profiler_v3 {
 
 struct profiler_v4 {
     const char *name;
-    int (*init)(void **context, int *mask, const char *name, uint64_t hash, int nodes, int ranks, int rank, nccl_logger logger);
+    int (*init)(void **context, int *mask, const char *name, uint64_t hash, int nodes, int ranks,
+                int rank, nccl_logger logger);
     int (*start)(void *context, void **handle, struct event_v4 *event);
     int (*stop)(void *handle);
     int (*record)(void *handle, int state, union event_update *update);
@@ -277,7 +281,8 @@ struct profiler_v4 {
 /* Versions 5 and 6. */
 struct profiler_v5 {
     const char *name;
-    int (*init)(void **context, uint64_t hash, int *mask, const char *name, int nodes, int ranks, int rank, nccl_logger logger);
+    int (*init)(void **context, uint64_t hash, int *mask, const char *name, int nodes, int ranks,
+                int rank, nccl_logger logger);
     int (*start)(void *context, void **handle, struct event_v5 *event);
     int (*stop)(void *handle);
     int (*record)(void *handle, int state, union event_update *update);

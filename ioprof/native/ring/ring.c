@@ -1,5 +1,5 @@
-/* Which thread owns which active chunk, from the first span of a thread to its end, and of a recording from ring_open to
- * ring_close. */
+/* Which thread owns which active chunk, from the first span of a thread to its end, and of a
+ * recording from ring_open to ring_close. */
 #include "ring.h"
 
 #include "ring_file.h"
@@ -10,17 +10,19 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define RETRY_EVERY 1024 /* a file that could not be extended is extended again after so many losses */
+#define RETRY_EVERY \
+    1024 /* a file that could not be extended is extended again after so many losses */
 
 static pthread_key_t thread_key;
 
-/* ---------------------------------------------------------------------------------------- active chunks without a thread */
+/* -------------------------------------------------------------- active chunks without a thread */
 
 static void release_chunk(struct ioprof_ring *ring, uint32_t generation, uint32_t number)
 {
     for (int place = 0; place < IOPROF_FREE; place++) {
         uint64_t empty = 0;
-        if (atomic_compare_exchange_strong(&ring->free[place], &empty, (uint64_t)generation << 32 | (number + 1)))
+        if (atomic_compare_exchange_strong(&ring->free[place], &empty,
+                                           (uint64_t)generation << 32 | (number + 1)))
             return;
     }
 }
@@ -51,8 +53,8 @@ static bool take_chunk(struct ioprof_ring *ring, struct ioprof_writer *writer, u
         if (ticket >> 32 != generation)
             continue;
         uint32_t number = (uint32_t)ticket - 1;
-        struct ioprof_chunk *chunk =
-            atomic_load(&ring->windows[number / IOPROF_WINDOW_CHUNKS]) + number % IOPROF_WINDOW_CHUNKS;
+        struct ioprof_chunk *chunk = atomic_load(&ring->windows[number / IOPROF_WINDOW_CHUNKS]) +
+                                     number % IOPROF_WINDOW_CHUNKS;
         uint64_t state = atomic_load_explicit(&chunk->state, memory_order_relaxed);
         *writer = (struct ioprof_writer){ring, chunk, generation, number, state};
         pthread_setspecific(thread_key, writer);
@@ -61,7 +63,7 @@ static bool take_chunk(struct ioprof_ring *ring, struct ioprof_writer *writer, u
     return false;
 }
 
-/* ---------------------------------------------------------------------------------------- extending the file */
+/* -------------------------------------------------------------------------- extending the file */
 
 static bool may_extend(struct ioprof_ring *ring)
 {
@@ -75,7 +77,8 @@ static bool map_window(struct ioprof_ring *ring, uint32_t generation)
     if (!may_extend(ring))
         return false;
     uint64_t first = atomic_fetch_add(&ring->header->chunks, IOPROF_WINDOW_CHUNKS);
-    struct ioprof_chunk *chunks = first + IOPROF_WINDOW_CHUNKS <= IOPROF_CHUNKS ? ring_map_window(ring, first) : NULL;
+    struct ioprof_chunk *chunks =
+        first + IOPROF_WINDOW_CHUNKS <= IOPROF_CHUNKS ? ring_map_window(ring, first) : NULL;
     atomic_store_explicit(&ring->full, chunks == NULL, memory_order_relaxed);
     if (chunks == NULL)
         return false;
@@ -106,7 +109,8 @@ static bool flush_chunk(struct ioprof_ring *ring, struct ioprof_writer *writer)
     return copied;
 }
 
-/* The slots that follow are of this thread: the chunk's header names its first owner, an owner record any other. */
+/* The slots that follow are of this thread: the chunk's header names its first owner, an owner
+ * record any other. */
 static void write_owner(struct ioprof_writer *writer)
 {
     uint32_t tid = (uint32_t)syscall(SYS_gettid);
@@ -129,14 +133,15 @@ static bool make_room(struct ioprof_ring *ring, struct ioprof_writer *writer, ui
         while (!take_chunk(ring, writer, generation))
             if (!map_window(ring, generation))
                 return false;
-    if (!ring_has_room(writer, slots + 1) && !flush_chunk(ring, writer)) /* 1: for the owner record */
+    if (!ring_has_room(writer, slots + 1) &&
+        !flush_chunk(ring, writer)) /* 1: for the owner record */
         return false;
     write_owner(writer);
     return true;
 }
 
-__attribute__((noinline)) struct ioprof_record *ring_reserve_slowly(struct ioprof_ring *ring, struct ioprof_writer *writer,
-                                                                    uint64_t slots)
+__attribute__((noinline)) struct ioprof_record *
+ring_reserve_slowly(struct ioprof_ring *ring, struct ioprof_writer *writer, uint64_t slots)
 {
     int saved_errno = errno;
     struct ioprof_record *record = NULL;
@@ -160,7 +165,7 @@ void ring_read_tallies(struct ioprof_ring *ring, uint64_t *calls, uint64_t *byte
     }
 }
 
-/* ---------------------------------------------------------------------------------------- begin and end */
+/* ------------------------------------------------------------------------------- begin and end */
 
 int ring_open(struct ioprof_ring *ring, const char *path, const struct ioprof_file_header *header)
 {
@@ -179,7 +184,8 @@ int ring_open(struct ioprof_ring *ring, const char *path, const struct ioprof_fi
         return -1;
     uint32_t generation = atomic_fetch_add(&generations, 1) + 1;
     atomic_store(&ring->generation, generation);
-    map_window(ring, generation); /* so that no span has to wait for it; without room, spans are lost and counted */
+    map_window(ring, generation); /* so that no span has to wait for it; without room, spans are
+                                     lost and counted */
     return 0;
 }
 

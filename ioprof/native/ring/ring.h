@@ -1,14 +1,18 @@
-/* The writer of a capture file: any number of threads of one process write to it without a lock or an allocation.
+/* The writer of a capture file: any number of threads of one process write to it without a lock or
+ * an allocation.
  *
- * FORMAT.md explains every byte. Each thread owns a mapped chunk, its active chunk: it fills the next slot and then stores the
- * chunk's state with release order, so that every counted slot is complete, even if the process is killed at the next instruction.
- * A full active chunk is flushed: copied to its place in the file by pwrite, and the thread starts again in the same pages. They
- * are dirty and mapped already, and a page fault on a mapped file costs as much as writing forty spans. Active chunks are mapped
- * from windows whose blocks are allocated before they are touched: a store to a mapped hole of a full disk raises SIGBUS, whereas a
- * refused fallocate is a counted loss.
+ * FORMAT.md explains every byte. Each thread owns a mapped chunk, its active chunk: it fills the
+ * next slot and then stores the chunk's state with release order, so that every counted slot is
+ * complete, even if the process is killed at the next instruction. A full active chunk is flushed:
+ * copied to its place in the file by pwrite, and the thread starts again in the same pages. They
+ * are dirty and mapped already, and a page fault on a mapped file costs as much as writing forty
+ * spans. Active chunks are mapped from windows whose blocks are allocated before they are touched:
+ * a store to a mapped hole of a full disk raises SIGBUS, whereas a refused fallocate is a counted
+ * loss.
  *
- * Independent of Python. A program that interposes open, mmap or pwrite must hold its reentrancy guard around ring_open and every
- * function that may extend the file (ring_reserve, ring_string). Works from zeroed state: a zeroed ring is a closed one. */
+ * Independent of Python. A program that interposes open, mmap or pwrite must hold its reentrancy
+ * guard around ring_open and every function that may extend the file (ring_reserve, ring_string).
+ * Works from zeroed state: a zeroed ring is a closed one. */
 #ifndef IOPROF_RING_H
 #define IOPROF_RING_H
 
@@ -19,19 +23,25 @@
 #include <sys/types.h>
 #include <time.h>
 
-#define IOPROF_WINDOWS 4096     /* of active chunks: 16,384 threads at a time; spans of more are counted as lost */
-#define IOPROF_CHUNKS (1 << 18) /* 16 GiB, or 306 million spans of one process; further ones are counted as lost */
-#define IOPROF_FREE 1024        /* active chunks that wait for a thread; further ones are not used again */
+#define IOPROF_WINDOWS \
+    4096 /* of active chunks: 16,384 threads at a time; spans of more are counted as lost */
+#define IOPROF_CHUNKS \
+    (1 << 18) /* 16 GiB, or 306 million spans of one process; further ones are counted as lost */
+#define IOPROF_FREE                                                               \
+    1024 /* active chunks that wait for a thread; further ones are not used again \
+          */
 
-/* The beginning of a path that names an empty file without a name: a rehearsal leaves nothing, however it ends. */
+/* The beginning of a path that names an empty file without a name: a rehearsal leaves nothing,
+ * however it ends. */
 #define IOPROF_REHEARSAL "/proc/self/fd/"
 
 struct ioprof_ring {
-    _Atomic uint32_t generation;  /* 0: closed. Differs between any two recordings of a process and its forks */
+    _Atomic uint32_t
+        generation; /* 0: closed. Differs between any two recordings of a process and its forks */
     _Atomic uint32_t full;        /* the last attempt to extend the file failed */
     _Atomic int32_t strings;      /* the next string's number */
     _Atomic uint32_t num_windows; /* tried so far; those that could not be mapped are NULL */
-    dev_t device;                 /* which file the path must still name when the file is extended */
+    dev_t device; /* which file the path must still name when the file is extended */
     ino_t inode;
     struct ioprof_file_header *header;
     ioprof_counter free[IOPROF_FREE]; /* generation << 32 | active chunk + 1; 0: empty */
@@ -45,7 +55,8 @@ struct ioprof_writer {
     struct ioprof_chunk *chunk; /* the thread's active chunk */
     uint32_t generation;
     uint32_t number; /* of the active chunk: window * IOPROF_WINDOW_CHUNKS + index within it */
-    uint64_t state;  /* the value of the chunk's own `state`: times it was flushed << 32 | slots written */
+    uint64_t state;  /* the value of the chunk's own `state`: times it was flushed << 32 | slots
+                        written */
 };
 
 #pragma GCC visibility push(hidden)
@@ -53,7 +64,8 @@ struct ioprof_writer {
 /* Once per process, before the first ring_open. */
 int ring_setup(void);
 
-/* Begin a recording in a new file at an absolute path, or in that of a rehearsal. Returns 0, or -1 and errno. */
+/* Begin a recording in a new file at an absolute path, or in that of a rehearsal. Returns 0, or -1
+ * and errno. */
 int ring_open(struct ioprof_ring *ring, const char *path, const struct ioprof_file_header *header);
 
 /* End the recording. Only while no other thread can be between ring_reserve and ring_publish. */
@@ -62,11 +74,15 @@ void ring_close(struct ioprof_ring *ring);
 /* Unmap without a store to the file: what a forked child does with its parent's ring. */
 void ring_forget(struct ioprof_ring *ring);
 
-/* Where the thread has no active chunk with `slots` free slots: room in a new or flushed one, or NULL and one more loss. */
-struct ioprof_record *ring_reserve_slowly(struct ioprof_ring *ring, struct ioprof_writer *writer, uint64_t slots);
+/* Where the thread has no active chunk with `slots` free slots: room in a new or flushed one, or
+ * NULL and one more loss. */
+struct ioprof_record *ring_reserve_slowly(struct ioprof_ring *ring, struct ioprof_writer *writer,
+                                          uint64_t slots);
 
-/* The number of a string that is now in the file; -1: closed, or no room. The same text twice gets two numbers. */
-int32_t ring_string(struct ioprof_ring *ring, struct ioprof_writer *writer, const char *text, size_t length);
+/* The number of a string that is now in the file; -1: closed, or no room. The same text twice gets
+ * two numbers. */
+int32_t ring_string(struct ioprof_ring *ring, struct ioprof_writer *writer, const char *text,
+                    size_t length);
 
 /* Adds the read calls and bytes of all threads of this recording to `calls` and `bytes`. */
 void ring_read_tallies(struct ioprof_ring *ring, uint64_t *calls, uint64_t *bytes);
@@ -101,16 +117,19 @@ static inline bool ring_has_room(const struct ioprof_writer *writer, uint64_t sl
     return (uint32_t)writer->state + slots <= IOPROF_SLOTS;
 }
 
-/* Room for `slots` consecutive records, to be filled and then published; NULL: closed, or no room (which is counted as a loss). */
-static inline struct ioprof_record *ring_reserve(struct ioprof_ring *ring, struct ioprof_writer *writer, uint64_t slots)
+/* Room for `slots` consecutive records, to be filled and then published; NULL: closed, or no room
+ * (which is counted as a loss). */
+static inline struct ioprof_record *ring_reserve(struct ioprof_ring *ring,
+                                                 struct ioprof_writer *writer, uint64_t slots)
 {
-    if (writer->generation == atomic_load_explicit(&ring->generation, memory_order_relaxed) && writer->chunk != NULL &&
-        ring_has_room(writer, slots))
+    if (writer->generation == atomic_load_explicit(&ring->generation, memory_order_relaxed) &&
+        writer->chunk != NULL && ring_has_room(writer, slots))
         return &writer->chunk->slots[(uint32_t)writer->state];
     return ring_reserve_slowly(ring, writer, slots);
 }
 
-static inline void ring_write(struct ioprof_ring *ring, struct ioprof_writer *writer, const struct ioprof_record *record)
+static inline void ring_write(struct ioprof_ring *ring, struct ioprof_writer *writer,
+                              const struct ioprof_record *record)
 {
     struct ioprof_record *slot = ring_reserve(ring, writer, 1);
     if (slot != NULL) {
@@ -120,7 +139,8 @@ static inline void ring_write(struct ioprof_ring *ring, struct ioprof_writer *wr
 }
 
 /* The thread's active chunk, whose tallies no other thread changes; NULL: it has none. */
-static inline struct ioprof_chunk *ring_tallies(struct ioprof_ring *ring, struct ioprof_writer *writer)
+static inline struct ioprof_chunk *ring_tallies(struct ioprof_ring *ring,
+                                                struct ioprof_writer *writer)
 {
     return ring_reserve(ring, writer, 0) == NULL ? NULL : writer->chunk;
 }

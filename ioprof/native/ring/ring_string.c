@@ -11,7 +11,8 @@ static size_t cut_length(const char *text)
     return length;
 }
 
-int32_t ring_string(struct ioprof_ring *ring, struct ioprof_writer *writer, const char *text, size_t length)
+int32_t ring_string(struct ioprof_ring *ring, struct ioprof_writer *writer, const char *text,
+                    size_t length)
 {
     bool whole = length <= IOPROF_STRING_BYTES;
     size_t kept = whole ? length : cut_length(text);

@@ -8,15 +8,17 @@
 #include <string.h>
 
 typedef struct {
-  const char *text; /* NULL: the end of the list */
-  size_t size;
+    const char *text; /* NULL: the end of the list */
+    size_t size;
 } Word;
 
-static inline bool is_one_of(const Word *words, const char *text, size_t size) {
-  for (; words->text; words++) {
-    if (words->size == size && memcmp(words->text, text, size) == 0) return true;
-  }
-  return false;
+static inline bool is_one_of(const Word *words, const char *text, size_t size)
+{
+    for (; words->text; words++) {
+        if (words->size == size && memcmp(words->text, text, size) == 0)
+            return true;
+    }
+    return false;
 }
 
 #endif

@@ -1,4 +1,5 @@
-/* Time in which the loop's thread had no core: `user` spans. ioprof/instrument/hooks/core_waits.py is the same in Python. */
+/* Time in which the loop's thread had no core: `user` spans. ioprof/instrument/hooks/core_waits.py
+ * is the same in Python. */
 #ifndef IOPROF_SPANS_CORE_WAITS_H
 #define IOPROF_SPANS_CORE_WAITS_H
 

@@ -4,7 +4,8 @@
 
 #include "python_api.h"
 
-/* An exception of the observer is not the job's; but a KeyboardInterrupt that arrived meanwhile is, and is raised again. */
+/* An exception of the observer is not the job's; but a KeyboardInterrupt that arrived meanwhile is,
+ * and is raised again. */
 static inline void drop_exception(void)
 {
     if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_KeyboardInterrupt))

@@ -2,11 +2,13 @@
 
 #include <stdint.h>
 
-#define FIELD(name, low, high) {#name, offsetof(struct ioprof_record, name), sizeof((struct ioprof_record){0}.name), low, high}
+#define FIELD(name, low, high) \
+    {#name, offsetof(struct ioprof_record, name), sizeof((struct ioprof_record){0}.name), low, high}
 
 struct field fields[] = {
-    FIELD(step, INT32_MIN, INT32_MAX), FIELD(batch, INT64_MIN, INT64_MAX),  FIELD(bytes, INT64_MIN, INT64_MAX),
-    FIELD(file, INT32_MIN, INT32_MAX), FIELD(offset, INT64_MIN, INT64_MAX), FIELD(stream, INT16_MIN, INT16_MAX),
+    FIELD(step, INT32_MIN, INT32_MAX),   FIELD(batch, INT64_MIN, INT64_MAX),
+    FIELD(bytes, INT64_MIN, INT64_MAX),  FIELD(file, INT32_MIN, INT32_MAX),
+    FIELD(offset, INT64_MIN, INT64_MAX), FIELD(stream, INT16_MIN, INT16_MAX),
     FIELD(source, 0, SOURCE_PIPE),
 };
 _Static_assert(sizeof fields / sizeof *fields == NUM_FIELDS, "as many fields as fields.h says");
@@ -33,7 +35,8 @@ int store_field(struct ioprof_record *record, const struct field *field, PyObjec
     if (number == -1 && !overflow && PyErr_Occurred())
         return -1;
     if (overflow || number < field->low || number > field->high) {
-        PyErr_Format(PyExc_ValueError, "%s=%R is not within %lld..%lld", field->name, value, field->low, field->high);
+        PyErr_Format(PyExc_ValueError, "%s=%R is not within %lld..%lld", field->name, value,
+                     field->low, field->high);
         return -1;
     }
     char *place = (char *)record + field->offset;

@@ -4,17 +4,20 @@
 
 PyObject *inactive_span;
 
-static PyObject *inactive_enter(PyObject *Py_UNUSED(module), PyObject *const *Py_UNUSED(args), Py_ssize_t Py_UNUSED(num_args))
+static PyObject *inactive_enter(PyObject *Py_UNUSED(module), PyObject *const *Py_UNUSED(args),
+                                Py_ssize_t Py_UNUSED(num_args))
 {
     return Py_NewRef(inactive_span);
 }
 
-static PyObject *inactive_exit(PyObject *Py_UNUSED(module), PyObject *const *Py_UNUSED(args), Py_ssize_t Py_UNUSED(num_args))
+static PyObject *inactive_exit(PyObject *Py_UNUSED(module), PyObject *const *Py_UNUSED(args),
+                               Py_ssize_t Py_UNUSED(num_args))
 {
     Py_RETURN_NONE;
 }
 
-static int inactive_set(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(name), PyObject *Py_UNUSED(value))
+static int inactive_set(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(name),
+                        PyObject *Py_UNUSED(value))
 {
     return 0;
 }
@@ -30,7 +33,8 @@ static PyObject *inactive_get_name(PyObject *Py_UNUSED(self), void *Py_UNUSED(cl
     Py_RETURN_NONE;
 }
 
-/* Not methods but functions in the type's dict, which need not be bound to the only instance: that saves an allocation each. */
+/* Not methods but functions in the type's dict, which need not be bound to the only instance: that
+ * saves an allocation each. */
 static PyMethodDef inactive_functions[] = {
     {"__enter__", (PyCFunction)(void (*)(void))inactive_enter, METH_FASTCALL, NULL},
     {"__exit__", (PyCFunction)(void (*)(void))inactive_exit, METH_FASTCALL, NULL},
@@ -39,7 +43,8 @@ static PyMethodDef inactive_functions[] = {
 static PyGetSetDef inactive_attributes[NUM_FIELDS + 2];
 
 static PyType_Slot inactive_slots[] = {
-    {Py_tp_doc, (void *)"What span() returns while nothing is recorded: attributes can be set, and are forgotten."},
+    {Py_tp_doc, (void *)"What span() returns while nothing is recorded: attributes can be set, and "
+                        "are forgotten."},
     {Py_tp_getset, inactive_attributes},
     {Py_tp_setattro, inactive_set},
     {0, NULL},
@@ -56,7 +61,8 @@ static int add_functions(PyObject *type)
 {
     for (int place = 0; place < 2; place++) {
         PyObject *function = PyCFunction_New(&inactive_functions[place], NULL);
-        if (function == NULL || PyObject_SetAttrString(type, inactive_functions[place].ml_name, function) < 0)
+        if (function == NULL ||
+            PyObject_SetAttrString(type, inactive_functions[place].ml_name, function) < 0)
             return -1;
         Py_DECREF(function);
     }
@@ -66,7 +72,8 @@ static int add_functions(PyObject *type)
 int prepare_inactive_span(void)
 {
     for (int place = 0; place < NUM_FIELDS; place++)
-        inactive_attributes[place] = (PyGetSetDef){fields[place].name, inactive_get, NULL, NULL, &fields[place]};
+        inactive_attributes[place] =
+            (PyGetSetDef){fields[place].name, inactive_get, NULL, NULL, &fields[place]};
     inactive_attributes[NUM_FIELDS] = (PyGetSetDef){"name", inactive_get_name, NULL, NULL, NULL};
     PyObject *type = PyType_FromSpec(&inactive_type);
     if (type == NULL || add_functions(type) < 0)

@@ -5,8 +5,7 @@
 #include <stddef.h>
 
 typedef struct {
-    PyObject_HEAD
-    PyObject *original;
+    PyObject_HEAD PyObject *original;
     PyObject *name; /* of its spans */
     PyObject *weak_references;
 } Iterator;
@@ -16,7 +15,8 @@ static PyTypeObject *iterator_type;
 static PyObject *iterator_next(PyObject *self)
 {
     Iterator *iterator = (Iterator *)self;
-    const iternextfunc next = (iternextfunc)PyType_GetSlot(Py_TYPE(iterator->original), Py_tp_iternext);
+    const iternextfunc next =
+        (iternextfunc)PyType_GetSlot(Py_TYPE(iterator->original), Py_tp_iternext);
     struct decode decode;
     if (!begin_decode(&decode))
         return next(iterator->original);
@@ -33,7 +33,8 @@ static bool is_own(PyObject *name)
 
 static PyObject *iterator_get_attribute(PyObject *self, PyObject *name)
 {
-    return is_own(name) ? PyObject_GenericGetAttr(self, name) : PyObject_GetAttr(((Iterator *)self)->original, name);
+    return is_own(name) ? PyObject_GenericGetAttr(self, name)
+                        : PyObject_GetAttr(((Iterator *)self)->original, name);
 }
 
 static int iterator_set_attribute(PyObject *self, PyObject *name, PyObject *value)
@@ -89,7 +90,8 @@ static PyType_Slot iterator_slots[] = {
 static PyType_Spec iterator_specification = {
     .name = "ioprof._native.Iterator",
     .basicsize = sizeof(Iterator),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION |
+             Py_TPFLAGS_IMMUTABLETYPE,
     .slots = iterator_slots,
 };
 

@@ -1,5 +1,6 @@
-/* An iterator whose items are decoded when they are asked for: the time within its next() is a `decode` span, the time between two
- * calls is not. Every other attribute, its class included, is that of the observed iterator. */
+/* An iterator whose items are decoded when they are asked for: the time within its next() is a
+ * `decode` span, the time between two calls is not. Every other attribute, its class included, is
+ * that of the observed iterator. */
 #ifndef IOPROF_SPANS_ITERATORS_H
 #define IOPROF_SPANS_ITERATORS_H
 
@@ -10,7 +11,8 @@
 /* Once per process. */
 int prepare_iterators(void);
 
-/* Takes the reference to `iterator`, and returns its observer, or itself where it is no iterator. */
+/* Takes the reference to `iterator`, and returns its observer, or itself where it is no iterator.
+ */
 PyObject *observe_iterator(PyObject *iterator, PyObject *name);
 
 #pragma GCC visibility pop

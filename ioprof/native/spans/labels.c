@@ -4,17 +4,18 @@
 
 #define MAX_KINDS 254
 
-/* Known strings are forgotten when there are this many: 1.28 million paths, held by every worker of a node, would take too much
- * memory for a profiler. A string that comes again is then written again, and the reader merges the two. */
+/* Known strings are forgotten when there are this many: 1.28 million paths, held by every worker of
+ * a node, would take too much memory for a profiler. A string that comes again is then written
+ * again, and the reader merges the two. */
 #define MAX_KNOWN_STRINGS (1 << 17)
 
 static PyObject *known_strings;    /* str -> number in `recording` */
 static PyObject *kinds[MAX_KINDS]; /* interned; the index plus one is the kind's number */
 static int num_kinds;
-struct kind user_kind = {"user", 0}, transform_kind = {"transform", 0}, decode_kind = {"decode", 0}, compute_kind = {"compute", 0},
-            step_kind = {"step", 0};
+struct kind user_kind = {"user", 0}, transform_kind = {"transform", 0}, decode_kind = {"decode", 0},
+            compute_kind = {"compute", 0}, step_kind = {"step", 0};
 
-/* ---------------------------------------------------------------------------------------- strings */
+/* ------------------------------------------------------------------------------------- strings */
 
 int prepare_strings(void)
 {
@@ -105,7 +106,7 @@ int32_t label_id(struct label *label)
     return label->id;
 }
 
-/* ---------------------------------------------------------------------------------------- kinds */
+/* --------------------------------------------------------------------------------------- kinds */
 
 static void forget_kinds(void)
 {
@@ -168,7 +169,8 @@ int set_label(struct ioprof_record *record, PyObject *kind, PyObject *name, PyOb
     int number = kind_number(kind);
     record->kind = (uint8_t)(number ? number : user_kind.number);
     if (number == 0) {
-        PyObject *label = *shown == NULL ? Py_NewRef(kind) : PyUnicode_FromFormat("%U %S", kind, *shown);
+        PyObject *label =
+            *shown == NULL ? Py_NewRef(kind) : PyUnicode_FromFormat("%U %S", kind, *shown);
         IOPROF_SET_REFERENCE(*shown, label);
         if (label == NULL)
             return -1;

@@ -29,16 +29,19 @@ int prepare_strings(void);
 /* When a recording begins or ends: the strings of another file have other numbers. */
 void forget_strings(void);
 
-/* The kinds of a recording, of which the last one is that of users' own spans. -1 and an exception where they are not valid. */
+/* The kinds of a recording, of which the last one is that of users' own spans. -1 and an exception
+ * where they are not valid. */
 int take_kinds(PyObject *names);
 
-/* The number of a str in the current recording; -1 in `id` where there is none. -1 and an exception where `name` is no str. */
+/* The number of a str in the current recording; -1 in `id` where there is none. -1 and an exception
+ * where `name` is no str. */
 int name_id(PyObject *name, int32_t *id);
 
 /* The same of such a name; -1 where there is none. */
 int32_t label_id(struct label *label);
 
-/* Kind and name of a record. A string that is no kind is the name of a user's own span, before the name given, if any.
+/* Kind and name of a record. A string that is no kind is the name of a user's own span, before the
+ * name given, if any.
  * `*shown` becomes a new reference to the name, or NULL. */
 int set_label(struct ioprof_record *record, PyObject *kind, PyObject *name, PyObject **shown);
 

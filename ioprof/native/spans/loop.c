@@ -14,15 +14,17 @@ PyObject *loop_type;
 struct label backward_name;
 static struct label forward_name, loss_name, optimizer_name;
 
-/* ---------------------------------------------------------------------------------------- watches */
+/* ------------------------------------------------------------------------------------- watches */
 
 static int refresh(struct watch *watch, PyObject *result)
 {
     if (result == NULL)
         return -1;
     Py_DECREF(result);
-    PyObject *mode = PyObject_GetAttrString(watch->object, "is_on"), *wanted = PyObject_GetAttrString(watch->object, "wanted");
-    const int is_on = mode == NULL ? -1 : PyObject_IsTrue(mode), is_wanted = wanted == NULL ? -1 : PyObject_IsTrue(wanted);
+    PyObject *mode = PyObject_GetAttrString(watch->object, "is_on"),
+             *wanted = PyObject_GetAttrString(watch->object, "wanted");
+    const int is_on = mode == NULL ? -1 : PyObject_IsTrue(mode),
+              is_wanted = wanted == NULL ? -1 : PyObject_IsTrue(wanted);
     Py_XDECREF(mode);
     Py_XDECREF(wanted);
     watch->is_on = is_on > 0;
@@ -35,8 +37,9 @@ static int end_watch(struct watch *watch, int64_t now_ns)
 {
     if (!watch->is_on)
         return 0;
-    return refresh(watch, now_ns == 0 ? PyObject_CallMethod(watch->object, "end", "O", Py_None)
-                                      : PyObject_CallMethod(watch->object, "end", "L", (long long)now_ns));
+    return refresh(watch, now_ns == 0
+                              ? PyObject_CallMethod(watch->object, "end", "O", Py_None)
+                              : PyObject_CallMethod(watch->object, "end", "L", (long long)now_ns));
 }
 
 static int begin_watch(struct watch *watch)
@@ -59,7 +62,7 @@ static bool is_computation(const struct watch *watch)
     return result > 0;
 }
 
-/* ---------------------------------------------------------------------------------------- the loop */
+/* ------------------------------------------------------------------------------------ the loop */
 
 static void emit_compute(int64_t start_ns, int64_t end_ns, struct label *name, int64_t step)
 {
@@ -68,7 +71,8 @@ static void emit_compute(int64_t start_ns, int64_t end_ns, struct label *name, i
 
 static bool is_small(const Loop *loop, int64_t now_ns)
 {
-    const int64_t share_ns = (int64_t)(SMALL_SHARE * (double)(loop->pending_end_ns - loop->pending_start_ns));
+    const int64_t share_ns =
+        (int64_t)(SMALL_SHARE * (double)(loop->pending_end_ns - loop->pending_start_ns));
     return now_ns - loop->pending_end_ns <= (share_ns > SMALL_NS ? share_ns : SMALL_NS);
 }
 
@@ -77,7 +81,8 @@ static int emit_pending(Loop *loop)
     const int result = end_watch(&loop->loss, 0);
     if (loop->is_pending) {
         loop->is_pending = false;
-        emit_compute(loop->pending_start_ns, loop->pending_end_ns, &forward_name, loop->pending_step);
+        emit_compute(loop->pending_start_ns, loop->pending_end_ns, &forward_name,
+                     loop->pending_step);
     }
     return result;
 }
@@ -104,7 +109,8 @@ static void read_gap(PyObject *gaps, Py_ssize_t place, int64_t *start_ns, int64_
     *end_ns = PyLong_AsLongLong(PyTuple_GetItem(gap, 1));
 }
 
-void emit_without_gaps(int64_t begin_ns, int64_t end_ns, PyObject *gaps, struct label *name, int64_t step)
+void emit_without_gaps(int64_t begin_ns, int64_t end_ns, PyObject *gaps, struct label *name,
+                       int64_t step)
 {
     const Py_ssize_t num_gaps = PyList_Size(gaps);
     for (Py_ssize_t place = 0; place < num_gaps; place++) {
@@ -194,7 +200,8 @@ static int end_computation(Loop *loop)
 /* The optimizer's step begins while the time before it is observed in detail. */
 static int end_clipping(Loop *loop, int64_t now_ns)
 {
-    return end_watch(&loop->clipping, PyList_Size(loop->gaps) > 0 || loop->backward_end_ns == 0 ? 0 : now_ns);
+    return end_watch(&loop->clipping,
+                     PyList_Size(loop->gaps) > 0 || loop->backward_end_ns == 0 ? 0 : now_ns);
 }
 
 int loop_add_gap(Loop *loop, int64_t start_ns, int64_t end_ns)
@@ -222,7 +229,8 @@ static int emit_since_backward(Loop *loop, int64_t end_ns, int64_t step)
         read_gap(loop->gaps, place, &gap_start_ns, &gap_end_ns);
         took_ns -= gap_end_ns - gap_start_ns;
     }
-    const int64_t share_ns = (int64_t)(SMALL_SHARE * (double)(loop->backward_end_ns - loop->backward_begin_ns));
+    const int64_t share_ns =
+        (int64_t)(SMALL_SHARE * (double)(loop->backward_end_ns - loop->backward_begin_ns));
     const bool is_short = took_ns <= (share_ns > SMALL_NS ? share_ns : SMALL_NS);
     int result = 0;
     /* else the one before is still to be observed: the loss was, meanwhile */
@@ -262,14 +270,15 @@ int loop_end_step(Loop *loop, int64_t start_ns, int64_t end_ns, int64_t step, bo
     return result | end_computation(loop);
 }
 
-/* ---------------------------------------------------------------------------------------- as Python sees it */
+/* --------------------------------------------------------------------------- as Python sees it */
 
 static PyObject *none_or_error(int result)
 {
     return result == 0 ? Py_NewRef(Py_None) : NULL;
 }
 
-static int take_numbers(PyObject *const *args, Py_ssize_t num_args, int64_t *numbers, Py_ssize_t wanted)
+static int take_numbers(PyObject *const *args, Py_ssize_t num_args, int64_t *numbers,
+                        Py_ssize_t wanted)
 {
     if (num_args != wanted) {
         PyErr_Format(PyExc_TypeError, "takes %zd numbers (%zd given)", wanted, num_args);
@@ -280,12 +289,12 @@ static int take_numbers(PyObject *const *args, Py_ssize_t num_args, int64_t *num
     return PyErr_Occurred() ? -1 : 0;
 }
 
-#define METHOD(name, wanted, call)                                                                                               \
-    static PyObject *method_##name(PyObject *self, PyObject *const *args, Py_ssize_t num_args)                                   \
-    {                                                                                                                            \
-        Loop *loop = (Loop *)self;                                                                                               \
-        int64_t numbers[(wanted) + 1];                                                                                           \
-        return take_numbers(args, num_args, numbers, wanted) < 0 ? NULL : none_or_error(call);                                   \
+#define METHOD(name, wanted, call)                                                             \
+    static PyObject *method_##name(PyObject *self, PyObject *const *args, Py_ssize_t num_args) \
+    {                                                                                          \
+        Loop *loop = (Loop *)self;                                                             \
+        int64_t numbers[(wanted) + 1];                                                         \
+        return take_numbers(args, num_args, numbers, wanted) < 0 ? NULL : none_or_error(call); \
     }
 
 static int end_wait(Loop *loop, int64_t start_ns, int64_t end_ns)
@@ -417,8 +426,9 @@ static int loop_traverse(PyObject *self, visitproc visit, void *arg)
     return 0;
 }
 
-/* Its thread holds it as the loop of its calls, without a reference. It is freed there, as a rule; where another thread frees it, that
- * state may be gone, and what all threads have under way is forgotten instead. */
+/* Its thread holds it as the loop of its calls, without a reference. It is freed there, as a rule;
+ * where another thread frees it, that state may be gone, and what all threads have under way is
+ * forgotten instead. */
 static void loop_dealloc(PyObject *self)
 {
     Loop *loop = (Loop *)self;
@@ -461,8 +471,8 @@ int prepare_loops(void)
     backward_name.text = PyUnicode_InternFromString("backward");
     optimizer_name.text = PyUnicode_InternFromString("optimizer");
     loop_type = PyType_FromSpec(&loop_specification);
-    return forward_name.text == NULL || loss_name.text == NULL || backward_name.text == NULL || optimizer_name.text == NULL ||
-                   loop_type == NULL || prepare_core_waits() < 0
+    return forward_name.text == NULL || loss_name.text == NULL || backward_name.text == NULL ||
+                   optimizer_name.text == NULL || loop_type == NULL || prepare_core_waits() < 0
                ? -1
                : 0;
 }

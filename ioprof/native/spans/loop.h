@@ -1,8 +1,10 @@
-/* What the training loop of a thread computes on the CPU: `compute` spans. ioprof/instrument/hooks/pytorch/python_loop.py is the same in
- * Python, and says what each field and function means; tests/test_step_hooks.py compares the two.
+/* What the training loop of a thread computes on the CPU: `compute` spans.
+ * ioprof/instrument/hooks/pytorch/python_loop.py is the same in Python, and says what each field
+ * and function means; tests/test_step_hooks.py compares the two.
  *
- * It is used a dozen times in each step of a job, right after code that has evicted all else from the processor's caches. In Python
- * that took 35 us of a step of 155 us (a linear model); so these few words of memory are a struct. */
+ * It is used a dozen times in each step of a job, right after code that has evicted all else from
+ * the processor's caches. In Python that took 35 us of a step of 155 us (a linear model); so these
+ * few words of memory are a struct. */
 #ifndef IOPROF_SPANS_LOOP_H
 #define IOPROF_SPANS_LOOP_H
 
@@ -22,8 +24,7 @@ struct watch {
 };
 
 typedef struct {
-    PyObject_HEAD
-    PyObject *weak_references;
+    PyObject_HEAD PyObject *weak_references;
     void *home; /* the state of the thread that made it */
     int64_t forward_begin_ns, step;
     int64_t pending_start_ns, pending_end_ns, pending_step; /* valid where `is_pending` */
@@ -40,7 +41,8 @@ typedef struct {
         int64_t start_ns;
     } optimizers[MAX_OPTIMIZERS]; /* whose steps are in progress, outermost first */
     PyObject *stepped_type;       /* type of the optimizer that stepped last */
-    /* What was found out less than LOOK_AGAIN_NS ago is not asked again: a job that changes it takes longer than that. */
+    /* What was found out less than LOOK_AGAIN_NS ago is not asked again: a job that changes it
+     * takes longer than that. */
     struct known_model {
         PyObject *reference; /* weak; NULL: none */
         int64_t until_ns;
@@ -69,7 +71,8 @@ int loop_end_backward(Loop *loop, int64_t now_ns);
 int loop_begin_step(Loop *loop, const void *optimizer, int64_t now_ns);
 int loop_end_step(Loop *loop, int64_t start_ns, int64_t end_ns, int64_t step, bool on_cpu);
 int loop_add_gap(Loop *loop, int64_t start_ns, int64_t end_ns);
-void emit_without_gaps(int64_t begin_ns, int64_t end_ns, PyObject *gaps, struct label *name, int64_t step);
+void emit_without_gaps(int64_t begin_ns, int64_t end_ns, PyObject *gaps, struct label *name,
+                       int64_t step);
 
 extern struct label backward_name;
 

@@ -31,7 +31,7 @@ static bool is_true(PyObject *image, PyObject *name)
     return result > 0;
 }
 
-/* ---------------------------------------------------------------------------------------- the callables */
+/* ------------------------------------------------------------------------------- the callables */
 
 static PyTypeObject *observer_type, *unbound_observer_type;
 static PyObject *method_type; /* types.MethodType */
@@ -97,7 +97,8 @@ void end_decode(const struct decode *decode, PyObject *result, PyObject *name)
     restore_exception(result, raised);
 }
 
-static PyObject *call_decode(PyObject *self, PyObject *const *args, size_t num_args, PyObject *names)
+static PyObject *call_decode(PyObject *self, PyObject *const *args, size_t num_args,
+                             PyObject *names)
 {
     struct decode decode;
     if (!begin_decode(&decode))
@@ -108,19 +109,23 @@ static PyObject *call_decode(PyObject *self, PyObject *const *args, size_t num_a
 }
 
 /* What returns an iterator, whose items it decodes. */
-static PyObject *call_decoding_items(PyObject *self, PyObject *const *args, size_t num_args, PyObject *names)
+static PyObject *call_decoding_items(PyObject *self, PyObject *const *args, size_t num_args,
+                                     PyObject *names)
 {
     PyObject *result = call_decode(self, args, num_args, names);
     const bool is_observed = observing.mode != NOT_OBSERVING && !get_thread_state()->decoding;
-    return result != NULL && is_observed ? observe_iterator(result, ((Observer *)self)->name) : result;
+    return result != NULL && is_observed ? observe_iterator(result, ((Observer *)self)->name)
+                                         : result;
 }
 
-/* ---------------------------------------------------------------------------------------- attributes */
+/* ---------------------------------------------------------------------------------- attributes */
 
-/* By these it is called, bound, pickled and found again; all others, the class included, are those of the original. */
+/* By these it is called, bound, pickled and found again; all others, the class included, are those
+ * of the original. */
 static bool is_own(PyObject *name)
 {
-    static const char *const own[] = {"__call__", "__get__", "__wrapped__", "__reduce__", "__reduce_ex__", "_ioprof_observes"};
+    static const char *const own[] = {"__call__",   "__get__",       "__wrapped__",
+                                      "__reduce__", "__reduce_ex__", "_ioprof_observes"};
     for (size_t place = 0; PyUnicode_Check(name) && place < sizeof own / sizeof *own; place++)
         if (PyUnicode_CompareWithASCIIString(name, own[place]) == 0)
             return true;
@@ -129,12 +134,14 @@ static bool is_own(PyObject *name)
 
 static PyObject *observer_get_attribute(PyObject *self, PyObject *name)
 {
-    return is_own(name) ? PyObject_GenericGetAttr(self, name) : PyObject_GetAttr(((Observer *)self)->original, name);
+    return is_own(name) ? PyObject_GenericGetAttr(self, name)
+                        : PyObject_GetAttr(((Observer *)self)->original, name);
 }
 
 static int observer_set_attribute(PyObject *self, PyObject *name, PyObject *value)
 {
-    return is_own(name) ? PyObject_GenericSetAttr(self, name, value) : PyObject_SetAttr(((Observer *)self)->original, name, value);
+    return is_own(name) ? PyObject_GenericSetAttr(self, name, value)
+                        : PyObject_SetAttr(((Observer *)self)->original, name, value);
 }
 
 static PyObject *observer_repr(PyObject *self)
@@ -150,7 +157,8 @@ static PyObject *observer_bind(PyObject *self, PyObject *object, PyObject *Py_UN
     return PyObject_Vectorcall(method_type, arguments, 2, NULL);
 }
 
-static PyObject *observer_return_itself(PyObject *self, PyObject *Py_UNUSED(object), PyObject *Py_UNUSED(type))
+static PyObject *observer_return_itself(PyObject *self, PyObject *Py_UNUSED(object),
+                                        PyObject *Py_UNUSED(type))
 {
     return Py_NewRef(self);
 }
@@ -198,37 +206,44 @@ static PyMemberDef observer_members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 
-#define OBSERVER_SLOTS(bind)                                                                                                     \
-    {Py_tp_call, PyVectorcall_Call}, {Py_tp_descr_get, bind}, {Py_tp_getattro, observer_get_attribute},                          \
-        {Py_tp_setattro, observer_set_attribute}, {Py_tp_repr, observer_repr}, {Py_tp_traverse, observer_traverse},              \
-        {Py_tp_clear, observer_clear}, {Py_tp_dealloc, observer_dealloc}, {Py_tp_methods, observer_methods},                     \
-        {Py_tp_members, observer_members}, {0, NULL}
+#define OBSERVER_SLOTS(bind)                                                                \
+    {Py_tp_call, PyVectorcall_Call}, {Py_tp_descr_get, bind},                               \
+        {Py_tp_getattro, observer_get_attribute}, {Py_tp_setattro, observer_set_attribute}, \
+        {Py_tp_repr, observer_repr}, {Py_tp_traverse, observer_traverse},                   \
+        {Py_tp_clear, observer_clear}, {Py_tp_dealloc, observer_dealloc},                   \
+        {Py_tp_methods, observer_methods}, {Py_tp_members, observer_members},               \
+    {                                                                                       \
+        0, NULL                                                                             \
+    }
 
 static PyType_Slot observer_slots[] = {OBSERVER_SLOTS(observer_bind)};
 
 static PyType_Spec observer_specification = {
     .name = "ioprof._native.Observer",
     .basicsize = sizeof(Observer),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | IOPROF_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR |
-             Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | IOPROF_HAVE_VECTORCALL |
+             Py_TPFLAGS_METHOD_DESCRIPTOR | Py_TPFLAGS_DISALLOW_INSTANTIATION |
+             Py_TPFLAGS_IMMUTABLETYPE,
     .slots = observer_slots,
 };
 
-/* Of what is no descriptor, such as a built-in function: an attribute of a class with such a value is not bound to its objects. */
+/* Of what is no descriptor, such as a built-in function: an attribute of a class with such a value
+ * is not bound to its objects. */
 static PyType_Slot unbound_observer_slots[] = {OBSERVER_SLOTS(observer_return_itself)};
 
 static PyType_Spec unbound_observer_specification = {
     .name = "ioprof._native.UnboundObserver",
     .basicsize = sizeof(Observer),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | IOPROF_HAVE_VECTORCALL | Py_TPFLAGS_DISALLOW_INSTANTIATION |
-             Py_TPFLAGS_IMMUTABLETYPE,
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | IOPROF_HAVE_VECTORCALL |
+             Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
     .slots = unbound_observer_slots,
 };
 
 static PyObject *new_observer(PyObject *original, ioprof_vectorcall call, PyObject *name)
 {
     const bool is_bound = PyType_GetSlot(Py_TYPE(original), Py_tp_descr_get) != NULL;
-    Observer *observer = PyObject_GC_New(Observer, is_bound ? observer_type : unbound_observer_type);
+    Observer *observer =
+        PyObject_GC_New(Observer, is_bound ? observer_type : unbound_observer_type);
     if (observer == NULL)
         return NULL;
     observer->original = Py_NewRef(original);
@@ -239,7 +254,7 @@ static PyObject *new_observer(PyObject *original, ioprof_vectorcall call, PyObje
     return (PyObject *)observer;
 }
 
-/* ---------------------------------------------------------------------------------------- module functions */
+/* ---------------------------------------------------------------------------- module functions */
 
 PyObject *native_transforming(PyObject *Py_UNUSED(module), PyObject *args)
 {
@@ -354,7 +369,8 @@ PyObject *native_makes(PyObject *Py_UNUSED(module), PyObject *number)
     drop_exception();
     state->batch = overflow ? -1 : batch;
     if (ring_is_open(&recording)) /* for a reader of the file of a process that is killed */
-        __atomic_store_n(&recording.header->making, overflow || batch < 0 ? 0 : (uint64_t)batch + 1, __ATOMIC_RELAXED);
+        __atomic_store_n(&recording.header->making, overflow || batch < 0 ? 0 : (uint64_t)batch + 1,
+                         __ATOMIC_RELAXED);
     Py_RETURN_NONE;
 }
 
@@ -388,8 +404,11 @@ int prepare_observers(void)
     PyObject *types = PyImport_ImportModule("types");
     method_type = types == NULL ? NULL : PyObject_GetAttrString(types, "MethodType");
     Py_XDECREF(types);
-    if (observing.tile == NULL || observing.format == NULL || observer_type == NULL || unbound_observer_type == NULL ||
-        method_type == NULL)
+    if (observing.tile == NULL || observing.format == NULL || observer_type == NULL ||
+        unbound_observer_type == NULL || method_type == NULL)
         return -1;
-    return prepare_loops() < 0 || prepare_steps() < 0 || prepare_passes() < 0 || prepare_step_hooks() < 0 ? -1 : prepare_iterators();
+    return prepare_loops() < 0 || prepare_steps() < 0 || prepare_passes() < 0 ||
+                   prepare_step_hooks() < 0
+               ? -1
+               : prepare_iterators();
 }

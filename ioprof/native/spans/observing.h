@@ -1,4 +1,5 @@
-/* What the observers of observers.c and transform_observers.c share: a thread's state, and the callable. */
+/* What the observers of observers.c and transform_observers.c share: a thread's state, and the
+ * callable. */
 #ifndef IOPROF_SPANS_OBSERVING_H
 #define IOPROF_SPANS_OBSERVING_H
 
@@ -26,17 +27,18 @@ extern struct observing observing;
 extern __thread struct thread_state thread_state;
 
 typedef struct {
-    PyObject_HEAD
-    PyObject *original;
+    PyObject_HEAD PyObject *original;
     PyObject *weak_references;
     ioprof_vectorcall call;
     PyObject *name; /* of its spans, or NULL; never freed, because threads hold it */
 } Observer;
 
-/* Calls of an observed function that transforms a sample, and of a method that is an operation of a pipeline. */
+/* Calls of an observed function that transforms a sample, and of a method that is an operation of a
+ * pipeline. */
 PyObject *call_transform(PyObject *self, PyObject *const *args, size_t num_args, PyObject *names);
 PyObject *call_operation(PyObject *self, PyObject *const *args, size_t num_args, PyObject *names);
-PyObject *call_inner_operation(PyObject *self, PyObject *const *args, size_t num_args, PyObject *names);
+PyObject *call_inner_operation(PyObject *self, PyObject *const *args, size_t num_args,
+                               PyObject *names);
 
 #pragma GCC visibility pop
 
@@ -56,12 +58,14 @@ static inline void wake_up(void)
     Py_XDECREF(result);
 }
 
-static inline PyObject *call_original(PyObject *self, PyObject *const *args, size_t num_args, PyObject *names)
+static inline PyObject *call_original(PyObject *self, PyObject *const *args, size_t num_args,
+                                      PyObject *names)
 {
     return PyObject_Vectorcall(((Observer *)self)->original, args, num_args, names);
 }
 
-/* Whether the state in which a call began is still valid: not of another recording by now, or of a parent process. */
+/* Whether the state in which a call began is still valid: not of another recording by now, or of a
+ * parent process. */
 static inline bool is_valid(const struct thread_state *state, uint32_t generation)
 {
     return state->generation == generation && observing.generation == generation;

@@ -8,7 +8,8 @@ PyObject *passes_type;
 
 bool passes_know(const Passes *passes, PyObject *model)
 {
-    return passes->num_sizes >= MOST_SIZES && !passes->was_fed && ioprof_referent(passes->trained) == model;
+    return passes->num_sizes >= MOST_SIZES && !passes->was_fed &&
+           ioprof_referent(passes->trained) == model;
 }
 
 static PyMemberDef passes_members[] = {
@@ -44,14 +45,18 @@ static void passes_dealloc(PyObject *self)
 }
 
 static PyType_Slot passes_slots[] = {
-    {Py_tp_traverse, passes_traverse}, {Py_tp_clear, passes_clear}, {Py_tp_dealloc, passes_dealloc},
-    {Py_tp_members, passes_members},   {0, NULL},
+    {Py_tp_traverse, passes_traverse},
+    {Py_tp_clear, passes_clear},
+    {Py_tp_dealloc, passes_dealloc},
+    {Py_tp_members, passes_members},
+    {0, NULL},
 };
 
 static PyType_Spec passes_specification = {
     .name = "ioprof._native.PassNumbers",
     .basicsize = sizeof(Passes),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_IMMUTABLETYPE,
+    .flags =
+        Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_IMMUTABLETYPE,
     .slots = passes_slots,
 };
 

@@ -1,4 +1,5 @@
-/* Numbers of what a thread called without training, which hooks/pytorch/evaluations.py extends and describes. */
+/* Numbers of what a thread called without training, which hooks/pytorch/evaluations.py extends and
+ * describes. */
 #ifndef IOPROF_SPANS_PASSES_H
 #define IOPROF_SPANS_PASSES_H
 
@@ -8,8 +9,7 @@
 #include <stdint.h>
 
 typedef struct {
-    PyObject_HEAD
-    int64_t num_passes, num_sizes, end_ns;
+    PyObject_HEAD int64_t num_passes, num_sizes, end_ns;
     char in_pass, was_fed;
     PyObject *trained; /* weak reference to the model that was trained, or None */
 } Passes;

@@ -2,22 +2,29 @@
 
 #include "state.h"
 
-/* A span of 56 bytes and 0.1 us for each call of a decoder that takes less than SHORT_NS would cost too much: such calls of a thread
- * are added up by name for HELD_NS at most, and written as one span per name, of their exact sum, before the end of the last one. */
+/* A span of 56 bytes and 0.1 us for each call of a decoder that takes less than SHORT_NS would cost
+ * too much: such calls of a thread are added up by name for HELD_NS at most, and written as one
+ * span per name, of their exact sum, before the end of the last one. */
 enum { SHORT_NS = 5000, HELD_NS = 1000000 };
 
-static void redirect_span(const struct kind *kind, int64_t start_ns, int64_t end_ns, PyObject *name, int64_t step, int64_t batch)
+static void redirect_span(const struct kind *kind, int64_t start_ns, int64_t end_ns, PyObject *name,
+                          int64_t step, int64_t batch)
 {
     PyObject *shown = name == NULL ? Py_None : name;
-    PyObject *arguments = Py_BuildValue("(sLLO)", kind->text, (long long)start_ns, (long long)end_ns, shown);
-    PyObject *keywords = Py_BuildValue("{sLsL}", "step", (long long)step, "batch", (long long)batch);
-    PyObject *result = arguments == NULL || keywords == NULL ? NULL : PyObject_Call(redirection.emit, arguments, keywords);
+    PyObject *arguments =
+        Py_BuildValue("(sLLO)", kind->text, (long long)start_ns, (long long)end_ns, shown);
+    PyObject *keywords =
+        Py_BuildValue("{sLsL}", "step", (long long)step, "batch", (long long)batch);
+    PyObject *result = arguments == NULL || keywords == NULL
+                           ? NULL
+                           : PyObject_Call(redirection.emit, arguments, keywords);
     Py_XDECREF(arguments);
     Py_XDECREF(keywords);
     Py_XDECREF(result);
 }
 
-static void write_record(const struct kind *kind, int64_t start_ns, int64_t end_ns, int32_t name, int64_t step, int64_t batch)
+static void write_record(const struct kind *kind, int64_t start_ns, int64_t end_ns, int32_t name,
+                         int64_t step, int64_t batch)
 {
     struct ioprof_record record = IOPROF_EMPTY_RECORD;
     record.kind = (uint8_t)kind->number;
@@ -29,7 +36,8 @@ static void write_record(const struct kind *kind, int64_t start_ns, int64_t end_
     ring_write(current_ring(), &writer, &record);
 }
 
-void write_span(const struct kind *kind, int64_t start_ns, int64_t end_ns, PyObject *name, int64_t batch)
+void write_span(const struct kind *kind, int64_t start_ns, int64_t end_ns, PyObject *name,
+                int64_t batch)
 {
     int32_t id = -1;
     if (mode & REDIRECTED)
@@ -41,7 +49,8 @@ void write_span(const struct kind *kind, int64_t start_ns, int64_t end_ns, PyObj
     }
 }
 
-void write_step_span(const struct kind *kind, int64_t start_ns, int64_t end_ns, struct label *name, int64_t step, int64_t batch)
+void write_step_span(const struct kind *kind, int64_t start_ns, int64_t end_ns, struct label *name,
+                     int64_t step, int64_t batch)
 {
     if (mode & REDIRECTED)
         redirect_span(kind, start_ns, end_ns, name == NULL ? NULL : name->text, step, batch);

@@ -27,7 +27,8 @@ struct thread_state {
     bool decodes;        /* which has something to decode */
     bool decoding;       /* within another observed decoder */
     bool calling;        /* within a call of a torch module, observed or not */
-    bool fetching;       /* within the fetch of a batch: modules that it calls are transforms of samples */
+    bool
+        fetching; /* within the fetch of a batch: modules that it calls are transforms of samples */
     int num_held;
     int64_t begin_ns; /* of the span of that transform */
     PyObject *name;   /* of that span, never freed; NULL: none */
@@ -39,12 +40,15 @@ struct thread_state {
 
 #pragma GCC visibility push(hidden)
 
-void write_span(const struct kind *kind, int64_t start_ns, int64_t end_ns, PyObject *name, int64_t batch);
+void write_span(const struct kind *kind, int64_t start_ns, int64_t end_ns, PyObject *name,
+                int64_t batch);
 
 /* The same of a step; `name` may be NULL. */
-void write_step_span(const struct kind *kind, int64_t start_ns, int64_t end_ns, struct label *name, int64_t step, int64_t batch);
+void write_step_span(const struct kind *kind, int64_t start_ns, int64_t end_ns, struct label *name,
+                     int64_t step, int64_t batch);
 
-/* This thread did something else than the transform that is under way, which continues after that. */
+/* This thread did something else than the transform that is under way, which continues after that.
+ */
 void split_transform(struct thread_state *state, int64_t start_ns, int64_t end_ns);
 
 /* Something was decoded by this thread. */

@@ -12,8 +12,7 @@
 /* ---------------------------------------------------------------------------------------- Span */
 
 typedef struct {
-    PyObject_HEAD
-    PyObject *name;
+    PyObject_HEAD PyObject *name;
     uint32_t generation; /* of the recording it belongs to */
     struct ioprof_record record;
 } Span;
@@ -51,12 +50,14 @@ static PyObject *span_enter(PyObject *self, PyObject *Py_UNUSED(ignored))
     return Py_NewRef(self);
 }
 
-static PyObject *span_exit(PyObject *self, PyObject *const *Py_UNUSED(args), Py_ssize_t Py_UNUSED(num_args))
+static PyObject *span_exit(PyObject *self, PyObject *const *Py_UNUSED(args),
+                           Py_ssize_t Py_UNUSED(num_args))
 {
     Span *span = (Span *)self;
     struct ioprof_ring *ring = current_ring();
     span->record.end_ns = clock_now();
-    if (span->generation == atomic_load_explicit(&ring->generation, memory_order_relaxed) && span->record.start_ns != 0)
+    if (span->generation == atomic_load_explicit(&ring->generation, memory_order_relaxed) &&
+        span->record.start_ns != 0)
         ring_write(ring, &writer, &span->record);
     Py_RETURN_NONE;
 }
@@ -113,7 +114,8 @@ static PyGetSetDef span_attributes[] = {
 };
 
 static PyType_Slot span_slots[] = {
-    {Py_tp_doc, (void *)"A span that is being recorded: from the start to the end of its with block."},
+    {Py_tp_doc,
+     (void *)"A span that is being recorded: from the start to the end of its with block."},
     {Py_tp_dealloc, span_dealloc},
     {Py_tp_methods, span_methods},
     {Py_tp_getset, span_attributes},
@@ -135,9 +137,10 @@ int prepare_spans(void)
     return span_type == NULL ? -1 : 0;
 }
 
-/* ---------------------------------------------------------------------------------------- functions */
+/* ----------------------------------------------------------------------------------- functions */
 
-PyObject *native_span(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t num_args, PyObject *names)
+PyObject *native_span(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t num_args,
+                      PyObject *names)
 {
     static const int order[] = {KIND, NAME};
     if (mode == 0)
@@ -165,12 +168,13 @@ static int take_times(struct ioprof_record *record, PyObject *start, PyObject *e
         return -1;
     if (record->end_ns >= record->start_ns)
         return 0;
-    PyErr_Format(PyExc_ValueError, "a span cannot end (%lld ns) before it starts (%lld ns)", (long long)record->end_ns,
-                 (long long)record->start_ns);
+    PyErr_Format(PyExc_ValueError, "a span cannot end (%lld ns) before it starts (%lld ns)",
+                 (long long)record->end_ns, (long long)record->start_ns);
     return -1;
 }
 
-PyObject *native_emit(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t num_args, PyObject *names)
+PyObject *native_emit(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t num_args,
+                      PyObject *names)
 {
     static const int order[] = {KIND, START, END, NAME};
     if (mode & REDIRECTED)

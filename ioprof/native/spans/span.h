@@ -1,4 +1,5 @@
-/* The functions span() and emit(), and the object that the first returns while something is recorded. */
+/* The functions span() and emit(), and the object that the first returns while something is
+ * recorded. */
 #ifndef IOPROF_SPANS_SPAN_H
 #define IOPROF_SPANS_SPAN_H
 
@@ -9,8 +10,10 @@
 /* Once per process. */
 int prepare_spans(void);
 
-PyObject *native_span(PyObject *module, PyObject *const *args, Py_ssize_t num_args, PyObject *names);
-PyObject *native_emit(PyObject *module, PyObject *const *args, Py_ssize_t num_args, PyObject *names);
+PyObject *native_span(PyObject *module, PyObject *const *args, Py_ssize_t num_args,
+                      PyObject *names);
+PyObject *native_emit(PyObject *module, PyObject *const *args, Py_ssize_t num_args,
+                      PyObject *names);
 
 #pragma GCC visibility pop
 

@@ -5,13 +5,13 @@
 #include "steps.h"
 
 /* Attributes that are asked for in each step. */
-#define NAMES(each) \
+#define NAMES(each)                                                                              \
     each(_modules) each(_parameters) each(current) each(device) each(gradients) each(has_models) \
-    each(identity) each(is_cpu) each(is_grad_enabled) each(is_known) each(loop) \
-    each(param_groups) each(params) each(per_thread) each(requires_grad) each(role) each(tensors) \
-    each(Tensor) each(training) each(type) each(validates)
+        each(identity) each(is_cpu) each(is_grad_enabled) each(is_known) each(loop)              \
+            each(param_groups) each(params) each(per_thread) each(requires_grad) each(role)      \
+                each(tensors) each(Tensor) each(training) each(type) each(validates)
 #define DECLARE(name) *name_##name,
-static PyObject NAMES(DECLARE) *torch;
+static PyObject NAMES(DECLARE) * torch;
 
 static int intern(PyObject **place, const char *text)
 {
@@ -25,7 +25,7 @@ int prepare_step_hooks(void)
     return 0 NAMES(INTERN);
 }
 
-/* ---------------------------------------------------------------------------------------- reading Python objects */
+/* ---------------------------------------------------------------------- reading Python objects */
 
 static bool is_set(PyObject *owner, PyObject *name)
 {
@@ -39,7 +39,8 @@ static bool has_role(const char *role)
 {
     PyObject *identity = PyObject_GetAttr(observing.hooks, name_identity);
     PyObject *value = identity == NULL ? NULL : PyObject_GetAttr(identity, name_role);
-    const bool result = value != NULL && PyUnicode_Check(value) && PyUnicode_CompareWithASCIIString(value, role) == 0;
+    const bool result = value != NULL && PyUnicode_Check(value) &&
+                        PyUnicode_CompareWithASCIIString(value, role) == 0;
     Py_XDECREF(value);
     Py_XDECREF(identity);
     return result;
@@ -55,7 +56,8 @@ static bool is_worker(Loop *loop, int64_t now_ns)
     return loop->is_worker;
 }
 
-/* The loop of this thread, without a reference; NULL: an exception is set. The thread's state in Python makes it. */
+/* The loop of this thread, without a reference; NULL: an exception is set. The thread's state in
+ * Python makes it. */
 static Loop *current_loop(struct thread_state *state)
 {
     if (state->loop != NULL)
@@ -75,8 +77,9 @@ static Loop *current_loop(struct thread_state *state)
 
 enum place { NOWHERE, ON_CPU, ELSEWHERE };
 
-/* Where a tensor is. `device` makes two objects at each call, so `is_cpu` is asked first; a tensor whose device is not that of its
- * memory, as torch's fake tensors, is not `is_cpu`, but may say that its device is. */
+/* Where a tensor is. `device` makes two objects at each call, so `is_cpu` is asked first; a tensor
+ * whose device is not that of its memory, as torch's fake tensors, is not `is_cpu`, but may say
+ * that its device is. */
 static enum place place_of(PyObject *tensor)
 {
     PyObject *value = PyObject_GetAttr(tensor, name_is_cpu);
@@ -89,9 +92,10 @@ static enum place place_of(PyObject *tensor)
     PyObject *type = device == NULL ? NULL : PyObject_GetAttr(device, name_type);
     if (type == NULL)
         drop_exception();
-    const enum place place = type == NULL || type == Py_None ? NOWHERE
-                             : PyUnicode_Check(type) && PyUnicode_CompareWithASCIIString(type, "cpu") == 0 ? ON_CPU
-                                                                                                           : ELSEWHERE;
+    const enum place place =
+        type == NULL || type == Py_None                                               ? NOWHERE
+        : PyUnicode_Check(type) && PyUnicode_CompareWithASCIIString(type, "cpu") == 0 ? ON_CPU
+                                                                                      : ELSEWHERE;
     Py_XDECREF(device);
     Py_XDECREF(type);
     return place;
@@ -116,19 +120,22 @@ static PyObject *values_of(PyObject *module, PyObject *name)
     return values;
 }
 
-/* A new reference to the first parameter of a module or of what it contains; NULL, perhaps with an exception: there is none.
- * `parameters()` may be the user's, and is not called. */
+/* A new reference to the first parameter of a module or of what it contains; NULL, perhaps with an
+ * exception: there is none. `parameters()` may be the user's, and is not called. */
 static PyObject *first_parameter(PyObject *module)
 {
     PyObject *found = NULL, *parameters = values_of(module, name__parameters);
-    for (Py_ssize_t place = 0; parameters != NULL && found == NULL && place < PyList_Size(parameters); place++)
+    for (Py_ssize_t place = 0;
+         parameters != NULL && found == NULL && place < PyList_Size(parameters); place++)
         if (PyList_GetItem(parameters, place) != Py_None)
             found = Py_NewRef(PyList_GetItem(parameters, place));
     Py_XDECREF(parameters);
     if (parameters == NULL || found != NULL)
         return found;
     PyObject *children = values_of(module, name__modules);
-    for (Py_ssize_t place = 0; children != NULL && found == NULL && !PyErr_Occurred() && place < PyList_Size(children); place++)
+    for (Py_ssize_t place = 0;
+         children != NULL && found == NULL && !PyErr_Occurred() && place < PyList_Size(children);
+         place++)
         if (PyList_GetItem(children, place) != Py_None)
             found = first_parameter(PyList_GetItem(children, place));
     Py_XDECREF(children);
@@ -154,7 +161,7 @@ static bool wants_gradients(void)
     return result == Py_True;
 }
 
-/* ---------------------------------------------------------------------------------------- modules */
+/* ------------------------------------------------------------------------------------- modules */
 
 /* Where the parameters of a module are; NOWHERE: it has none, or an exception is set. */
 static enum place place_of_model(Loop *loop, PyObject *model, int64_t now_ns)
@@ -187,7 +194,8 @@ static enum place place_of_arguments(PyObject *const *args, Py_ssize_t num_args)
 {
     PyObject *kind = find_torch() == NULL ? NULL : PyObject_GetAttr(torch, name_Tensor);
     enum place place = NOWHERE;
-    for (Py_ssize_t each = 1; kind != NULL && place == NOWHERE && each < num_args && !PyErr_Occurred(); each++)
+    for (Py_ssize_t each = 1;
+         kind != NULL && place == NOWHERE && each < num_args && !PyErr_Occurred(); each++)
         if (PyObject_IsInstance(args[each], kind) > 0 && is_set(args[each], name_requires_grad))
             place = place_of(args[each]);
     Py_XDECREF(kind);
@@ -209,18 +217,20 @@ static void drop_result(PyObject *result)
 
 static void end_evaluation(Passes *evaluation, const Steps *steps, int64_t now_ns)
 {
-    drop_result(PyObject_CallMethod((PyObject *)evaluation, "end", "LLO", (long long)now_ns, (long long)steps->number,
-                                    steps->trains ? Py_True : Py_False));
+    drop_result(PyObject_CallMethod((PyObject *)evaluation, "end", "LLO", (long long)now_ns,
+                                    (long long)steps->number, steps->trains ? Py_True : Py_False));
 }
 
-/* What a model does that is called: without gradients in evaluation mode, or in training mode once steps were made. */
+/* What a model does that is called: without gradients in evaluation mode, or in training mode once
+ * steps were made. */
 enum purpose { TRAINS, EVALUATES, MINES };
 
 /* What the model does is noted. What a library says to be a validation is known already. */
-static enum purpose note_mode(Passes *evaluation, const Steps *steps, bool trains, PyObject *const *args,
-                              Py_ssize_t num_args)
+static enum purpose note_mode(Passes *evaluation, const Steps *steps, bool trains,
+                              PyObject *const *args, Py_ssize_t num_args)
 {
-    /* as nearly always: it trains the model that it trained before, or calls one in training mode for something else */
+    /* as nearly always: it trains the model that it trained before, or calls one in training mode
+     * for something else */
     if (trains && evaluation->num_passes == 0 && passes_know(evaluation, args[0]))
         return TRAINS;
     PyObject *mode = PyObject_GetAttr(args[0], name_training);
@@ -238,8 +248,8 @@ static enum purpose note_mode(Passes *evaluation, const Steps *steps, bool train
     if (values != NULL && trains)
         drop_result(PyObject_CallMethod((PyObject *)evaluation, "train", "OO", args[0], values));
     else if (values != NULL)
-        drop_result(PyObject_CallMethod((PyObject *)evaluation, "begin_pass", "OOLL", args[0], values, (long long)clock_now(),
-                                        (long long)steps->number));
+        drop_result(PyObject_CallMethod((PyObject *)evaluation, "begin_pass", "OOLL", args[0],
+                                        values, (long long)clock_now(), (long long)steps->number));
     Py_XDECREF(values);
     return trains ? TRAINS : is_training ? MINES : EVALUATES;
 }
@@ -247,7 +257,8 @@ static enum purpose note_mode(Passes *evaluation, const Steps *steps, bool train
 /* Whether the passes in training mode are no part of a training step. */
 static bool is_apart(Passes *evaluation)
 {
-    PyObject *known = PyErr_Occurred() ? NULL : PyObject_GetAttr((PyObject *)evaluation, name_is_known);
+    PyObject *known =
+        PyErr_Occurred() ? NULL : PyObject_GetAttr((PyObject *)evaluation, name_is_known);
     const bool is_known = known != NULL && PyObject_IsTrue(known) > 0;
     Py_XDECREF(known);
     return is_known;
@@ -263,7 +274,8 @@ static bool begin_pass(Loop *loop, const Steps *steps, PyObject *const *args, Py
         place = place_of_arguments(args, num_args);
     if (place == NOWHERE || PyErr_Occurred())
         return false;
-    const enum purpose purpose = note_mode(loop->evaluation, steps, wants_gradients(), args, num_args);
+    const enum purpose purpose =
+        note_mode(loop->evaluation, steps, wants_gradients(), args, num_args);
     if (place != ON_CPU || PyErr_Occurred())
         return purpose != TRAINS;
     if (purpose == MINES && is_apart(loop->evaluation))
@@ -280,7 +292,8 @@ static bool begin_call(struct thread_state *state, PyObject *const *args, Py_ssi
     Loop *loop = current_loop(state);
     if (loop == NULL)
         return false;
-    PyObject *steps = Py_NewRef(observing.steps); /* Python code that is called here may replace both */
+    PyObject *steps =
+        Py_NewRef(observing.steps); /* Python code that is called here may replace both */
     Py_INCREF((PyObject *)loop);
     const bool is_observed = begin_pass(loop, (Steps *)steps, args, num_args);
     Py_DECREF((PyObject *)loop);
@@ -302,10 +315,12 @@ static void end_call(struct thread_state *state)
         loop_end_forward(loop, now_ns);
 }
 
-/* A model calls its modules hundreds of times in a step; what matters is the outermost call, and the others pass here. */
+/* A model calls its modules hundreds of times in a step; what matters is the outermost call, and
+ * the others pass here. */
 PyObject *call_module(PyObject *self, PyObject *const *args, size_t num_args, PyObject *names)
 {
-    if (observing.mode == NOT_OBSERVING || observing.hooks == NULL || IOPROF_VECTORCALL_NARGS(num_args) < 1)
+    if (observing.mode == NOT_OBSERVING || observing.hooks == NULL ||
+        IOPROF_VECTORCALL_NARGS(num_args) < 1)
         return call_original(self, args, num_args, names);
     struct thread_state *state = get_thread_state();
     if (state->calling || state->fetching || state->transforming)
@@ -327,11 +342,12 @@ PyObject *call_module(PyObject *self, PyObject *const *args, size_t num_args, Py
     return result;
 }
 
-/* ---------------------------------------------------------------------------------------- backward passes */
+/* ----------------------------------------------------------------------------- backward passes */
 
 static PyObject *tensors_of(PyObject *const *args, size_t num_args, PyObject *names)
 {
-    const Py_ssize_t num_positional = IOPROF_VECTORCALL_NARGS(num_args), num_named = names == NULL ? 0 : PyTuple_Size(names);
+    const Py_ssize_t num_positional = IOPROF_VECTORCALL_NARGS(num_args),
+                     num_named = names == NULL ? 0 : PyTuple_Size(names);
     if (num_positional > 0)
         return args[0];
     for (Py_ssize_t place = 0; place < num_named; place++)
@@ -340,16 +356,18 @@ static PyObject *tensors_of(PyObject *const *args, size_t num_args, PyObject *na
     return NULL;
 }
 
-/* The pass, without its exchange with other ranks, which DistributedDataParallel logs, and without other times that were none. */
+/* The pass, without its exchange with other ranks, which DistributedDataParallel logs, and without
+ * other times that were none. */
 static void emit_backward(Loop *loop, int64_t start_ns, int64_t end_ns)
 {
     PyObject *gradients = PyObject_GetAttr(observing.hooks, name_gradients);
     const long long step = ((Steps *)observing.steps)->number;
-    if (PyList_Size(loop->backward_gaps) == 0 && gradients != NULL && !is_set(gradients, name_has_models)) {
+    if (PyList_Size(loop->backward_gaps) == 0 && gradients != NULL &&
+        !is_set(gradients, name_has_models)) {
         emit_without_gaps(start_ns, end_ns, loop->backward_gaps, &backward_name, step);
     } else if (gradients != NULL) {
-        drop_result(PyObject_CallMethod(gradients, "end_backward", "LLLO", (long long)start_ns, (long long)end_ns, step,
-                                        loop->backward_gaps));
+        drop_result(PyObject_CallMethod(gradients, "end_backward", "LLLO", (long long)start_ns,
+                                        (long long)end_ns, step, loop->backward_gaps));
         PyList_SetSlice(loop->backward_gaps, 0, PyList_Size(loop->backward_gaps), NULL);
     }
     Py_XDECREF(gradients);
@@ -390,7 +408,7 @@ PyObject *call_backward(PyObject *self, PyObject *const *args, size_t num_args, 
     return result;
 }
 
-/* ---------------------------------------------------------------------------------------- optimizers */
+/* ---------------------------------------------------------------------------------- optimizers */
 
 PyObject *native_begin_step(PyObject *Py_UNUSED(module), PyObject *optimizer)
 {
@@ -430,21 +448,26 @@ static void end_step(Loop *loop, PyObject *optimizer, int64_t start_ns, int64_t 
     const bool on_cpu = loop->optimizer_is_on_cpu;
     if (loop->stepped_type != (PyObject *)Py_TYPE(optimizer)) {
         IOPROF_SET_REFERENCE(loop->stepped_type, Py_NewRef((PyObject *)Py_TYPE(optimizer)));
-        drop_result(PyObject_CallMethod(observing.hooks, "note_optimizer", "OO", optimizer, on_cpu ? Py_True : Py_False));
+        drop_result(PyObject_CallMethod(observing.hooks, "note_optimizer", "OO", optimizer,
+                                        on_cpu ? Py_True : Py_False));
     }
     PyObject *steps = Py_NewRef(observing.steps);
     if (loop->evaluation->num_passes != 0)
         end_evaluation(loop->evaluation, (Steps *)steps, loop->evaluation->end_ns);
     loop_end_step(loop, start_ns, end_ns, ((Steps *)steps)->number, on_cpu);
     if (!steps_end((Steps *)steps, optimizer, end_ns))
-        drop_result(PyObject_CallMethod(steps, "step_optimizer", "OLL", optimizer, (long long)start_ns, (long long)end_ns));
+        drop_result(PyObject_CallMethod(steps, "step_optimizer", "OLL", optimizer,
+                                        (long long)start_ns, (long long)end_ns));
     Py_DECREF(steps);
 }
 
-/* An optimizer has made a step; nothing where it was stepped by another one, whose step it is part of. */
+/* An optimizer has made a step; nothing where it was stepped by another one, whose step it is part
+ * of. */
 PyObject *native_end_step(PyObject *Py_UNUSED(module), PyObject *optimizer)
 {
-    Loop *loop = observing.mode == NOT_OBSERVING || observing.hooks == NULL ? NULL : current_loop(get_thread_state());
+    Loop *loop = observing.mode == NOT_OBSERVING || observing.hooks == NULL
+                     ? NULL
+                     : current_loop(get_thread_state());
     if (loop != NULL && loop->num_optimizers > 0 && loop->optimizers[0].which == optimizer) {
         const int64_t start_ns = loop->optimizers[0].start_ns, end_ns = clock_now();
         loop->num_optimizers = 0;

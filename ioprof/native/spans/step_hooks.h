@@ -1,5 +1,5 @@
-/* Hooks of what a training loop calls in each of its steps: modules, backward passes, optimizers. In Python:
- * ioprof/instrument/hooks/pytorch/python_step_hooks.py. */
+/* Hooks of what a training loop calls in each of its steps: modules, backward passes, optimizers.
+ * In Python: ioprof/instrument/hooks/pytorch/python_step_hooks.py. */
 #ifndef IOPROF_SPANS_STEP_HOOKS_H
 #define IOPROF_SPANS_STEP_HOOKS_H
 

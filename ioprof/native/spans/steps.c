@@ -19,8 +19,9 @@ static bool is_empty(PyObject *list)
 
 bool steps_end(Steps *steps, PyObject *optimizer, int64_t end_ns)
 {
-    if (!steps->begun || steps->by_marks || steps->by_batches || !is_empty(steps->others) || !is_empty(steps->waits) ||
-        (steps->emit != NULL && steps->emit != Py_None) || ioprof_referent(steps->counted) != optimizer)
+    if (!steps->begun || steps->by_marks || steps->by_batches || !is_empty(steps->others) ||
+        !is_empty(steps->waits) || (steps->emit != NULL && steps->emit != Py_None) ||
+        ioprof_referent(steps->counted) != optimizer)
         return false;
     end_ns = end_ns > steps->begin_ns ? end_ns : steps->begin_ns;
     write_step_span(&step_kind, steps->begin_ns, end_ns, NULL, steps->number, steps->batch);
@@ -88,14 +89,18 @@ static void steps_dealloc(PyObject *self)
 }
 
 static PyType_Slot steps_slots[] = {
-    {Py_tp_traverse, steps_traverse}, {Py_tp_clear, steps_clear}, {Py_tp_dealloc, steps_dealloc},
-    {Py_tp_members, steps_members},   {0, NULL},
+    {Py_tp_traverse, steps_traverse},
+    {Py_tp_clear, steps_clear},
+    {Py_tp_dealloc, steps_dealloc},
+    {Py_tp_members, steps_members},
+    {0, NULL},
 };
 
 static PyType_Spec steps_specification = {
     .name = "ioprof._native.StepNumbers",
     .basicsize = sizeof(Steps),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_IMMUTABLETYPE,
+    .flags =
+        Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_IMMUTABLETYPE,
     .slots = steps_slots,
 };
 

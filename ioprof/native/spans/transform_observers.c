@@ -24,7 +24,8 @@ PyObject *call_transform(PyObject *self, PyObject *const *args, size_t num_args,
     write_held(state);
     state->transforming = false;
     if (state->begin_ns < end_ns)
-        write_span(&transform_kind, state->begin_ns, end_ns, ((Observer *)self)->name, state->batch);
+        write_span(&transform_kind, state->begin_ns, end_ns, ((Observer *)self)->name,
+                   state->batch);
     restore_exception(result, raised);
     return result;
 }
@@ -32,12 +33,13 @@ PyObject *call_transform(PyObject *self, PyObject *const *args, size_t num_args,
 /* Shorter time between two operations of a pipeline belongs to the second. */
 #define GAP_NS 2000
 
-/* An operation of a pipeline, named for the class of its first argument: the span of the transform around it ends where this begins,
- * and continues after it. */
+/* An operation of a pipeline, named for the class of its first argument: the span of the transform
+ * around it ends where this begins, and continues after it. */
 PyObject *call_operation(PyObject *self, PyObject *const *args, size_t num_args, PyObject *names)
 {
     struct thread_state *state = get_thread_state();
-    if (state->operating || state->decoding || observing.mode == NOT_OBSERVING || IOPROF_VECTORCALL_NARGS(num_args) < 1)
+    if (state->operating || state->decoding || observing.mode == NOT_OBSERVING ||
+        IOPROF_VECTORCALL_NARGS(num_args) < 1)
         return call_original(self, args, num_args, names);
     if (observing.mode == STARTS_RECORDING)
         wake_up();
@@ -73,9 +75,12 @@ PyObject *call_operation(PyObject *self, PyObject *const *args, size_t num_args,
     return result;
 }
 
-/* The same of a class that may be used for something else too: outside of a pipeline it is not observed. */
-PyObject *call_inner_operation(PyObject *self, PyObject *const *args, size_t num_args, PyObject *names)
+/* The same of a class that may be used for something else too: outside of a pipeline it is not
+ * observed. */
+PyObject *call_inner_operation(PyObject *self, PyObject *const *args, size_t num_args,
+                               PyObject *names)
 {
     const bool is_inside = observing.mode != NOT_OBSERVING && get_thread_state()->transforming;
-    return is_inside ? call_operation(self, args, num_args, names) : call_original(self, args, num_args, names);
+    return is_inside ? call_operation(self, args, num_args, names)
+                     : call_original(self, args, num_args, names);
 }

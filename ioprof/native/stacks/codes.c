@@ -7,16 +7,17 @@
 #define CHECK_AT_LEAST_AFTER_NS UINT64_C(80000000000)
 #define HEAD_BYTES 256u /* of a code object: all that is read of it */
 #define MOST_CODES (1u << 18)
-#define SIZE_OFFSET 16u /* of ob_size in a PyVarObject, and of the length in a PyASCIIObject */
+#define SIZE_OFFSET 16u  /* of ob_size in a PyVarObject, and of the length in a PyASCIIObject */
 #define BYTES_OFFSET 32u /* of the content of a PyBytesObject */
 #define TEXT_STATE_OFFSET 32u
-#define TEXT_KIND_SHIFT 2 /* past the bits of PyASCIIObject.state that say whether the string is interned */
+#define TEXT_KIND_SHIFT \
+    2 /* past the bits of PyASCIIObject.state that say whether the string is interned */
 
 bool fits(const struct layout *layout)
 {
     const uint64_t last = HEAD_BYTES - sizeof(uint64_t);
-    return layout->code_filename <= last && layout->code_qualname <= last && layout->code_linetable <= last
-        && layout->code_firstlineno <= last;
+    return layout->code_filename <= last && layout->code_qualname <= last &&
+           layout->code_linetable <= last && layout->code_firstlineno <= last;
 }
 
 static uint64_t word(const uint8_t *bytes)
@@ -34,7 +35,8 @@ static bool read_text(const struct target *target, uint64_t address, struct text
     uint64_t length = word(head + SIZE_OFFSET);
     uint32_t state = (uint32_t)word(head + TEXT_STATE_OFFSET) >> TEXT_KIND_SHIFT;
     uint32_t kind = state & 7, compact = state >> 3 & 1, ascii = state >> 4 & 1;
-    if (length > LONGEST_TEXT || !compact || (kind != 1 && kind != 2 && kind != 4) || (ascii && kind != 1))
+    if (length > LONGEST_TEXT || !compact || (kind != 1 && kind != 2 && kind != 4) ||
+        (ascii && kind != 1))
         return false;
     uint64_t start = ascii ? target->layout.text_ascii : target->layout.text_compact;
     text->width = kind;
@@ -42,23 +44,28 @@ static bool read_text(const struct target *target, uint64_t address, struct text
     return !length || !copy_memory(target->pid, address + start, text->content, text->bytes);
 }
 
-static bool read_table(const struct target *target, uint64_t address, uint8_t *table, uint32_t *bytes)
+static bool read_table(const struct target *target, uint64_t address, uint8_t *table,
+                       uint32_t *bytes)
 {
     uint64_t length;
-    if (copy_memory(target->pid, address + SIZE_OFFSET, &length, sizeof length) || length > LONGEST_TABLE)
+    if (copy_memory(target->pid, address + SIZE_OFFSET, &length, sizeof length) ||
+        length > LONGEST_TABLE)
         return false;
     *bytes = (uint32_t)length;
     return !length || !copy_memory(target->pid, address + BYTES_OFFSET, table, length);
 }
 
-/* The number of a code object by its content, which is written to the file where no process had it before. */
-static uint32_t number_of(struct shared *shared, const struct target *target, const struct code *code)
+/* The number of a code object by its content, which is written to the file where no process had it
+ * before. */
+static uint32_t number_of(struct shared *shared, const struct target *target,
+                          const struct code *code)
 {
     struct text *filename = &shared->filename, *qualname = &shared->qualname;
     uint8_t *table = shared->table;
     uint32_t bytes, firstlineno = (uint32_t)code->identity[3];
-    if (!read_text(target, code->identity[0], filename) || !read_text(target, code->identity[1], qualname)
-        || !read_table(target, code->identity[2], table, &bytes))
+    if (!read_text(target, code->identity[0], filename) ||
+        !read_text(target, code->identity[1], qualname) ||
+        !read_table(target, code->identity[2], table, &bytes))
         return NOT_FOUND;
     uint64_t hash = hash_bytes(HASH_START, filename->content, filename->bytes);
     hash = hash_bytes(hash, qualname->content, qualname->bytes);
@@ -69,10 +76,12 @@ static uint32_t number_of(struct shared *shared, const struct target *target, co
     number = (uint32_t)shared->codes.count;
     if (number >= MOST_CODES || !insert(&shared->codes, hash, number))
         return NOT_FOUND;
-    uint32_t head[] = {number, firstlineno, filename->width, filename->bytes, qualname->width, qualname->bytes};
-    struct piece pieces[] = {
-        {head, sizeof head}, {filename->content, filename->bytes}, {qualname->content, qualname->bytes}, {table, bytes}
-    };
+    uint32_t head[] = {number,          firstlineno,     filename->width,
+                       filename->bytes, qualname->width, qualname->bytes};
+    struct piece pieces[] = {{head, sizeof head},
+                             {filename->content, filename->bytes},
+                             {qualname->content, qualname->bytes},
+                             {table, bytes}};
     write_record(&shared->output, CODE_RECORD, pieces, 4);
     return number;
 }
@@ -94,17 +103,18 @@ static struct code *new_code(struct known_codes *known, uint64_t address)
     return code;
 }
 
-static const struct code *read_code(struct shared *shared, struct target *target, uint64_t address, uint32_t place, uint64_t now_ns)
+static const struct code *read_code(struct shared *shared, struct target *target, uint64_t address,
+                                    uint32_t place, uint64_t now_ns)
 {
     const struct layout *layout = &target->layout;
     uint8_t head[HEAD_BYTES];
     if (copy_memory(target->pid, address, head, sizeof head) || word(head + 8) != layout->code_type)
         return NULL;
-    uint64_t identity[4] = {
-        word(head + layout->code_filename), word(head + layout->code_qualname), word(head + layout->code_linetable),
-        (uint32_t)word(head + layout->code_firstlineno)
-    };
-    struct code *code = place != NOT_FOUND ? &target->known->code[place] : new_code(target->known, address);
+    uint64_t identity[4] = {word(head + layout->code_filename), word(head + layout->code_qualname),
+                            word(head + layout->code_linetable),
+                            (uint32_t)word(head + layout->code_firstlineno)};
+    struct code *code =
+        place != NOT_FOUND ? &target->known->code[place] : new_code(target->known, address);
     if (!code)
         return NULL;
     code->checked_ns = now_ns;
@@ -120,7 +130,8 @@ static const struct code *read_code(struct shared *shared, struct target *target
     return code->number == NOT_FOUND ? NULL : code;
 }
 
-const struct code *code_at(struct shared *shared, struct target *target, uint64_t address, uint64_t now_ns)
+const struct code *code_at(struct shared *shared, struct target *target, uint64_t address,
+                           uint64_t now_ns)
 {
     uint32_t place = find(&target->known->places, address);
     if (place != NOT_FOUND) {

@@ -12,10 +12,12 @@
 #define LOCKED 16u
 #define LOCK_BYTES 208u
 
-/* Whether the main thread of a process is blocked on a futex within the lock: on its condition variable, or on its mutex.
+/* Whether the main thread of a process is blocked on a futex within the lock: on its condition
+ * variable, or on its mutex.
  *
- * A thread that has released the lock and computes, reads or waits for something else may do so while another holds it, and loses
- * nothing by that. /proc/PID/syscall has the number of the system call, and its arguments in hexadecimal, or "running".
+ * A thread that has released the lock and computes, reads or waits for something else may do so
+ * while another holds it, and loses nothing by that. /proc/PID/syscall has the number of the system
+ * call, and its arguments in hexadecimal, or "running".
  */
 static bool waits_within(pid_t pid, uint64_t lock)
 {
@@ -40,8 +42,9 @@ static bool waits_within(pid_t pid, uint64_t lock)
 uint64_t awaited_holder(struct view *view, const struct target *target)
 {
     uint64_t locked, holder;
-    if (!target->lock || !load(view, target->lock + LOCKED, &locked) || (uint32_t)locked != 1
-        || !load(view, target->lock + LAST_HOLDER, &holder) || !holder || holder == target->thread_state)
+    if (!target->lock || !load(view, target->lock + LOCKED, &locked) || (uint32_t)locked != 1 ||
+        !load(view, target->lock + LAST_HOLDER, &holder) || !holder ||
+        holder == target->thread_state)
         return 0;
     return waits_within(target->pid, target->lock) ? holder : 0;
 }

@@ -5,7 +5,9 @@
 #include <string.h>
 #include <sys/uio.h>
 
-#define ADDRESS_BITS 47 /* of user space on x86-64 and, with 4 KiB pages and three or four levels, at least as many on arm64 */
+#define ADDRESS_BITS                                                                               \
+    47 /* of user space on x86-64 and, with 4 KiB pages and three or four levels, at least as many \
+          on arm64 */
 
 int copy_memory(pid_t pid, uint64_t address, void *to, size_t bytes)
 {
@@ -16,7 +18,8 @@ int copy_memory(pid_t pid, uint64_t address, void *to, size_t bytes)
     return (size_t)copied == bytes ? 0 : EFAULT;
 }
 
-/* Adds pages to the view, as far as they can be copied: the kernel stops at the first that is not mapped. */
+/* Adds pages to the view, as far as they can be copied: the kernel stops at the first that is not
+ * mapped. */
 static void add_pages(struct view *view, const uint64_t *addresses, unsigned count)
 {
     struct iovec local[MOST_PAGES], remote[MOST_PAGES];
@@ -63,7 +66,8 @@ static bool find_page(struct view *view, uint64_t page)
 
 bool load(struct view *view, uint64_t address, uint64_t *value)
 {
-    if (address % 8 || address < PAGE_BYTES || address >> ADDRESS_BITS || !find_page(view, address & ~(uint64_t)(PAGE_BYTES - 1)))
+    if (address % 8 || address < PAGE_BYTES || address >> ADDRESS_BITS ||
+        !find_page(view, address & ~(uint64_t)(PAGE_BYTES - 1)))
         return false;
     view->used[view->last] = true;
     memcpy(value, view->pages[view->last] + address % PAGE_BYTES, sizeof *value);

@@ -1,4 +1,5 @@
-/* The memory of another process, as one sample sees it: pages that are copied in as few system calls as possible. */
+/* The memory of another process, as one sample sees it: pages that are copied in as few system
+ * calls as possible. */
 
 #ifndef IOPROF_STACKS_MEMORY_H
 #define IOPROF_STACKS_MEMORY_H
@@ -22,7 +23,8 @@ struct view {
     uint8_t pages[MOST_PAGES][PAGE_BYTES];
 };
 
-/* Copies `bytes` bytes at `address` of a process; returns errno, 0 where all were copied. The process is not stopped. */
+/* Copies `bytes` bytes at `address` of a process; returns errno, 0 where all were copied. The
+ * process is not stopped. */
 int copy_memory(pid_t pid, uint64_t address, void *to, size_t bytes);
 
 /* Begins a sample of a process, with the pages that its last sample used. */

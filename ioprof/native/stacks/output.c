@@ -33,7 +33,8 @@ static void append(struct output *output, const void *bytes, size_t length)
     output->used += length;
 }
 
-void write_record(struct output *output, enum record_kind kind, const struct piece *pieces, unsigned count)
+void write_record(struct output *output, enum record_kind kind, const struct piece *pieces,
+                  unsigned count)
 {
     uint32_t header[2] = {kind, 0};
     for (unsigned i = 0; i < count; i++)
@@ -46,7 +47,9 @@ void write_record(struct output *output, enum record_kind kind, const struct pie
 static void write_samples(struct output *output)
 {
     if (output->samples)
-        write_record(output, SAMPLES_RECORD, &(struct piece){output->pending, output->samples * sizeof *output->pending}, 1);
+        write_record(output, SAMPLES_RECORD,
+                     &(struct piece){output->pending, output->samples * sizeof *output->pending},
+                     1);
     output->samples = 0;
 }
 

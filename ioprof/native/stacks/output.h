@@ -6,7 +6,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum record_kind { TEXT_RECORD = 0, CODE_RECORD = 1, STACK_RECORD = 2, SAMPLES_RECORD = 3, HOLDER_RECORD = 4 };
+enum record_kind {
+    TEXT_RECORD = 0,
+    CODE_RECORD = 1,
+    STACK_RECORD = 2,
+    SAMPLES_RECORD = 3,
+    HOLDER_RECORD = 4
+};
 
 struct sample {
     uint64_t time_ns; /* CLOCK_MONOTONIC */
@@ -14,7 +20,8 @@ struct sample {
     uint32_t stack;
 };
 
-/* What held the interpreter's lock while the thread of a target waited for it, in the sample of that time. */
+/* What held the interpreter's lock while the thread of a target waited for it, in the sample of
+ * that time. */
 struct holder {
     uint64_t time_ns;
     uint32_t target;
@@ -41,7 +48,8 @@ struct piece {
 };
 
 /* Appends a record of these pieces. */
-void write_record(struct output *output, enum record_kind kind, const struct piece *pieces, unsigned count);
+void write_record(struct output *output, enum record_kind kind, const struct piece *pieces,
+                  unsigned count);
 
 void write_sample(struct output *output, struct sample sample);
 

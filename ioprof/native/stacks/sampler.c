@@ -1,4 +1,5 @@
-/* The functions that ioprof/stacks/library.py calls. One thread calls them all, except `ioprof_stacks_stop`. */
+/* The functions that ioprof/stacks/library.py calls. One thread calls them all, except
+ * `ioprof_stacks_stop`. */
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -79,21 +80,23 @@ static bool has_failed(const struct target *target)
     return target->failures >= MOST_FAILURES || target->error == ESRCH || target->error == EPERM;
 }
 
-/* What is known of the code of a thread's process, by another of its threads; else nothing yet. NULL: there is no memory. */
-static struct known_codes *codes_of(const struct sampler *sampler, int pid, uint32_t thread, const struct layout *layout)
+/* What is known of the code of a thread's process, by another of its threads; else nothing yet.
+ * NULL: there is no memory. */
+static struct known_codes *codes_of(const struct sampler *sampler, int pid, uint32_t thread,
+                                    const struct layout *layout)
 {
     for (uint32_t i = 0; thread && i < sampler->num_targets; i++) {
         const struct target *other = sampler->targets[i];
-        if (other->pid == pid && !has_failed(other) && !memcmp(&other->layout, layout, sizeof *layout))
+        if (other->pid == pid && !has_failed(other) &&
+            !memcmp(&other->layout, layout, sizeof *layout))
             return other->known;
     }
     return calloc(1, sizeof(struct known_codes));
 }
 
 /* `thread`: the kernel's number of a thread that may end before its process; 0: the main thread. */
-EXPORT int ioprof_stacks_add(
-    struct sampler *sampler, int pid, uint32_t thread, uint32_t number, uint32_t every, uint64_t thread_state,
-    const struct layout *layout)
+EXPORT int ioprof_stacks_add(struct sampler *sampler, int pid, uint32_t thread, uint32_t number,
+                             uint32_t every, uint64_t thread_state, const struct layout *layout)
 {
     if (!fits(layout))
         return EINVAL;
@@ -130,7 +133,8 @@ EXPORT void ioprof_stacks_set_every(struct sampler *sampler, uint32_t number, ui
         sampler->targets[place]->every = every ? every : 1;
 }
 
-/* From now on, who holds the interpreter's lock at this address while the thread waits for it is sampled too. */
+/* From now on, who holds the interpreter's lock at this address while the thread waits for it is
+ * sampled too. */
 EXPORT void ioprof_stacks_watch_lock(struct sampler *sampler, uint32_t number, uint64_t address)
 {
     uint32_t place = place_of(sampler, number);
@@ -154,11 +158,13 @@ EXPORT void ioprof_stacks_state(const struct sampler *sampler, uint32_t number, 
     memset(state, 0, sizeof *state);
     if (place < sampler->num_targets) {
         const struct target *found = sampler->targets[place];
-        *state = (struct state){found->samples, found->torn, found->idle, has_failed(found), (uint64_t)found->error};
+        *state = (struct state){found->samples, found->torn, found->idle, has_failed(found),
+                                (uint64_t)found->error};
     }
 }
 
-/* Between half the period and one and a half: a job whose steps take as long as the period is not always met at the same place. */
+/* Between half the period and one and a half: a job whose steps take as long as the period is not
+ * always met at the same place. */
 static uint64_t random_wait_ns(struct sampler *sampler, uint64_t period_ns)
 {
     sampler->random ^= sampler->random << 13;
@@ -171,7 +177,8 @@ static uint64_t random_wait_ns(struct sampler *sampler, uint64_t period_ns)
 static bool wait_for(struct sampler *sampler, uint64_t wait_ns)
 {
     struct timespec wait = {(time_t)(wait_ns / 1000000000), (long)(wait_ns % 1000000000)};
-    syscall(SYS_futex, &sampler->stopped, FUTEX_WAIT_PRIVATE, 0, &wait, NULL, 0); /* of CLOCK_MONOTONIC */
+    syscall(SYS_futex, &sampler->stopped, FUTEX_WAIT_PRIVATE, 0, &wait, NULL,
+            0); /* of CLOCK_MONOTONIC */
     return !atomic_load(&sampler->stopped);
 }
 
@@ -188,14 +195,16 @@ static void sample_all(struct sampler *sampler)
 static bool has_changed(const char *folder, uint64_t changed_ns)
 {
     struct stat found;
-    return stat(folder, &found) != 0
-        || (uint64_t)found.st_mtim.tv_sec * 1000000000 + (uint64_t)found.st_mtim.tv_nsec != changed_ns;
+    return stat(folder, &found) != 0 ||
+           (uint64_t)found.st_mtim.tv_sec * 1000000000 + (uint64_t)found.st_mtim.tv_nsec !=
+               changed_ns;
 }
 
-/* Samples all targets again and again until `until_ns`, until a folder (NULL: none), at which it looks five times per second, has
- * another time of change than `changed_ns`, or until the sampler is stopped. Returns the number of passes. */
-EXPORT uint64_t ioprof_stacks_run(
-    struct sampler *sampler, uint64_t until_ns, uint64_t period_ns, const char *folder, uint64_t changed_ns)
+/* Samples all targets again and again until `until_ns`, until a folder (NULL: none), at which it
+ * looks five times per second, has another time of change than `changed_ns`, or until the sampler
+ * is stopped. Returns the number of passes. */
+EXPORT uint64_t ioprof_stacks_run(struct sampler *sampler, uint64_t until_ns, uint64_t period_ns,
+                                  const char *folder, uint64_t changed_ns)
 {
     uint64_t passes = 0, look_ns = clock_ns(CLOCK_MONOTONIC) + LOOK_AFTER_NS;
     for (;;) {
@@ -218,7 +227,8 @@ EXPORT uint64_t ioprof_stacks_run(
     return passes;
 }
 
-/* errno of the first write that failed; the number of samples that found no room, and the time spent on new code objects. */
+/* errno of the first write that failed; the number of samples that found no room, and the time
+ * spent on new code objects. */
 EXPORT int ioprof_stacks_error(const struct sampler *sampler, uint64_t *full, uint64_t *reading_ns)
 {
     *full = sampler->shared.full;

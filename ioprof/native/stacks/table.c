@@ -23,7 +23,8 @@ uint32_t find(const struct table *table, uint64_t key)
 
 static bool grow(struct table *table)
 {
-    struct table larger = {.slots = table->slots ? 2 * table->slots : FEWEST_SLOTS, .count = table->count};
+    struct table larger = {.slots = table->slots ? 2 * table->slots : FEWEST_SLOTS,
+                           .count = table->count};
     larger.keys = calloc(larger.slots, sizeof *larger.keys);
     larger.values = calloc(larger.slots, sizeof *larger.values);
     if (!larger.keys || !larger.values) {

@@ -7,7 +7,8 @@
 #include "lock.h"
 
 #define MOST_STACKS (1u << 18)
-#define MOST_VISITED 4096u /* frames: a chain that was changed while it was read might be a circle */
+#define MOST_VISITED \
+    4096u                 /* frames: a chain that was changed while it was read might be a circle */
 #define HOLDER_ATTEMPTS 3 /* it runs all the time, so its stack may change while it is read */
 #define CODE_MASK (~UINT64_C(7)) /* 3.14 marks references in their lowest bits */
 
@@ -16,29 +17,34 @@ struct frame {
     int32_t instruction;
 };
 
-/* Whether the state is still that of the thread: the memory of one that has ended may be another's. */
+/* Whether the state is still that of the thread: the memory of one that has ended may be another's.
+ */
 static bool is_of_thread(struct view *view, const struct target *target)
 {
     uint64_t number;
-    return !target->thread
-        || (load(view, target->thread_state + target->layout.thread_native_id, &number) && number == target->thread);
+    return !target->thread ||
+           (load(view, target->thread_state + target->layout.thread_native_id, &number) &&
+            number == target->thread);
 }
 
-static bool current_frame(struct view *view, const struct layout *layout, uint64_t thread_state, uint64_t *frame)
+static bool current_frame(struct view *view, const struct layout *layout, uint64_t thread_state,
+                          uint64_t *frame)
 {
     if (!load(view, thread_state + layout->thread_frame, frame))
         return false;
     return !layout->has_cframe || (*frame && load(view, *frame + layout->cframe_frame, frame));
 }
 
-/* The frames of a thread, innermost first; -1 where it changed its stack meanwhile, so that what was read makes no sense.
+/* The frames of a thread, innermost first; -1 where it changed its stack meanwhile, so that what
+ * was read makes no sense.
  *
- * The thread runs on while it is read. What a frame that has just ended left behind is still a frame, whose callers are those of
- * the frame that took its place, so a stack that was read within a microsecond is one that the thread had in that microsecond,
- * except where a frame was read while it was made: then its code and its instruction do not fit.
+ * The thread runs on while it is read. What a frame that has just ended left behind is still a
+ * frame, whose callers are those of the frame that took its place, so a stack that was read within
+ * a microsecond is one that the thread had in that microsecond, except where a frame was read while
+ * it was made: then its code and its instruction do not fit.
  */
-static int read_frames(
-    struct shared *shared, struct target *target, uint64_t thread_state, uint64_t now_ns, struct frame *frames)
+static int read_frames(struct shared *shared, struct target *target, uint64_t thread_state,
+                       uint64_t now_ns, struct frame *frames)
 {
     struct view *view = &shared->view;
     const struct layout *layout = &target->layout;
@@ -48,11 +54,13 @@ static int read_frames(
         return -1;
     for (unsigned visited = 0; frame; visited++) {
         uint64_t owner, address, instruction, previous;
-        if (visited == MOST_VISITED || !load(view, frame + (layout->frame_owner & CODE_MASK), &owner)
-            || !load(view, frame + layout->frame_previous, &previous) || previous == frame)
+        if (visited == MOST_VISITED ||
+            !load(view, frame + (layout->frame_owner & CODE_MASK), &owner) ||
+            !load(view, frame + layout->frame_previous, &previous) || previous == frame)
             return -1;
         if ((owner >> 8 * (layout->frame_owner & 7) & 0xff) < layout->first_foreign_owner) {
-            if (!load(view, frame + layout->frame_code, &address) || !load(view, frame + layout->frame_instruction, &instruction))
+            if (!load(view, frame + layout->frame_code, &address) ||
+                !load(view, frame + layout->frame_instruction, &instruction))
                 return -1;
             const struct code *code = code_at(shared, target, address & CODE_MASK, now_ns);
             if (!code)
@@ -83,8 +91,10 @@ static uint32_t stack_number(struct shared *shared, const struct frame *frames, 
     return number;
 }
 
-/* Writes which thread holds the lock that the target's thread waits for, and its stack. The view is that of the target's sample. */
-static void sample_holder(struct shared *shared, struct target *target, uint64_t thread_state, uint64_t now_ns)
+/* Writes which thread holds the lock that the target's thread waits for, and its stack. The view is
+ * that of the target's sample. */
+static void sample_holder(struct shared *shared, struct target *target, uint64_t thread_state,
+                          uint64_t now_ns)
 {
     struct frame frames[MOST_FRAMES];
     int count = -1;
