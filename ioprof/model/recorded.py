@@ -80,9 +80,10 @@ _LEAST_FIRST: Final = 8
 _ALWAYS_LONGER: Final = 0.9
 """Part of them that must take longer than half of the other tasks."""
 _ALL_TOGETHER: Final = 0.9
-"""Part of a pool's tasks that begin when the loop waits for the first of those given with them."""
+"""Part of a pool's tasks that begin when the loop has used all of those given before."""
 _NEVER_HELD: Final = 0.05
-"""Part of the time that the workers of a pool may be idle although they have tasks."""
+"""Part of the time that the workers of a pool may be idle although they have tasks; and of the
+loop's own that may lie between takes of batches that were given together."""
 _LEAST_TAKES: Final = 8
 """Takes of batches that were ready from which on they say what receiving a batch takes."""
 
@@ -683,13 +684,20 @@ def _ahead(
     """
     number = np.arange(len(starts))
     taken = np.searchsorted(np.sort(got[~np.isnan(got)]), starts, side="right")
-    asking = np.searchsorted(np.sort(asked[~np.isnan(asked)]), starts, side="right")
     depth = int(np.max(number - taken)) + 1
-    # it waits for the first of them while they are made, until all are
-    until = np.maximum.reduceat(ends, np.arange(0, len(ends), depth))
-    waits_for_all = ~(got[::depth] < until)
-    starts_together = asking - 1 == number - number % depth
-    if min(np.mean(starts_together), np.mean(waits_for_all)) >= _ALL_TOGETHER:
+    firsts = np.arange(0, len(starts), depth)
+    wants, has = np.fmin.reduceat(asked, firsts), np.fmax.reduceat(got, firsts)
+    # what the loop does between two takes; if not between those of tasks given together, then it
+    # waits for all of them
+    alone_s = wants[1:] - has[:-1]
+    between_s = has - wants - np.add.reduceat(np.nan_to_num(got - asked), firsts)
+    # it gives them when it has used those before, shortly before it waits
+    given = np.append(wants[0], has[:-1] + alone_s / 2)
+    until = np.append(given[1:], np.inf)
+    begin_together = (starts >= given[number // depth]) & (starts < until[number // depth])
+    if np.mean(begin_together[depth:]) >= _ALL_TOGETHER and (
+        between_s.sum() <= _NEVER_HELD * alone_s.sum()
+    ):
         return depth, depth
     idle_ns = 0
     for worker in np.unique(workers):

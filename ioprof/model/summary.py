@@ -23,7 +23,7 @@ from ioprof.model.accuracy import MOST_BASELINE_ERROR
 from ioprof.model.advice import ranked, without_gain
 from ioprof.model.extrapolation.whole import asked_of
 from ioprof.model.gains import Gains, Replays, gains_of
-from ioprof.model.pipeline import Pipeline
+from ioprof.model.pipeline import STAGES, Pipeline
 from ioprof.model.recorded import pipeline
 from ioprof.model.refusals import Refusal, ReplayError
 
@@ -112,7 +112,10 @@ def _replayed(run: Run, is_asked: bool) -> Run:
     told = tuple(_bounded(each, run, recorded) for each in told)
     verdict = _with_device(verdict.replace(findings=told))
     run = replace(run, summary=run.summary.replace(verdict=verdict))
-    causes = tuple(_with_gain(entry, found, recorded) for entry in run.summary.steps.causes)
+    causes = tuple(
+        _with_gain(entry, found, _most_gain(entry, run, recorded))
+        for entry in run.summary.steps.causes
+    )
     return _with_replay(run, ReplayRecord(found.baseline_error), causes)
 
 
@@ -167,12 +170,12 @@ def _with_replay(run: Run, record: ReplayRecord, causes: tuple[CauseShare, ...])
     )
 
 
-def _with_gain(entry: CauseShare, found: Gains, recorded: Pipeline) -> CauseShare:
+def _with_gain(entry: CauseShare, found: Gains, most: float) -> CauseShare:
     """A cause that was not measured gets no gain: it was not replayed as itself."""
     if entry.seconds is None:
         return entry
     gain = next(each for each in found.gains if each.cause == entry.cause)
-    lies = gain.range_up_to(_most_gain(entry, recorded))
+    lies = gain.range_up_to(most)
     return entry.replace(gain=CauseGain(gain.seconds, gain.share, lies.low, lies.high))
 
 
@@ -184,15 +187,15 @@ def _bounded(advice: Finding, run: Run, recorded: Pipeline) -> Finding:
         return advice
     entry = next((each for each in run.summary.steps.causes if each.cause == advice.cause), None)
     part = 1.0 if advice.part is None else min(1.0, advice.part + (advice.part_error or 0.0))
-    most = part * _most_gain(entry, recorded) if entry else 1.0
+    most = part * _most_gain(entry, run, recorded) if entry else 1.0
     high = min(advice.high, 1 / (1 - most)) if most < 1 else advice.high
     speedup = advice.gain
     return advice.replace(low=min(max(advice.low, 1.0), speedup), high=max(high, speedup))
 
 
-def _most_gain(entry: CauseShare, recorded: Pipeline) -> float:
+def _most_gain(entry: CauseShare, run: Run, recorded: Pipeline) -> float:
     """The part of the time in which the cause was waited for or worked on, and that of the shared
-    cores that it may have used.
+    cores that it may have used. Validation may be any stage of a loader.
     """
     workers = sum(
         max((each.workers for each in rank.iterations), default=0) for rank in recorded.ranks
@@ -201,4 +204,9 @@ def _most_gain(entry: CauseShare, recorded: Pipeline) -> float:
     used = 0.0
     if recorded.shares_cores and recorded.cores:
         used = (waited * len(recorded.ranks) + worked * workers) / sum(recorded.cores.values())
-    return min(1.0, waited + worked + used)
+    validated = 0.0
+    if entry.cause in STAGES:
+        validated = sum(
+            each.share or 0.0 for each in run.summary.steps.causes if each.cause == "validation"
+        )
+    return min(1.0, waited + worked + used + validated)

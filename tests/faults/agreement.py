@@ -140,6 +140,10 @@ def _of_advice(summary: Summary) -> Iterator[str]:
     largest = max(summary.steps.causes, key=lambda entry: entry.share or 0.0).cause
     acts = first.cause == largest  # with which the headline begins
     acts = acts or _acts_on(first, verdict.bound_by or "") or _acts_on_beginning(first, summary)
+    acts = acts or any(  # as of a validation that waits for the same stage
+        each.cause == verdict.bound_by and each.facts.get("part") == first.cause
+        for each in verdict.findings
+    )
     if not acts and not verdict.device_waits:
         yield (
             f"bound by {verdict.bound_by}, and the first advice is about {first.cause}:"

@@ -49,11 +49,9 @@ def take(
     start_ns: int,
     end_ns: int,
     name: str,
-    *,
-    shows: bool = True,
 ) -> None:
     """The loop has taken a product, or something of an unknown maker, for which it has waited since
-    `start_ns`. `shows`: whether that is recorded however short it was.
+    `start_ns`.
     """
     number = -1
     if product is not None:
@@ -61,7 +59,7 @@ def take(
             product.number = state.take_number()
         product.maker.feeds_loop = True
         number = thread.taken = product.number
-    take_numbered(state, thread, number, start_ns, end_ns, name, shows=shows)
+    take_numbered(state, thread, number, start_ns, end_ns, name)
 
 
 def take_numbered(
@@ -72,8 +70,6 @@ def take_numbered(
     end_ns: int,
     name: str,
     step: int = -1,
-    *,
-    shows: bool = True,
 ) -> None:
     """The loop has taken what has this number (-1: it is not known), for which it has waited since
     `start_ns`. Of a batch that has a number it is recorded even if it was there: the replay needs
@@ -83,7 +79,7 @@ def take_numbered(
     """
     if thread.waiting:
         return
-    if (number >= 0 and shows) or end_ns - start_ns >= SHORTEST_WAIT_NS:
+    if number >= 0 or end_ns - start_ns >= SHORTEST_WAIT_NS:
         emit(
             "wait",
             start_ns,

@@ -1,7 +1,7 @@
 """Observes `concurrent.futures`: what threads of a pool make for the training loop, and the loop's
 waits for it ("future").
 
-`asyncio` runs what it hands to an executor in such threads too. Tasks of processes are observed by
+`asyncio` runs what it hands to an executor in such threads too, and waits in a selector. Tasks of processes are observed by
 `process_executors`.
 """
 
@@ -19,7 +19,10 @@ from ioprof.instrument.hooks.supplies import is_fed, may_be_batch
 
 
 def observe(module: ModuleType, state: HookState) -> None:
-    """Observe `concurrent.futures._base` or `concurrent.futures.thread`."""
+    """Observe `concurrent.futures._base`, `concurrent.futures.thread` or `selectors`."""
+    if module.__name__ == "selectors":
+        state.wrap(module.DefaultSelector, "select", _observe_select)
+        return
     if module.__name__ == "concurrent.futures.thread":
         state.wrap(module._WorkItem, "run", _observe_run)  # noqa: SLF001
         return
@@ -94,19 +97,20 @@ def _take(state: HookState, future: Any, result: Any, start_ns: int) -> None:
     task, end_ns = task_of(future), monotonic_ns()
     if task is None:
         if may_be_batch(result):
-            # what an event loop awaits it takes when it has ended, and waited in its selector
-            product, shows = product_of(future), not _runs_loop()
-            take(
-                state,
-                state.per_thread.current,
-                product,
-                start_ns,
-                end_ns,
-                "future",
-                shows=shows,
-            )
+            thread = state.per_thread.current
+            if _runs_loop():  # it takes what has ended, and has waited for that in its selector
+                start_ns, thread.selects_ns = min(start_ns, thread.selects_ns or start_ns), end_ns
+            take(state, thread, product_of(future), start_ns, end_ns, "future")
     elif is_fed(state):
         task[0].end_wait(state, lambda: number_of(task, state), result, start_ns, end_ns, "future")
+
+
+def _observe_select(original: Function, state: HookState) -> Function:
+    def select(self: Any, *args: Any, **kwargs: Any) -> Any:
+        state.per_thread.current.selects_ns = monotonic_ns()
+        return original(self, *args, **kwargs)
+
+    return select
 
 
 def _runs_loop() -> bool:
