@@ -3,13 +3,15 @@
 feed_by_pool.py KIND DATA STEPS AHEAD     Prints the seconds that the loop waited for them after its first step, by its own
 stopwatch, and those of these steps. KIND: "threads", tasks of a ThreadPoolExecutor, a sample each; "batches", a whole batch
 each; "pool", imap of a multiprocessing.pool.ThreadPool; "loky" and "generator", a generator of joblib.Parallel, whose processes
-or threads make a batch each. AHEAD: so many batches are submitted ahead, as far as KIND can.
+or threads make a batch each; "gather", threads for which an event loop waits, AHEAD batches at a time; "awaited", the same one
+after the other, where the training runs in the event loop. AHEAD: so many batches are submitted ahead, as far as KIND can.
 """  # noqa: E501
 
+import asyncio
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from multiprocessing.pool import ThreadPool
@@ -52,8 +54,32 @@ def by_futures(kind: str, batches: list[list[Path]], ahead: int) -> Iterator[Pix
                 )
 
 
+def by_gather(batches: list[list[Path]], together: int) -> Iterator[Pixels]:
+    """The same, so many at a time."""
+    loop = asyncio.new_event_loop()
+
+    async def some(part: list[list[Path]]) -> list[Pixels]:
+        return await asyncio.gather(*(asyncio.to_thread(load_batch, each) for each in part))
+
+    for first in range(0, len(batches), together):
+        yield from loop.run_until_complete(some(batches[first : first + together]))
+    loop.close()
+
+
+async def by_tasks(batches: list[list[Path]], ahead: int) -> AsyncIterator[Pixels]:
+    """The same to an event loop that trains."""
+    pending: deque[asyncio.Task[Pixels]] = deque()
+    for paths in [*batches, *[[]] * ahead]:
+        if paths:
+            pending.append(asyncio.create_task(asyncio.to_thread(load_batch, paths)))
+        if len(pending) > ahead or not paths:
+            yield await pending.popleft()
+
+
 def made_by(kind: str, batches: list[list[Path]], ahead: int) -> Iterator[Pixels]:
     """The batches, in order."""
+    if kind == "gather":
+        return by_gather(batches, ahead)
     if kind == "pool":
         return ThreadPool(NUM).imap(load_batch, batches)
     if kind in ("loky", "generator"):
@@ -78,24 +104,32 @@ def main() -> None:
     model = torch.nn.Linear(3 * 32 * 32, 2)
     optimizer = Descent(model.parameters(), 1e-6)
     paths = sorted(Path(sys.argv[2]).rglob("*.JPEG"))
-    made = made_by(
-        kind,
-        [
-            [paths[(BATCH * step + each) % len(paths)] for each in range(BATCH)]
-            for step in range(steps)
-        ],
-        ahead,
-    )
-    waited_s, began = 0.0, 0.0
-    for step in range(steps):
-        asked = time.perf_counter()
-        batch = next(made)  # the wait
-        waited_s += time.perf_counter() - asked if step else 0.0
+    batches = [
+        [paths[(BATCH * step + each) % len(paths)] for each in range(BATCH)]
+        for step in range(steps)
+    ]
+    ends = [0.0]  # of the steps
+    waits = []
+
+    def train(batch: Pixels) -> None:
+        waits.append(time.perf_counter() - ends[-1])
         optimizer.zero_grad()
         model(torch.from_numpy(batch).flatten(1).float() / 255).square().mean().backward()
         optimizer.step()
-        began = began or time.perf_counter()
-    print(f"{waited_s:.3f} {time.perf_counter() - began:.3f}")
+        ends.append(time.perf_counter())
+
+    if kind == "awaited":
+        asyncio.run(trained(by_tasks(batches, ahead), train))
+    else:
+        for batch in made_by(kind, batches, ahead):
+            train(batch)
+    print(f"{sum(waits[1:]):.3f} {ends[-1] - ends[1]:.3f}")
+
+
+async def trained(made: AsyncIterator[Pixels], train: Callable[[Pixels], None]) -> None:
+    """Train with each batch."""
+    async for batch in made:
+        train(batch)
 
 
 if __name__ == "__main__":

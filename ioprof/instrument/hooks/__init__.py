@@ -61,7 +61,7 @@ WATCHED: Final = {
     "spdl.pipeline._iter_utils._subprocess": "libraries.spdl",
     "concurrent.futures._base": "libraries.futures",
     "concurrent.futures.thread": "libraries.futures",
-    "selectors": "libraries.futures",
+    "selectors": "libraries.selectors",
     "concurrent.futures.process": "libraries.process_executors",
     "loky.process_executor": "libraries.process_executors",
     "joblib.externals.loky.process_executor": "libraries.process_executors",

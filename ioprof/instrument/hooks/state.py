@@ -63,7 +63,7 @@ class ThreadState:
         "num_waits",
         "product",
         "saved_bytes",
-        "selects_ns",
+        "selected",
         "taken",
         "takes_part",
         "trains",
@@ -83,8 +83,8 @@ class ThreadState:
         """Another loader runs within that fetch."""
         self.num_samples = -1
         """Samples of that batch; -1: not known, as while they are fetched."""
-        self.selects_ns = 0
-        """When it called a selector last, or took what that had shown; 0: never."""
+        self.selected: tuple[int, int] | None = None
+        """When it waited in a selector last; None: it has taken what that had shown."""
         self.in_collective = False
         """It is in an observed collective, or in one that is not to be recorded."""
         self.in_checkpoint = False

@@ -1,8 +1,8 @@
 """Observes `concurrent.futures`: what threads of a pool make for the training loop, and the loop's
 waits for it ("future").
 
-`asyncio` runs what it hands to an executor in such threads too, and waits in a selector. Tasks of processes are observed by
-`process_executors`.
+`asyncio` runs what it hands to an executor in such threads too, and waits in a selector. Tasks of
+processes are observed by `process_executors`.
 """
 
 import sys
@@ -11,7 +11,15 @@ from types import ModuleType
 from typing import Any
 
 from ioprof.clock import monotonic_ns
-from ioprof.instrument.hooks.handover import is_loop, maker_of, mark, may_make, product_of, take
+from ioprof.instrument.hooks.handover import (
+    SHORTEST_WAIT_NS,
+    is_loop,
+    maker_of,
+    mark,
+    may_make,
+    product_of,
+    take,
+)
 from ioprof.instrument.hooks.libraries.process_executors import number_of, task_of
 from ioprof.instrument.hooks.patches import Function
 from ioprof.instrument.hooks.state import HookState
@@ -19,10 +27,7 @@ from ioprof.instrument.hooks.supplies import is_fed, may_be_batch
 
 
 def observe(module: ModuleType, state: HookState) -> None:
-    """Observe `concurrent.futures._base`, `concurrent.futures.thread` or `selectors`."""
-    if module.__name__ == "selectors":
-        state.wrap(module.DefaultSelector, "select", _observe_select)
-        return
+    """Observe `concurrent.futures._base` or `concurrent.futures.thread`."""
     if module.__name__ == "concurrent.futures.thread":
         state.wrap(module._WorkItem, "run", _observe_run)  # noqa: SLF001
         return
@@ -98,19 +103,12 @@ def _take(state: HookState, future: Any, result: Any, start_ns: int) -> None:
     if task is None:
         if may_be_batch(result):
             thread = state.per_thread.current
-            if _runs_loop():  # it takes what has ended, and has waited for that in its selector
-                start_ns, thread.selects_ns = min(start_ns, thread.selects_ns or start_ns), end_ns
+            if _runs_loop() and end_ns - start_ns < SHORTEST_WAIT_NS:
+                start_ns, end_ns = thread.selected or (start_ns, end_ns)
+                thread.selected = None
             take(state, thread, product_of(future), start_ns, end_ns, "future")
     elif is_fed(state):
         task[0].end_wait(state, lambda: number_of(task, state), result, start_ns, end_ns, "future")
-
-
-def _observe_select(original: Function, state: HookState) -> Function:
-    def select(self: Any, *args: Any, **kwargs: Any) -> Any:
-        state.per_thread.current.selects_ns = monotonic_ns()
-        return original(self, *args, **kwargs)
-
-    return select
 
 
 def _runs_loop() -> bool:
