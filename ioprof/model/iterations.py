@@ -125,7 +125,7 @@ def visits(waits: pl.DataFrame, fetches: pl.DataFrame) -> Visits:
     return Visits(
         tuple(ops),
         tuple(of_visit),
-        tuple(_visit(each, beyond.get(each.number, [])) for each in found),
+        tuple(_visit(each, beyond.get(each.number, []), fetches) for each in found),
         num_known,
     )
 
@@ -194,11 +194,26 @@ def _not_taken(found: list[_Open], maker: list[int]) -> dict[int, list[int]]:
     return beyond
 
 
-def _visit(each: _Open, beyond: list[int]) -> Visit:
+def at_once(fetches: pl.DataFrame) -> int:
+    """Makers that there were at the same time, from the first to the last of what each made: a pool
+    may be made anew for each epoch. Columns `worker`, `start_ns`, `end_ns`.
+    """
+    each = fetches.group_by("worker").agg(pl.col("start_ns").min(), pl.col("end_ns").max())
+    begun = np.searchsorted(
+        np.sort(each["start_ns"].to_numpy()), each["start_ns"].to_numpy(), "right"
+    )
+    ended = np.searchsorted(
+        np.sort(each["end_ns"].to_numpy()), each["start_ns"].to_numpy(), "right"
+    )
+    return int((begun - ended).max(initial=0))
+
+
+def _visit(each: _Open, beyond: list[int], fetches: pl.DataFrame) -> Visit:
     known = [(wait, row) for wait, row in zip(each.waits, each.fetches, strict=True) if row >= 0]
     rows = [row for _, row in known] + beyond
+    num_workers = at_once(fetches[rows]) if each.is_pool else len(each.workers)
     return Visit(
-        num_workers=0 if each.by_loop else max(1, len(each.workers)),
+        num_workers=0 if each.by_loop else max(1, num_workers),
         fetch_rows=np.array(rows, np.int64),
         wait_rows=np.array([wait for wait, _ in known], np.int64),
         taken_rows=np.arange(len(known)),

@@ -639,7 +639,7 @@ def _iteration(
     first = sorted(first)
     number = {workers[row]: place for place, row in enumerate(first)}
     makers = tuple(number[worker] for worker in workers)
-    startup = (starts[first] - visit.begin_ns) / 1e9 if visit.num_workers else np.zeros(0)
+    startup = (starts[first[: visit.num_workers]] - visit.begin_ns) / 1e9
     lag[first] = 0.0 if visit.starts_workers else lag[first]  # it is part of the start-up
     return Iteration(
         workers=visit.num_workers,
@@ -687,17 +687,16 @@ def _ahead(
     depth = int(np.max(number - taken)) + 1
     firsts = np.arange(0, len(starts), depth)
     wants, has = np.fmin.reduceat(asked, firsts), np.fmax.reduceat(got, firsts)
-    # what the loop does between two takes; if not between those of tasks given together, then it
-    # waits for all of them
     alone_s = wants[1:] - has[:-1]
     between_s = has - wants - np.add.reduceat(np.nan_to_num(got - asked), firsts)
+    # it has waited for all when it takes the first, or does nothing before it takes the last
+    waits_for_all = ~(got[::depth] < np.maximum.reduceat(ends, firsts))
+    waits_for_all |= between_s <= _NEVER_HELD * (alone_s.mean() if len(alone_s) else 0.0)
     # it gives them when it has used those before, shortly before it waits
     given = np.append(wants[0], has[:-1] + alone_s / 2)
     until = np.append(given[1:], np.inf)
     begin_together = (starts >= given[number // depth]) & (starts < until[number // depth])
-    if np.mean(begin_together[depth:]) >= _ALL_TOGETHER and (
-        between_s.sum() <= _NEVER_HELD * alone_s.sum()
-    ):
+    if min(np.mean(begin_together), np.mean(waits_for_all)) >= _ALL_TOGETHER:
         return depth, depth
     idle_ns = 0
     for worker in np.unique(workers):

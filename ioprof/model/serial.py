@@ -19,6 +19,7 @@ from ioprof.analysis.intervals import Intervals, intersect, pack, total, union
 from ioprof.analysis.reads.lineage import Axis
 from ioprof.analysis.selection import WORK, intervals
 from ioprof.format.trace import Trace
+from ioprof.model.iterations import at_once
 
 _LOCKS: Final = ("lock", "semaphore", "file lock", "futex")
 _FEWEST: Final = 20
@@ -109,14 +110,14 @@ def _interpreter(
     (1 - waited - held) x rate x `once`. Of two threads that leaves one unknown too many: then it is
     what was seen.
     """
-    own = pl.col("object").cast(pl.String) == "condition"
-    of_loop = trace.blocks.filter(pl.col("tid") == loop_tid, own, pl.col("id").is_not_null())
+    own = pl.col("object") == "condition"
+    of_loop = _whole(trace.blocks.filter(pl.col("tid") == loop_tid)).filter(own)
     found = waits.filter(own, pl.col("id").is_in(of_loop["id"].unique().implode()))
     if len(found) < _FEWEST:
         return Serial()
     lock = found.group_by("id").len().sort("len", "id")["id"][-1]
     found, of_loop = found.filter(pl.col("id") == lock), of_loop.filter(pl.col("id") == lock)
-    tids = fetches["tid"].unique()
+    tids, makers = fetches["tid"].unique(), at_once(fetches)
     first, last = int(fetches["start_ns"].to_numpy().min()), int(fetches["end_ns"].to_numpy().max())
     of_loop = of_loop.filter(
         pl.col("waker_tid").is_in(tids.implode()),
@@ -125,10 +126,10 @@ def _interpreter(
     )
     by_makers = found.filter(pl.col("waker_tid").is_in(tids.implode()))
     by_loop = found.filter(pl.col("waker_tid") == loop_tid)
-    waited = (_length_s(of_loop) / took_s, _length_s(found) / len(tids) / took_s)
+    waited = (_length_s(of_loop) / took_s, _length_s(found) / makers / took_s)
     rows = [each.select("start_ns", "end_ns") for each in (of_loop, by_makers, by_loop)]
     is_loop = np.repeat([False, False, True], [len(each) for each in rows])
-    use = len(tids) * _held_by_maker(pl.concat(rows), is_loop, len(tids), waited, took_s)
+    use = makers * _held_by_maker(pl.concat(rows), is_loop, makers, waited, took_s)
     if use < _LEAST_USE:
         return Serial()
     own_s = int((fetches["end_ns"] - fetches["start_ns"]).sum()) / 1e9
@@ -176,13 +177,25 @@ def _length_s(blocks: pl.DataFrame) -> float:
     return int((blocks["end_ns"] - blocks["start_ns"]).sum()) / 1e9
 
 
+def _whole(blocks: pl.DataFrame) -> pl.DataFrame:
+    """Waits that somebody ended, by their blocks: one that asks again after a time, as each thread
+    does that wants the interpreter lock, waits from the first of them.
+    """
+    blocks = blocks.filter(pl.col("id").is_not_null()).sort("tid", "start_ns")
+    thing = pl.struct("tid", "object", "id")
+    soon = pl.col("start_ns") - pl.col("end_ns").shift() < pl.col("end_ns") - pl.col("start_ns")
+    again = (thing == thing.shift()) & pl.col("timed_out").shift() & soon
+    number = (~again.fill_null(value=False)).cum_sum()
+    return (
+        blocks.with_columns(start_ns=pl.col("start_ns").min().over(number))
+        .filter(pl.col("waker_tid").is_not_null())
+        .with_columns(pl.col("object").cast(pl.String))
+    )
+
+
 def _waits(trace: Trace, makers: pl.DataFrame, fetches: pl.DataFrame) -> pl.DataFrame:
-    """The blocks of the makers' own threads within their batches that somebody ended."""
-    blocks = trace.blocks.filter(
-        pl.col("tid").is_in(makers["tid"].implode()),
-        pl.col("waker_tid").is_not_null(),
-        pl.col("id").is_not_null(),
-    ).with_columns(pl.col("object").cast(pl.String))
+    """The waits of the makers' own threads within their batches that somebody ended."""
+    blocks = _whole(trace.blocks.filter(pl.col("tid").is_in(makers["tid"].implode())))
     within = (
         blocks.sort("start_ns")
         .join_asof(
