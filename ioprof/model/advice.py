@@ -285,8 +285,7 @@ def ordered(
     while left:
         best = left[0]
         if rest[best].costs is Cost.HARDWARE:  # then the best of what may bring as much
-            low, others = rest[best].low or gains[best], left[1:]
-            reach = [at for at in others if (rest[at].high or gains[at]) >= low]
+            reach = [at for at in left[1:] if (rest[at].high or gains[at]) >= gains[best]]
             best = next((at for at in reach if rest[at].costs is not Cost.HARDWARE), best)
         least = same[min(effort(best), 1)] * brings(best)
         alike = [at for at in left if brings(at) >= least]
