@@ -52,6 +52,20 @@ def test_tables_are_in_milliseconds() -> None:
     )
 
 
+def test_sql_answers_as_the_tables_do() -> None:
+    """Each table by its name; what is wrong with a query is one line."""
+    run = demo()
+    read = run.where(kind="read", source="storage")
+    found = run.sql("select count(*) as n from spans where kind = 'read' and source = 'storage'")
+    assert [(len(read),)] == found.rows()
+    longest = run.sql("select step from steps order by took_ms desc limit 1").item()
+    assert longest == run.steps.sort("took_ms", descending=True)["step"][0]
+    for name in ("counters", "causes", "overlap", "blocks", "files"):
+        assert run.sql(f"select * from {name}").columns
+    with pytest.raises(CommandError, match=r"sql: .*reads.*\(tables: blocks, "):
+        run.sql("select * from reads")
+
+
 def test_a_step_has_its_causes_and_the_reads_of_its_batches() -> None:
     """Of all ranks; the reads are those that the workers made for the batches that the step
     used."""

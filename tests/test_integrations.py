@@ -1,6 +1,8 @@
 """Where people work besides the command line: loops of libraries, trackers of experiments, and
 `ioprof.toml`; each with the real library."""
 
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -61,6 +63,32 @@ tracked.finish()
     share, has_notes = said.splitlines()[0].split()
     assert float(share) == pytest.approx(scalars(ioprof.load(DEMO).summary)["ioprof/share/decode"])
     assert has_notes == "True"
+
+
+@pytest.mark.job(every=4)
+def test_mlflow_has_them_in_its_store(tmp_path: Path) -> None:
+    """In a store of files; read back by its own client."""
+    pytest.importorskip("mlflow", reason="needs mlflow-skinny")
+    program = f"""
+import json, ioprof, mlflow
+from ioprof.integrations.trackers import to_mlflow
+mlflow.set_tracking_uri("file:store")
+with mlflow.start_run() as tracked:
+    to_mlflow(ioprof.load({str(DEMO)!r}), tracked)
+kept = mlflow.tracking.MlflowClient().get_run(tracked.info.run_id)
+print(json.dumps(kept.data.metrics))
+print(mlflow.artifacts.load_text(f"{{kept.info.artifact_uri}}/ioprof/report.md")[:3])
+"""
+    said = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env=os.environ | {"MLFLOW_ALLOW_FILE_STORE": "true"},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+    assert scalars(ioprof.load(DEMO).summary) == json.loads(said[0])
+    assert said[1] == "## "
 
 
 class Array:

@@ -3,6 +3,7 @@
     run = ioprof.load("runs/first")
     to_tensorboard(run, "logs/first")      # a folder of event files
     to_wandb(run, wandb.run)               # into a run of Weights & Biases, online or offline
+    to_mlflow(run, mlflow.active_run())    # into a run of MLflow, of whatever store it is
 
 Each gets the numbers of `scalars`, and the report as text.
 """
@@ -36,6 +37,20 @@ def to_wandb(run: "Run", tracked: Any) -> None:
     """
     tracked.summary.update(scalars(run.summary))
     tracked.notes = "\n\n".join(filter(None, (tracked.notes, _report(run))))
+
+
+def to_mlflow(run: "Run", tracked: Any) -> None:
+    """Log the numbers as metrics of `tracked`, what `mlflow.start_run` returns, and the report as
+    its artifact `ioprof/report.md`.
+
+    Raises ImportError where MLflow is not installed.
+    """
+    from mlflow.tracking import MlflowClient
+
+    client, run_id = MlflowClient(), tracked.info.run_id
+    for name, value in scalars(run.summary).items():
+        client.log_metric(run_id, name, value)
+    client.log_text(run_id, _report(run), "ioprof/report.md")
 
 
 def _report(run: "Run") -> str:

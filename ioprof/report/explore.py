@@ -126,6 +126,7 @@ class Run:
         run.timeline(step=68), run.timeline(around=8.4, ranks=[0, 1])
         run.step(68).reads                               # the reads for the batches of a step
         run.where(kind="read", source="storage")         # spans, as a table
+        run.sql("select * from steps order by took_ms desc limit 5")
         run.files.slowest()
         run.whatif(workers=8).speedup
 
@@ -309,6 +310,24 @@ class Run:
             .join(names, on="file", how="left", maintain_order="left")
             .select(_COLUMNS)
         )
+
+    def sql(self, query: str) -> pl.DataFrame:
+        """The result of a query in SQL, as Polars understands it, over the tables `spans`,
+        `blocks`, `counters` (nanoseconds, as recorded), `steps`, `causes` and `overlap`
+        (milliseconds), and `files`.
+
+        >>> run.sql("select source, sum(bytes) from spans where kind = 'read' group by source")
+
+        Raises `CommandError` with what is wrong with the query.
+        """
+        names = ("spans", "counters", "steps", "causes", "overlap")
+        tables = {name: getattr(self, name) for name in names}
+        tables |= {"blocks": self.trace.blocks, "files": self.files.table}
+        try:
+            return pl.SQLContext(tables, eager=True).execute(query)
+        except pl.exceptions.PolarsError as error:
+            known = ", ".join(sorted(tables))
+            raise CommandError(f"sql: {error} (tables: {known})") from error
 
     def step(self, number: int) -> StepView:
         """What a step did on all ranks; `CommandError` if the run has no such step."""
