@@ -18,6 +18,7 @@ import pytest
 from captures import PROGRAMS
 from network_hosts import ADDRESSES, AHEAD_S, linked_hosts, on_host
 from quiet_machine import comparing_times, on_a_quiet_machine
+from repository import ROOT
 from temporary import temporary_folder
 
 from ioprof.format.schema import SPAN_COLUMNS
@@ -303,6 +304,55 @@ def test_torchrun_starts_the_tasks(tmp_path: Path) -> None:
         [start([*launcher, "ioprof", *JOB, "--out", str(tmp_path / "run")], environment(tmp_path))]
     )
     assert [0, 1] == Trace.load(tmp_path / "run").ranks
+
+
+@pytest.mark.system(every=4)
+def test_the_pods_of_the_example_for_kubernetes_are_gathered(tmp_path: Path) -> None:
+    """The command of docs/clusters.md, as each of its pods starts it, but for names that only the
+    cluster has."""
+    yaml = pytest.importorskip("yaml", reason="needs PyYAML")
+    text = (ROOT / "docs" / "clusters.md").read_text()
+    block = text.split("<!-- kubernetes -->")[1].split("<!-- end kubernetes -->")[0]
+    job = yaml.safe_load(block.strip().removeprefix("```yaml").removesuffix("```"))
+    [container] = job["spec"]["template"]["spec"]["containers"]
+    train = tmp_path / "train.py"
+    train.write_text(
+        (PROGRAMS / "train_on_hosts.py")
+        .read_text()
+        .replace('"SLURM_PROCID"', '"RANK"')
+        .replace('"SLURM_STEP_NUM_TASKS"', '"WORLD_SIZE"')
+    )
+    [command] = container["args"]
+    for name, here in (
+        ("torchrun", f"{sys.executable} -m torch.distributed.run"),
+        ("/runs", str(tmp_path)),
+        ("mine-0.mine", "127.0.0.1"),
+        ("29500", str(free_port())),
+        ("train.py", f"{train} 8 0"),
+    ):
+        assert name in command
+        command = command.replace(name, here)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    ended(
+        [
+            start(
+                [*container["command"], command],
+                environment(tmp_path, JOB_COMPLETION_INDEX=str(index), PATH=path),
+            )
+            for index in range(job["spec"]["completions"])
+        ]
+    )
+    gather = [*IOPROF, "gather", str(tmp_path / "mine.parts"), "--out", str(tmp_path / "mine")]
+    ended([start(gather, environment(tmp_path))])
+    run = Run.load(tmp_path / "mine")
+    steps = run.trace.spans.filter(pl.col("kind") == "step").group_by("rank").len()
+    assert {0: 8, 1: 8} == dict(steps.rows())
+
+
+def free_port() -> int:
+    """A port that nobody uses."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
 
 
 def _steps_made(folder: Path) -> list[int]:
