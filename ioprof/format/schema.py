@@ -157,6 +157,8 @@ its tensors have, in `offset`."""
 TOKENS: Final = "tokens"
 """Name of `deliver` spans without length: the tokens of a batch that are no padding, in `bytes`
 (null: not known), and its positions, in `offset`. Not of all batches."""
+OPERATOR: Final = "DALI "
+"""With which names of operators of DALI begin, in spans `decode`, `transform` and `collate`."""
 COMPILATION: Final = "compilation (torch.compile)"
 """Name of the `user` spans of what torch's compiler took."""
 CORE_WAIT: Final = "waiting for a core"

@@ -42,7 +42,7 @@ from ioprof.analysis.selection import (
     of_work,
     with_worker,
 )
-from ioprof.format.schema import COMPILATION
+from ioprof.format.schema import COMPILATION, OPERATOR
 
 _STAGES: Final = ("decode", "transform", "collate")
 _SHORTEST_WAIT_NS: Final = 1_000_000
@@ -119,12 +119,20 @@ def threads_work(spans: pl.DataFrame, with_peers: bool) -> dict[str, Intervals]:
     processes = of_kind(spans, "wait", "step")["pid"].drop_nulls().unique()
     known = of_kind(spans, "wait", "step", "fetch").select(_thread().unique()).to_series()
     done = of_kind(spans, *READS, *_STAGES).select(
-        "start_ns", "end_ns", "kind", "pid", "tid", "batch", "source"
+        "start_ns", "end_ns", "kind", "pid", "tid", "batch", "source", "name"
     )
     theirs = done.filter(pl.col("pid").is_in(processes.implode()) & pl.col("batch").is_null())
     theirs = theirs.filter(~_thread().is_in(known.implode()))
     theirs = theirs if with_peers else theirs.filter(~from_peer)
+    # a pipeline of DALI makes a batch by one operator after the other, and reads ahead meanwhile
+    in_order = pl.col("name").cast(pl.String).str.starts_with(OPERATOR).fill_null(value=False)
+    by_operators = union(intervals(of_kind(theirs, *_STAGES).filter(in_order)))
     found = {cause: intervals(of_work(theirs, cause)) for cause in WORK}
+    if len(by_operators):
+        found |= {
+            cause: subtract(union(found[cause]), by_operators)
+            for cause in ("storage", "page_cache")
+        }
     return {cause: times for cause, times in found.items() if len(times)}
 
 

@@ -2,13 +2,17 @@
 that is run by hand.
 
 What DALI's own threads do meanwhile calls no Python, so no `fetch` is recorded: it would say that
-nothing was decoded.
+nothing was decoded. DALI gives the names of its operators to a tool of NVTX, and the capture
+library is one (`native/capture/nvtx.c`), unless the job has another.
 """
 
+import ctypes
+import os
 from types import ModuleType
 from typing import Any
 
 from ioprof.clock import monotonic_ns
+from ioprof.instrument import preload
 from ioprof.instrument.hooks.batch_numbering import Series
 from ioprof.instrument.hooks.patches import Function
 from ioprof.instrument.hooks.state import HookState
@@ -29,11 +33,19 @@ class _Source:
 def observe(module: ModuleType, state: HookState) -> None:
     """Observe `nvidia.dali.plugin.pytorch` or `nvidia.dali.pipeline`."""
     if module.__name__ == "nvidia.dali.pipeline":
+        _follow_operators()
         state.wrap(module.Pipeline, "run", _observe_next)
         return
     for iterator in (module.DALIGenericIterator, module.DALIRaggedIterator):
         state.wrap(iterator, "__init__", _observe_init)
         state.wrap(iterator, "__next__", _observe_next)
+
+
+def _follow_operators() -> None:
+    """Set what DALI asks for the tool, in the environment of C alone: the job sees no change."""
+    process, library = ctypes.CDLL(None), preload.library()
+    if library is not None and hasattr(process, "InitializeInjectionNvtx2"):  # it is preloaded
+        process.setenv(b"NVTX_INJECTION64_PATH", os.fsencode(library), 0)
 
 
 def _observe_init(original: Function, state: HookState) -> Function:

@@ -1,0 +1,45 @@
+"""DALI's decoder and its other operators, which run in threads of C++: what the training loop waits
+for."""
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import polars as pl
+import pytest
+from captures import PROGRAMS
+from jobs import ioprof
+
+from ioprof.format.schema import OPERATOR
+from ioprof.report.run import Run
+
+STEPS = 9
+
+
+@pytest.mark.job(every=2)
+@pytest.mark.parametrize(
+    ("kind", "cause", "largest"),
+    [("decode", "decode", "decoders__Image"), ("blur", "transform", "GaussianBlur")],
+)
+def test_waits_for_batches_are_charged_to_the_operators(
+    images: Path, tmp_path: Path, kind: str, cause: str, largest: str
+) -> None:
+    """Each operator is a span of each batch, under its name; the slowest is what the loop waits
+    for. The job sees no variable that it has not set."""
+    if find_spec("nvidia") is None or find_spec("nvidia.dali") is None:
+        pytest.skip("needs DALI")
+    program = PROGRAMS / "operators_of_dali.py"
+    command = (sys.executable, program, images, kind, STEPS)
+    done = ioprof("record", "--quiet", "--out", tmp_path / "run", "--", *command, cwd=tmp_path)
+    assert 0 == done.code, done.err
+    run = Run.load(tmp_path / "run")
+    made = run.trace.spans.filter(pl.col("name").cast(pl.String).str.starts_with(OPERATOR))
+    took = made.group_by(pl.col("name").cast(pl.String)).agg(
+        pl.len(), ns=(pl.col("end_ns") - pl.col("start_ns")).sum()
+    )
+    assert OPERATOR + largest == took.sort("ns")["name"][-1]
+    assert {OPERATOR + "decoders__Image", OPERATOR + "Resize"} <= {*took["name"]}
+    assert took["len"].min() >= STEPS
+    shares = {entry.cause: entry.share or 0.0 for entry in run.summary.steps.causes}
+    waited = {name: shares[name] for name in ("storage", "page_cache", "decode", "transform")}
+    assert cause == max(waited, key=waited.__getitem__), shares
