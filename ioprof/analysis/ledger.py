@@ -146,7 +146,7 @@ def ledger(trace: Trace) -> Ledger:
         trace.run.times is not None,
         entries,
         _imports(trace),
-        _weights(trace, loads),
+        _weights(loads),
     )
 
 
@@ -178,7 +178,7 @@ def loads_of_weights(trace: Trace) -> pl.DataFrame:
     return found.join(paths, on="file", how="left")
 
 
-def _weights(trace: Trace, loads: pl.DataFrame) -> LoadedWeights | None:
+def _weights(loads: pl.DataFrame) -> LoadedWeights | None:
     """What was read of files of weights, by all ranks; None: nothing, as far as is known."""
     reads = loads.filter(pl.col("path").is_not_null())
     if reads.is_empty():
@@ -188,13 +188,14 @@ def _weights(trace: Trace, loads: pl.DataFrame) -> LoadedWeights | None:
     took_ns = sum(
         total(intervals(part)) for part in reads.partition_by("rank", "host", "pid", "tid")
     )
+    ranks = reads["rank"].n_unique()
     return LoadedWeights(
         file=str(by_file["path"][-1]),
         files=len(by_file),
         bytes=int(reads["bytes"].fill_null(0).sum()),
         mapped_bytes=int(mapped["bytes"].fill_null(0).sum()),
-        reading_s=took_ns / 1e9 / len(trace.ranks),
-        ranks=reads["rank"].n_unique(),
+        reading_s=took_ns / 1e9 / ranks,
+        ranks=ranks,
     )
 
 
