@@ -20,6 +20,9 @@ from ioprof.format.trace import Trace
 from ioprof.jobs.studies.grid_file import grid_names, load_grid
 from ioprof.model.extrapolation.asked import Extrapolated
 from ioprof.model.extrapolation.whole import asked_of, extrapolate
+from ioprof.model.pipeline import Pipeline
+from ioprof.model.recorded import pipeline
+from ioprof.model.summary import with_gains
 from ioprof.report.run import Run
 from ioprof.report.study import study_notes, study_table, write_study
 
@@ -256,6 +259,37 @@ def test_later_epochs_have_what_memory_has_of_the_data(
     assert bounded == (found.high_s is not None)
     assert asks == {each.what for each in found.record_next}
     assert {"storage": True, "cache": False, "unknown": None}[source] is found.is_cold
+
+
+@pytest.mark.parametrize(
+    ("is_stored", "is_asked", "times"), [(False, False, 1), (True, True, 1), (True, False, 0)]
+)
+def test_a_large_run_is_replayed_for_a_prediction_only_where_it_is_asked_for(
+    is_stored: bool, is_asked: bool, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And any run is made a pipeline once, for all that memory may have of its data."""
+    config = {"predict_epochs": 90, "as_of": 160}
+    hosts = [{"name": "node1", "memory_bytes": 10_000}]
+    run = part(16, 4, "wait, fetch w0, read w0 100B storage", hosts=hosts, config=config)
+    monkeypatch.setattr(Trace, "is_stored", property(lambda _: is_stored))
+    made = list[Trace]()
+
+    def counted(trace: Trace) -> Pipeline:
+        made.append(trace)
+        return pipeline(trace)
+
+    monkeypatch.setattr("ioprof.model.extrapolation.whole.pipeline", counted)
+    found = with_gains(run, is_asked).summary.prediction
+    assert found is not None
+    assert ("predicted", times) == (found.later_basis, len(made))
+    assert 0 < (found.memory_ratio or 0.0) < 1
+
+
+@pytest.mark.parametrize("lengths", [[[3, 2, 4], [2, 2, 2]], [[3, 2, 4]]])
+def test_what_was_not_recorded_is_not_in_a_prediction(lengths: list[list[int]]) -> None:
+    """A whole training may have validations and checkpoints that its first epochs have not."""
+    found = extrapolate(Run.of(job(lengths, 9, 0, 0)), Extrapolated(epochs=9))
+    assert ("validation", "checkpoint") == found.not_seen
 
 
 def test_epochs_of_a_part_of_the_data_need_a_word() -> None:

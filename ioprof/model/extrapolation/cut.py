@@ -58,7 +58,7 @@ class Epoch:
 
 
 @dataclass(frozen=True)
-class Between:
+class Events:
     """Validations, or checkpoints."""
 
     number: int
@@ -82,7 +82,7 @@ class Cut:
     """From the first request for a batch until it was there, of the slowest rank."""
     keeps_workers: bool
     """Whether a later epoch starts none."""
-    between: dict[str, Between]
+    between: dict[str, Events]
 
     @property
     def complete(self) -> tuple[Epoch, ...]:
@@ -152,7 +152,7 @@ def cut(run: Run, from_steps: int | None = None) -> Cut:
         samples_per_step=_samples(run, training, len(of_step)),
         first_batch_s=_integer(first_batch["took"].max()) / 1e9 if len(first_batch) else 0.0,
         keeps_workers=bool(record.config.persistent_workers) or not workers,
-        between={cause: _between(each[each > 0] / 1e9, own_s) for cause, each in events.items()},
+        between={cause: _events(each[each > 0] / 1e9, own_s) for cause, each in events.items()},
     )
 
 
@@ -201,13 +201,13 @@ def _parts(steady: Seconds) -> list[float]:
     return [float(part.mean()) for part in np.array_split(steady, _BLOCKS) if len(part)]
 
 
-def _between(took_s: Seconds, own_s: Seconds) -> Between:
+def _events(took_s: Seconds, own_s: Seconds) -> Events:
     if not len(took_s):
-        return Between(0, 0.0, 0.0)
+        return Events(0, 0.0, 0.0)
     vary = float(np.std(own_s) / max(float(np.mean(own_s)), 1e-12))
     mean_s = float(took_s.mean())
     error_s = bound(took_s) if len(took_s) > 1 else mean_s * min(1.0, vary)
-    return Between(len(took_s), mean_s, error_s)
+    return Events(len(took_s), mean_s, error_s)
 
 
 def _samples(run: Run, training: pl.DataFrame, steps: int) -> float | None:
