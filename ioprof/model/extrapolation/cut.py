@@ -12,7 +12,7 @@ import polars as pl
 from ioprof.analysis.loaders import batches
 from ioprof.analysis.ranks.variation import epochs
 from ioprof.analysis.run import Run
-from ioprof.analysis.student import quantile_975
+from ioprof.analysis.student import quantile
 from ioprof.errors import CommandError
 from ioprof.format.trace import Trace
 
@@ -161,7 +161,7 @@ def bound(values: Sequence[float] | Seconds) -> float:
     if len(values) < 2:
         return float(values[0]) if len(values) else 0.0
     spread = float(np.std(values, ddof=1)) / float(np.sqrt(len(values)))
-    return spread * quantile_975(len(values) - 1)
+    return spread * quantile(0.975, len(values) - 1)
 
 
 def _bounds(trace: Trace, received: pl.DataFrame, starts: npt.NDArray[Any]) -> list[int]:
