@@ -3,22 +3,33 @@ the notebook, such as `jupyter nbconvert --to html`, which does not know plotly'
 """
 
 import json
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+from uuid import uuid4
 
 import plotly.graph_objects as go
 
 _MIME: Final = "application/vnd.plotly.v1+json"
 _MISSING: Final = (
-    "<p>This figure needs plotly.js, which the first figure of a session carries: run all cells of"
-    " the notebook again.</p>"
+    "This figure needs plotly.js, which the first figure of a session carries: restart the kernel,"
+    " and run all cells of the notebook."
 )
+
+
+class _Cell(NamedTuple):
+    """A cell of the notebook while it runs."""
+
+    name: str
+    """Its id, where the front end sends it; else its source."""
+    execution: int
+    """The number of the execution: another one when the cell runs again, which replaces its
+    output."""
 
 
 class NotebookFigure(go.Figure):  # type: ignore[misc]  # plotly has no types
     """A figure of plotly that is displayed in both forms."""
 
-    _has_library = False
-    """Whether a figure of this session has carried plotly.js, which takes 5 MB."""
+    _carrier: _Cell | None = None
+    """The cell whose output has plotly.js, which takes 5 MB. None: no cell of this session."""
 
     def _ipython_display_(self) -> None:
         from IPython.display import display
@@ -36,8 +47,25 @@ class NotebookFigure(go.Figure):  # type: ignore[misc]  # plotly has no types
             super().show(*arguments, **options)
 
     def _both_forms(self) -> dict[str, Any]:
-        carries, NotebookFigure._has_library = not NotebookFigure._has_library, True
-        html = self.to_html(full_html=False, include_plotlyjs=carries)
-        if not carries:
-            html = f'<script>window.Plotly || document.write("{_MISSING}")</script>{html}'
+        carrier, cell = NotebookFigure._carrier, _running_cell()
+        carries = carrier is None or (carrier.name == cell.name and carrier != cell)
+        if carries:
+            NotebookFigure._carrier = cell
+        place = str(uuid4())
+        html = self.to_html(full_html=False, include_plotlyjs=carries, div_id=place)
+        html += (
+            "<script>window.Plotly || (document.getElementById("
+            f'"{place}").textContent = "{_MISSING}")</script>'
+        )
         return {_MIME: json.loads(self.to_json()), "text/html": html}
+
+
+def _running_cell() -> _Cell:
+    from IPython import get_ipython
+
+    shell = get_ipython()  # type: ignore[no-untyped-call]
+    if shell is None:
+        return _Cell("", 0)
+    request = shell.get_parent() if hasattr(shell, "get_parent") else {}
+    name = request.get("metadata", {}).get("cellId") or shell.user_ns["In"][-1]
+    return _Cell(name, shell.execution_count)
