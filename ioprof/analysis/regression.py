@@ -81,7 +81,7 @@ class LevelChange:
     """Place of the run with which it was found."""
 
 
-def level_of(seconds: Sequence[float], earlier: Sequence[Sequence[float]] = ()) -> Level | None:
+def level_of(seconds: Sequence[float], earlier: Sequence[Sequence[float]]) -> Level | None:
     """The level of these runs, whose variation is also that of the runs of `earlier` levels. None:
     too few to know it.
     """

@@ -563,8 +563,8 @@ def _with_stages(
     """The fetches with a column per stage (seconds), and `reads` and `read_bytes` of storage. Waits
     for what one at a time does are in no stage.
     """
-    axis = Axis.of(fetches["worker"].to_numpy(), intervals(fetches))
-    there = spans.filter(pl.col("worker").is_in(pl.Series(axis.workers).implode()))
+    axis = Axis.of(fetches)
+    there = spans.filter(axis.has_worker)
     of_causes = [axis.place(there.filter(of_cause)) for of_cause in WORK.values()]
     waiting = axis.place(one_at_a_time.waits)
     spent = charge(axis.place(fetches), [waiting, *of_causes])[:, 1:]

@@ -89,8 +89,7 @@ def serial(
     use, part = max(found, key=lambda each: each[0], default=(0.0, waits.clear()))
     if use < max(_LEAST_USE, interpreter.batch_s * len(fetches) / took_s):
         return interpreter
-    own_s = int((fetches["end_ns"] - fetches["start_ns"]).sum()) / 1e9
-    batch_s = min(use * took_s, own_s - _length_s(part)) / len(fetches)
+    batch_s = min(use * took_s, _length_s(fetches) - _length_s(part)) / len(fetches)
     return Serial(part, max(0.0, batch_s), _stage(spans, fetches, part))
 
 
@@ -134,8 +133,7 @@ def _interpreter(
     use = len(tids) * _held_by_maker(pl.concat(rows), is_loop, len(tids), waited, took_s)
     if use < _LEAST_USE:
         return Serial()
-    own_s = int((fetches["end_ns"] - fetches["start_ns"]).sum()) / 1e9
-    batch_s = min(use * took_s, own_s - _length_s(by_makers)) / len(fetches)
+    batch_s = min(use * took_s, _length_s(fetches) - _length_s(by_makers)) / len(fetches)
     return Serial(
         by_makers, max(0.0, batch_s), _stage(spans, fetches, by_makers), intervals(of_loop)
     )
@@ -175,8 +173,8 @@ def _held_by_maker(
     return float(held[int(np.argmax(missing <= 0))] if (missing <= 0).any() else held[-1])
 
 
-def _length_s(blocks: pl.DataFrame) -> float:
-    return int((blocks["end_ns"] - blocks["start_ns"]).sum()) / 1e9
+def _length_s(rows: pl.DataFrame) -> float:
+    return int((rows["end_ns"] - rows["start_ns"]).sum()) / 1e9
 
 
 def _waits(blocks: pl.DataFrame, makers: pl.DataFrame, fetches: pl.DataFrame) -> pl.DataFrame:
@@ -232,8 +230,8 @@ def _serving(blocks: pl.DataFrame, tid: int, answers: pl.DataFrame, took_s: floa
 
 def _stage(spans: pl.DataFrame, fetches: pl.DataFrame, waits: pl.DataFrame) -> str:
     """The stage that most of the waits are in."""
-    axis = Axis.of(fetches["worker"].to_numpy(), intervals(fetches))
-    there = spans.filter(pl.col("worker").is_in(pl.Series(axis.workers).implode()))
+    axis = Axis.of(fetches)
+    there = spans.filter(axis.has_worker)
     placed = union(axis.place(waits))
     inside = {
         stage: total(intersect(placed, union(axis.place(there.filter(of_stage)))))

@@ -116,7 +116,7 @@ def _replayed(run: Run, large: str | None) -> Run:
         )
     told = tuple(_bounded(each, run, recorded) for each in told)
     verdict = _with_device(verdict.replace(findings=told))
-    run = replace(run, summary=run.summary.replace(verdict=verdict))
+    run = _with_verdict(run, verdict)
     causes = tuple(_with_gain(entry, found, recorded) for entry in run.summary.steps.causes)
     return _with_replay(run, ReplayRecord(found.baseline_error), causes)
 
@@ -151,7 +151,7 @@ def _asked_again(run: Run) -> Run:
         each.replace(no_gain=None, reason=None) if each.no_gain is NoGain.RUN_TOO_LARGE else each
         for each in verdict.findings
     )
-    return replace(run, summary=run.summary.replace(verdict=verdict.replace(findings=told)))
+    return _with_verdict(run, verdict.replace(findings=told))
 
 
 def _without(run: Run, code: NoGain, reason: str, baseline_error: float | None = None) -> Run:
@@ -161,8 +161,12 @@ def _without(run: Run, code: NoGain, reason: str, baseline_error: float | None =
         each if each.gain is not None else without_gain(each, code, reason)
         for each in verdict.findings
     )
-    run = replace(run, summary=run.summary.replace(verdict=verdict.replace(findings=told)))
+    run = _with_verdict(run, verdict.replace(findings=told))
     return _with_replay(run, ReplayRecord(baseline_error, reason, code), run.summary.steps.causes)
+
+
+def _with_verdict(run: Run, verdict: Verdict) -> Run:
+    return replace(run, summary=run.summary.replace(verdict=verdict))
 
 
 def _with_replay(run: Run, record: ReplayRecord, causes: tuple[CauseShare, ...]) -> Run:

@@ -100,7 +100,7 @@ class ReadSums:
         source, size, time = np.nonzero(self._groups[..., _ACCESSES])
         found = pl.DataFrame(
             {"source": source, "size_class": size, "time_class": time}
-        ).with_columns(_source_of("source"))
+        ).with_columns(_SOURCE)
         sums = {
             name: self._groups[source, size, time, place] for name, place in _NAMES_OF_GROUP.items()
         }
@@ -142,7 +142,7 @@ class ReadSums:
         """Columns `epoch source accesses bytes` of reads for batches of an epoch."""
         epoch, source = np.nonzero(self._of_epochs[..., _ACCESSES])
         found = pl.DataFrame({"epoch": self._numbers[epoch], "source": source}).with_columns(
-            _source_of("source")
+            _SOURCE
         )
         sums = {
             name: self._of_epochs[epoch, source, place]
@@ -164,5 +164,4 @@ _NAMES_OF_GROUP: Final = {
 _NAMES_OF_FILE: Final = {**_NAMES_OF_GROUP, "opens": _OPENS, "open_ns": _OPEN_TOOK}
 
 
-def _source_of(column: str) -> pl.Expr:
-    return pl.col(column).replace_strict(dict(enumerate(SOURCES)), return_dtype=pl.String)
+_SOURCE: Final = pl.col("source").replace_strict(dict(enumerate(SOURCES)), return_dtype=pl.String)

@@ -101,7 +101,7 @@ class Worked:
     """What its first batch took beyond a usual one. It is computation, within `busy`."""
 
 
-def cpu_use(processes: Sequence[Worked], most_threads: int | None = None) -> CpuUse:
+def cpu_use(processes: Sequence[Worked], most_threads: int | None) -> CpuUse:
     """What similar processes did together.
 
     `most_threads` is the size of their largest pool of threads: further threads, such as the one

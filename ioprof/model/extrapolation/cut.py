@@ -140,8 +140,8 @@ def cut(run: Run, from_steps: int | None = None) -> Cut:
         step_s = float(steady.mean())
         start_s = float(own.sum()) - len(own) * step_s
         of_reads = read.get(number, (0, 0, 0, 0))
-        error_s = bound(_parts(steady))
-        found.append(Epoch(len(own), is_complete, step_s, error_s, start_s, *of_reads))
+        means = [float(part.mean()) for part in np.array_split(steady, _BLOCKS) if len(part)]
+        found.append(Epoch(len(own), is_complete, step_s, bound(means), start_s, *of_reads))
     training = received.filter(~pl.col("validates"))
     first_batch = training.group_by("rank").agg(
         (pl.col("end_ns") - pl.col("start_ns")).first().alias("took")
@@ -195,10 +195,6 @@ def _steady(own: Seconds, ahead: int, workers: int, is_complete: bool) -> Second
     if rounds > 1:
         first = last - rounds * max(1, workers)
     return own[first:last]
-
-
-def _parts(steady: Seconds) -> list[float]:
-    return [float(part.mean()) for part in np.array_split(steady, _BLOCKS) if len(part)]
 
 
 def _events(took_s: Seconds, own_s: Seconds) -> Events:
