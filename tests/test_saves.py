@@ -1,4 +1,4 @@
-"""The anatomy of checkpoints: parts that sum to what each took, and how often a job should save."""
+"""The parts of checkpoints that sum to what each took, and how often a job should save."""
 
 import json
 import os

@@ -3,7 +3,7 @@ the notebook, such as `jupyter nbconvert --to html`, which does not know plotly'
 """
 
 import json
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from uuid import uuid4
 
 import plotly.graph_objects as go
@@ -15,21 +15,12 @@ _MISSING: Final = (
 )
 
 
-class _Cell(NamedTuple):
-    """A cell of the notebook while it runs."""
-
-    name: str
-    """Its id, where the front end sends it; else its source."""
-    execution: int
-    """The number of the execution: another one when the cell runs again, which replaces its
-    output."""
-
-
 class NotebookFigure(go.Figure):  # type: ignore[misc]  # plotly has no types
     """A figure of plotly that is displayed in both forms."""
 
-    _carrier: _Cell | None = None
-    """The cell whose output has plotly.js, which takes 5 MB. None: no cell of this session."""
+    _carrier: tuple[str, int] | None = None
+    """The cell whose output has plotly.js, which takes 5 MB; see `_running_cell`. None: no cell of
+    this session."""
 
     def _ipython_display_(self) -> None:
         from IPython.display import display
@@ -48,9 +39,9 @@ class NotebookFigure(go.Figure):  # type: ignore[misc]  # plotly has no types
 
     def _both_forms(self) -> dict[str, Any]:
         carrier, cell = NotebookFigure._carrier, _running_cell()
-        carries = carrier is None or (carrier.name == cell.name and carrier != cell)
-        if carries:
-            NotebookFigure._carrier = cell
+        # a cell that runs again replaces its output
+        carries = carrier is None or (carrier[0] == cell[0] and carrier != cell)
+        NotebookFigure._carrier = cell if carries else carrier
         place = str(uuid4())
         html = self.to_html(full_html=False, include_plotlyjs=carries, div_id=place)
         html += (
@@ -60,12 +51,15 @@ class NotebookFigure(go.Figure):  # type: ignore[misc]  # plotly has no types
         return {_MIME: json.loads(self.to_json()), "text/html": html}
 
 
-def _running_cell() -> _Cell:
+def _running_cell() -> tuple[str, int]:
+    """The cell's id, where the front end sends it, else its source; and the number of its
+    execution.
+    """
     from IPython import get_ipython
 
-    shell = get_ipython()  # type: ignore[no-untyped-call]
+    shell = get_ipython()
     if shell is None:
-        return _Cell("", 0)
+        return "", 0
     request = shell.get_parent() if hasattr(shell, "get_parent") else {}
     name = request.get("metadata", {}).get("cellId") or shell.user_ns["In"][-1]
-    return _Cell(name, shell.execution_count)
+    return name, shell.execution_count

@@ -17,8 +17,6 @@ from ioprof.format.schema import SOURCES
 SIZE_STEP: Final = 4
 """A class of sizes has up to so many times its least size."""
 PAGE_BYTES: Final = 4096
-SMALL_BYTES: Final = 8192
-"""Largest read that is small, with the buffer that Python's `open` uses by default."""
 NO_OFFSET: Final = -1
 
 IS_READ: Final = 1
@@ -127,8 +125,8 @@ class ReadSums:
         )
 
     def small(self) -> pl.DataFrame:
-        """Calls of up to `SMALL_BYTES`, by whether they asked for less than a page:
-        `below_page accesses bytes took_ns`.
+        """Calls of up to 8 KiB, the buffer that Python's `open` uses by default, by whether they
+        asked for less than a page: `below_page accesses bytes took_ns`.
         """
         names = ("accesses", "bytes", "took_ns")
         return pl.DataFrame(
