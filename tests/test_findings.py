@@ -20,9 +20,11 @@ from timeline import TICK_NS, timeline
 from told import summarise
 
 from ioprof.analysis.charge.workers_time import making
-from ioprof.analysis.findings import findings
+from ioprof.analysis.findings import Finding
 from ioprof.analysis.loaders import batches, take_turns
+from ioprof.analysis.ranks.stragglers import arrivals
 from ioprof.analysis.reads.queue_depth import DepthOverTime
+from ioprof.analysis.selection import look
 from ioprof.format.run_record import Findings, HostRecord, LoaderTime, RunRecord
 from ioprof.format.trace import Trace
 from ioprof.report.run import Run
@@ -583,7 +585,9 @@ def test_epochs_with_jitter_have_no_trend(seed: int) -> None:
 def test_no_batches_no_findings() -> None:
     """A rank that only computes."""
     trace = timeline("step 0000\ncompute 0000")
-    assert Findings() == findings(trace, Run.of(trace).steps, batches(trace), making(trace))
+    found = Finding(trace, batches(trace))
+    look(trace, found.reads)
+    assert Findings() == found.findings(Run.of(trace).steps, making(trace), arrivals(trace))
 
 
 def test_a_rank_that_falls_behind() -> None:

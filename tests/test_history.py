@@ -13,12 +13,14 @@ from scipy.stats import t as student
 from strategies import examples
 
 import ioprof
-from ioprof.analysis.regression import FALSE_ALARMS, level_changes, quantile
+from ioprof.analysis.regression import FALSE_ALARMS, PastRun, level_changes
+from ioprof.analysis.student import quantile
 from ioprof.cli import main
 from ioprof.errors import RunError
 from ioprof.format.run_record import SourceRecord
 from ioprof.format.trace import Trace
 from ioprof.report.run import Run
+from ioprof.report.trend import History
 from ioprof.store.runs import FILE, Store
 
 DEMO = ROOT / "tests" / "data" / "demo"
@@ -138,9 +140,27 @@ def test_a_slow_down_of_3_percent_is_found_within_three_runs() -> None:
     assert alarms <= 6
 
 
-@pytest.mark.parametrize("freedom", [5, 8, 12, 19])
-@pytest.mark.parametrize("probability", [1 - each for each in FALSE_ALARMS])
-def test_the_quantile_is_that_of_student(probability: float, freedom: int) -> None:
+@pytest.mark.parametrize(("number", "said"), [(5, 6), (6, None), (7, 3), (8, 3), (9, None)])
+def test_a_level_that_is_not_known_says_how_many_runs_it_needs(
+    number: int, said: int | None
+) -> None:
+    """Six at first; three after a change, from which on the variation is known."""
+    times = [1.0, 1.001, 0.999, 1.0, 1.001, 0.999, 1.2, 1.2, 1.2][:number]
+    runs = (PastRun(0, "job", "run", "", "", None, None, each, "step", None) for each in times)
+    line = list(History("job", tuple(runs)).lines())[-1]
+    assert line.startswith("level: " if said is None else f"fewer than {said} runs")
+    assert ("since the last change" in line) == (said == 3)
+
+
+@pytest.mark.parametrize(
+    ("probability", "freedom", "error"),
+    [
+        (0.975, 1, 1e-9),
+        *((0.975, each, 0.01) for each in (2, 2.5, 3, 4, 5, 30)),
+        *((1 - alarms, each, 0.004) for alarms in FALSE_ALARMS for each in (5, 8, 12, 19)),
+    ],
+)
+def test_the_quantile_is_that_of_student(probability: float, freedom: float, error: float) -> None:
     assert quantile(probability, freedom) == pytest.approx(
-        float(student.ppf(probability, freedom)), rel=0.004
+        float(student.ppf(probability, freedom)), rel=error
     )

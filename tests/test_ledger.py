@@ -13,10 +13,12 @@ from strategies import traces
 from timeline import timeline
 from told import summarise
 
-from ioprof.analysis.ledger import PHASES, phases
+from ioprof.analysis.ledger import PHASES, ledger, phases
 from ioprof.format.run_record import Summary
-from ioprof.format.trace import Trace
+from ioprof.format.schema import FILE_COLUMNS
+from ioprof.format.trace import Trace, table_schema
 from ioprof.report.run import Run
+from ioprof.report.texts.epoch_statements import start_text
 
 
 def after_the_last_step(kind: str, longer: int) -> Summary:
@@ -128,6 +130,23 @@ def test_the_phases_of_any_trace_sum_to_its_wall_time(trace: Trace) -> None:
         table["wall_ns"].to_list()
         == table.select(pl.sum_horizontal(f"{phase}_ns" for phase in PHASES)).to_series().to_list()
     )
+
+
+@pytest.mark.parametrize(("readers", "by"), [(1, "one rank"), (2, "each of 2 ranks")])
+def test_the_rate_of_weights_is_that_of_the_ranks_that_read_them(readers: int, by: str) -> None:
+    """Each of them reads 400 bytes in 40 ns; another rank gets them from the one that read."""
+    lanes = "".join(
+        f"read r{rank} file=3 400B {'####' if rank < readers else '....'}...\n"
+        f"step r{rank} .....00\ncompute main r{rank} .....00\n"
+        for rank in range(2)
+    )
+    files = pl.DataFrame([{"file": 3, "path": "/x/model.pt"}], schema=table_schema(FILE_COLUMNS))
+    times = {"start_ns": 0, "end_ns": 70}
+    found = ledger(timeline(lanes, times=times).with_facts(files=files))
+    assert found.weights is not None
+    assert (readers, 400 * readers) == (found.weights.ranks, found.weights.bytes)
+    assert 4e-8 == pytest.approx(found.weights.reading_s)
+    assert f"40.0 ns of reading by {by} (10.0 GB/s)" in start_text(found)
 
 
 @pytest.mark.job

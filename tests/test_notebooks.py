@@ -98,3 +98,38 @@ def test_a_cell_is_recorded_and_figures_stay_in_what_nbconvert_makes(tmp_path):
     page, _ = nbconvert.HTMLExporter().from_notebook_node(notebook)
     assert page.count("Plotly.newPlot(") == 2
     assert page.count("* plotly.js v") == 1
+
+
+@pytest.mark.job
+@pytest.mark.filterwarnings("default")  # libraries of the Jupyter kernel emit warnings
+@pytest.mark.parametrize("has_ids", [False, True])
+def test_cells_that_run_again_carry_the_library_again(has_ids, tmp_path):
+    """Once in the notebook, in its first figure: when all cells run a second time, and when one of
+    the others does; in a front end that sends the ids of cells, also when its source has changed.
+    No figure writes into a page that is there."""
+    figure = "ioprof.report.notebook_figure.NotebookFigure()"
+    sources = [
+        "import ioprof.report.notebook_figure",
+        f"{figure}.show(); {figure}",
+        f"{figure}  # another",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=list(map(nbformat.v4.new_code_cell, sources)))
+    client = nbclient.NotebookClient(
+        notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}
+    )
+
+    def run(*places):
+        for place in places:
+            client.kc.session.metadata = {"cellId": str(place)} if has_ids else {}
+            client.execute_cell(notebook.cells[place], place)
+        found = [each["data"]["text/html"] for cell in notebook.cells[1:] for each in cell.outputs]
+        assert all("needs plotly.js" in each for each in found)
+        return ["* plotly.js v" in each for each in found]
+
+    with client.setup_kernel():
+        for places in ((0, 1, 2), (0, 1, 2), (2,), (1,)):
+            assert [True, False, False] == run(*places)
+        notebook.cells[1].source += " # changed"
+        assert [has_ids, False, False] == run(1)
+    small = notebook.cells[2].outputs[0]["data"]["text/html"]
+    assert "document.write" not in small

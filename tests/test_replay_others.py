@@ -26,6 +26,16 @@ def host_series(seconds: int, used: Callable[[int], float], rank_pid: int) -> pl
     return pl.DataFrame(rows, schema=table_schema(COUNTER_COLUMNS))
 
 
+def sampled(counters: pl.DataFrame, *starts: int) -> Trace:
+    """A loop of a host of two cores that waits at these times."""
+    thread = {"kind": "wait", "host": "node1", "rank": 0, "pid": 7, "tid": 7}
+    waits = [{**thread, "start_ns": start, "end_ns": start + 10} for start in starts]
+    record = RunRecord.of(
+        {"hosts": [{"name": "node1", "cpus": 2, "online_cpus": 2, "others_cpu_ratio": 0.5}]}
+    )
+    return Trace(record, pl.DataFrame(waits, schema=table_schema(SPAN_COLUMNS)), counters=counters)
+
+
 @pytest.mark.parametrize(
     ("used", "cores", "serving"),
     [
@@ -44,28 +54,28 @@ def test_who_serves_reads_began_with_the_loop(
 ) -> None:
     """CPU time of others is told apart by when it was used: before the loop, in some seconds of it,
     or in nearly all."""
-    spans = [
-        {
-            "kind": "wait",
-            "start_ns": start,
-            "end_ns": start + 10,
-            "host": "node1",
-            "rank": 0,
-            "pid": 7,
-            "tid": 7,
-        }
-        for start in (3 * 10**9 - 10, 13 * 10**9)
-    ]
-    record = RunRecord.of(
-        {"hosts": [{"name": "node1", "cpus": 2, "online_cpus": 2, "others_cpu_ratio": 0.5}]}
-    )
-    table = pl.DataFrame(spans, schema=table_schema(SPAN_COLUMNS))
-    trace = Trace(record, table, counters=host_series(13, used, 7))
+    trace = sampled(host_series(13, used, 7), 3 * 10**9 - 10, 13 * 10**9)
     found = others(trace, counted(trace))["node1"]
     assert cores == pytest.approx(found.cores, abs=1e-6)
     assert serving == pytest.approx(found.serving, abs=1e-6)
-    short = Trace(record, table, counters=host_series(3, used, 7))
+    short = sampled(host_series(3, used, 7), 3 * 10**9 - 10, 13 * 10**9)
     assert 1.0 == others(short, counted(short))["node1"].cores
+
+
+@pytest.mark.parametrize("number", [7, 9])
+def test_a_process_of_another_host_uses_no_core_of_this_one(number: int) -> None:
+    """Whatever its id: that of a process here, or of none."""
+    here = host_series(13, lambda _: 0.2, 7)
+    there = here.filter(pl.col("pid").is_not_null()).with_columns(
+        host=pl.lit("node2").cast(here.schema["host"]),
+        pid=pl.lit(number).cast(pl.Int32),
+        value=pl.col("value") / 4,
+    )
+    alone, both = (
+        sampled(each, 3 * 10**9 - 10, 13 * 10**9) for each in (here, pl.concat([here, there]))
+    )
+    assert others(alone, counted(alone)) == others(both, counted(both))
+    assert [[7], [number]] == [list(each) for each in counted(both).values()]
 
 
 def with_worker(rank_rows: pl.DataFrame, sampled_until: int, ended: float) -> pl.DataFrame:

@@ -26,9 +26,10 @@ from repository import NATIVE, PROGRAMS
 from strategies import examples
 from told import summarise
 
-from ioprof.analysis.reads.requests import object_stores, requests
-from ioprof.format.run_record import StoreBound
-from ioprof.format.trace import Trace
+from ioprof.analysis.reads.requests import object_stores, requests, slow_reads, slowest_of
+from ioprof.format.run_record import RunRecord, StoreBound
+from ioprof.format.schema import SPAN_COLUMNS
+from ioprof.format.trace import Trace, table_schema
 from ioprof.instrument import preload
 from ioprof.report.texts.statements import statements
 
@@ -253,6 +254,22 @@ def test_uploads_are_requests_and_no_reads(tmp_path: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------ the answer
+
+
+@pytest.mark.parametrize("thread", [{"pid": 10, "tid": 10}, {"pid": 10, "tid": None}])
+@pytest.mark.parametrize("host", ["node", None])
+def test_a_request_began_where_its_own_thread_read(
+    host: str | None, thread: dict[str, int | None]
+) -> None:
+    """And not a thread of another host with the same ids, at the same time, in the same object."""
+    rows = [
+        {"kind": kind, "host": of, "offset": offset, "file": 1, "start_ns": 0, "end_ns": 9} | thread
+        for of, first in ((host, 700), ("other", 300))
+        for kind, offset in (("request", 5), ("read", first), ("read", first + 50))
+    ]
+    trace = Trace(RunRecord.of({}), pl.DataFrame(rows, schema=table_schema(SPAN_COLUMNS)))
+    slow = slow_reads(trace, slowest_of(requests(trace), 2))
+    assert [700, 300] == [each.offset for each in slow]
 
 
 @needs_library

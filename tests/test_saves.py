@@ -1,4 +1,4 @@
-"""The anatomy of checkpoints: parts that sum to what each took, and how often a job should save."""
+"""The parts of checkpoints that sum to what each took, and how often a job should save."""
 
 import json
 import os
@@ -15,9 +15,11 @@ from jobs import ioprof
 from repository import PROGRAMS
 from strategies import traces
 from timeline import timeline
+from told import summarise
 
 from ioprof.analysis.charge.saves import PARTS, saves, saves_summary
-from ioprof.analysis.save_interval import best_interval_s, lost_ratio
+from ioprof.analysis.save_interval import best_interval_s, lost_ratio, save_interval
+from ioprof.format.run_record import Saves
 from ioprof.format.schema import FLUSH, RENAME, SPAN_COLUMNS, WRITE
 from ioprof.format.trace import Trace, table_schema
 from ioprof.ingest.written_files import LEAST_KEPT_BYTES, WrittenFiles
@@ -171,6 +173,16 @@ def test_no_other_interval_is_much_better(cost_s: float, restart_s: float, mtbf_
     if cost_s < mtbf_s / 2:
         others = [lost_ratio(best_s * factor, cost_s, restart_s, mtbf_s) for factor in (0.5, 2)]
         assert lost <= min(others)
+
+
+def test_a_save_as_long_as_the_time_to_the_next_says_nothing_of_the_steps_between() -> None:
+    """The steps of the best interval are then as long as the median one."""
+    summary = summarise(timeline("step 0000111122223333\ncompute 0000111122223333"))
+    saves = Saves(number=3, ranks=1, bytes=None, seconds=5.0, every_s=4.0, every_steps=2.0)
+    found = save_interval(summary.replace(saves=saves), 1e6)
+    assert found is not None
+    assert found.now_ratio is None
+    assert round(found.seconds / (summary.steps.p50_s or 0)) == found.steps
 
 
 WAYS: Final = {

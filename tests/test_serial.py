@@ -97,6 +97,23 @@ def test_what_a_lock_guards_is_found_and_not_divided_by_workers(step_ns: int) ->
     assert without == pytest.approx(step_ns / 1e9, rel=0.15)
 
 
+@pytest.mark.parametrize("host", ["node", None])
+def test_threads_of_other_hosts_with_the_same_ids_hold_no_lock_of_this_one(
+    host: str | None,
+) -> None:
+    """Nor serve its workers: of two ranks whose workers have the same ids, those of one meet."""
+    locked = with_lock(2 * MS, 1 * MS, 5, 1 * MS)
+    facts = {"rank": pl.lit(1, pl.Int32), "host": pl.lit("other", locked.spans.schema["host"])}
+    named = {"host": pl.lit(host, locked.spans.schema["host"])}
+    spans = pl.concat([locked.spans.with_columns(**each) for each in (named, facts)])
+    blocks = locked.blocks.with_columns(**named)
+    run = RunRecord.of({"config": locked.run.config.to_dict() | {"ranks": 2}})
+    found = pipeline(replace(Trace(run, spans), blocks=blocks))
+    serial_s = [rank.iterations[0].tasks.serial_s for rank in found.ranks]
+    assert serial_s[0].mean() == pytest.approx(0.010, rel=0.15)
+    assert 0.0 == serial_s[1].sum()
+
+
 @pytest.mark.parametrize("idle", [False, True])
 def test_what_one_thread_answers_for_all_workers_is_found(idle: bool) -> None:
     """As what a lock guards; but not while that thread waits for something to do."""
@@ -161,7 +178,7 @@ def test_what_makers_hold_the_interpreter_for_is_found(
         blocks=pl.DataFrame(rows, schema=table_schema(BLOCK_COLUMNS)),
     )
     spans = trace.spans.with_columns(worker=pl.lit(0, pl.Int64))
-    found = serial(trace, spans, fetches, pid(0))
+    found = serial(trace.blocks, spans, fetches, pid(0))
     truth_s = sum(held_ns[tid] for tid in tids[1:]) / 1e9 / len(fetches)
     assert found.batch_s == pytest.approx(truth_s, rel=0.2)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from timeline import timeline
 
 import ioprof
-from ioprof.analysis.grid import Grid
+from ioprof.analysis.grid import Axis, Cell, Grid
 from ioprof.analysis.study import Iteration, Study, StudyRow
 from ioprof.errors import CommandError
 from ioprof.format.run_record import RunRecord
@@ -20,6 +20,10 @@ from ioprof.format.trace import Trace
 from ioprof.jobs.studies.grid_file import grid_names, load_grid
 from ioprof.model.extrapolation.asked import Extrapolated
 from ioprof.model.extrapolation.whole import asked_of, extrapolate
+from ioprof.model.pipeline import Pipeline
+from ioprof.model.recorded import pipeline
+from ioprof.model.summary import with_gains
+from ioprof.report.grid import bend_lines
 from ioprof.report.run import Run
 from ioprof.report.study import study_notes, study_table, write_study
 
@@ -258,6 +262,37 @@ def test_later_epochs_have_what_memory_has_of_the_data(
     assert {"storage": True, "cache": False, "unknown": None}[source] is found.is_cold
 
 
+@pytest.mark.parametrize(
+    ("is_stored", "is_asked", "times"), [(False, False, 1), (True, True, 1), (True, False, 0)]
+)
+def test_a_large_run_is_replayed_for_a_prediction_only_where_it_is_asked_for(
+    is_stored: bool, is_asked: bool, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And any run is made a pipeline once, for all that memory may have of its data."""
+    config = {"predict_epochs": 90, "as_of": 160}
+    hosts = [{"name": "node1", "memory_bytes": 10_000}]
+    run = part(16, 4, "wait, fetch w0, read w0 100B storage", hosts=hosts, config=config)
+    monkeypatch.setattr(Trace, "is_stored", property(lambda _: is_stored))
+    made = list[Trace]()
+
+    def counted(trace: Trace) -> Pipeline:
+        made.append(trace)
+        return pipeline(trace)
+
+    monkeypatch.setattr("ioprof.model.extrapolation.whole.pipeline", counted)
+    found = with_gains(run, is_asked).summary.prediction
+    assert found is not None
+    assert ("predicted", times) == (found.later_basis, len(made))
+    assert 0 < (found.memory_ratio or 0.0) < 1
+
+
+@pytest.mark.parametrize("lengths", [[[3, 2, 4], [2, 2, 2]], [[3, 2, 4]]])
+def test_what_was_not_recorded_is_not_in_a_prediction(lengths: list[list[int]]) -> None:
+    """A whole training may have validations and checkpoints that its first epochs have not."""
+    found = extrapolate(Run.of(job(lengths, 9, 0, 0)), Extrapolated(epochs=9))
+    assert ("validation", "checkpoint") == found.not_seen
+
+
 def test_epochs_of_a_part_of_the_data_need_a_word() -> None:
     """Else they are the whole ones."""
     run = Run.of(job([[3, 2, 4], [2, 2, 2]], 9, 0, 0))
@@ -298,6 +333,36 @@ def small_study(folder: Path, rates: tuple[float, ...]) -> Path:
         f' = "storage"\nvalues = [{values}]\n'
     )
     return path
+
+
+def grid_of(*rates: tuple[float, ...]) -> Grid:
+    """Samples/s of 1, 2 and 4 ranks in each row; without rows' names if it is one."""
+    axes = [Axis("layout", tuple("abcd"[: len(rates)]))] if len(rates) > 1 else []
+    cells = [
+        Cell((*row, str(ranks)), 1.0, None, None, "measured", "storage", 0.5, per_s, ranks)
+        for row, row_rates in zip("abcd" if axes else ((),), rates, strict=False)
+        for ranks, per_s in zip((1, 2, 4), row_rates, strict=True)
+    ]
+    columns = Axis("ranks", ("1", "2", "4"))
+    return Grid("mine", "own", "own", "", "total_s", (*axes, columns), tuple(cells))
+
+
+def test_a_row_bends_where_a_rank_falls_most_if_it_falls_at_all() -> None:
+    """Not where twice as many ranks are twice as fast, or more."""
+    found = list(grid_of((10, 20, 40), (10, 21, 45), (10, 19, 20)).bends())
+    assert [("c",)] == [each.row for each in found]
+    assert [("2", "4", 0.95, 0.5)] == [
+        (each.before, each.after, each.efficiency_before, each.efficiency_after) for each in found
+    ]
+
+
+def test_the_line_of_a_study_with_one_axis_names_no_row() -> None:
+    """It begins with where the ranks fall."""
+    assert [
+        "From 2 to 4 ranks the throughput per rank falls from 95.0% to 50.0% of that in the first"
+        " column; storage then takes 50.0% of a step."
+    ] == list(bend_lines(grid_of((10, 19, 20))))
+    assert next(bend_lines(grid_of((9, 9, 9), (9, 9, 9)))).startswith("a: from 1 to 2 ranks")
 
 
 def test_a_study_that_was_stopped_goes_on(tmp_path: Path) -> None:

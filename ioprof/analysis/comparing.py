@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ioprof.analysis.charge.steps import warmup
 from ioprof.analysis.run import Run
-from ioprof.analysis.student import quantile_975
+from ioprof.analysis.student import quantile
 from ioprof.format.run_record import CauseDifference, RunDifference
 from ioprof.format.schema import CAUSES
 
@@ -116,7 +116,7 @@ def _difference(
     error = float(np.sqrt(sum(errors)))
     shares = errors[0] ** 2 / (len(first) - 1) + errors[1] ** 2 / (len(other) - 1)
     freedom = sum(errors) ** 2 / shares if shares else 1e9
-    half = quantile_975(float(freedom)) * error
+    half = quantile(0.975, float(freedom)) * error
     grown = float(other.mean() - first.mean())
     return CauseDifference(
         name, float(first.mean()), float(other.mean()), grown - half, grown + half, differs=False

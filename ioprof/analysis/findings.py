@@ -7,34 +7,17 @@ import polars as pl
 from ioprof.analysis.charge.skew import skew
 from ioprof.analysis.charge.workers_time import Making, workers_time
 from ioprof.analysis.loaders import loaders
-from ioprof.analysis.ranks.stragglers import arrivals
 from ioprof.analysis.ranks.variation import epochs, steps_bounds, trend, waiting
 from ioprof.analysis.reads.queue_depth import DepthOverTime
 from ioprof.analysis.reads.read_patterns import ReadPatterns, of_data
 from ioprof.analysis.reads.sources import counted_reads
 from ioprof.analysis.reads.storage_bytes import by_process
-from ioprof.analysis.selection import look
 from ioprof.format.run_record import Findings
 from ioprof.format.trace import Trace
 
 
-def findings(
-    trace: Trace,
-    charged: pl.DataFrame,
-    received: pl.DataFrame,
-    made: Making,
-    arrived: pl.DataFrame | None = None,
-) -> Findings:
-    """All of them. `charged` is `blame(trace)`, `received` is `loaders.batches(trace)`, `made` is
-    `workers_time.making(trace)`, and `arrived` is `stragglers.arrivals(trace)`, if known already.
-    """
-    found = Finding(trace, received)
-    look(trace, found.reads)
-    return found.findings(charged, made, arrivals(trace) if arrived is None else arrived)
-
-
 class Finding:
-    """`findings`, once `reads` has looked at all spans."""
+    """`findings`, once `reads` has looked at all spans. `received` is `loaders.batches(trace)`."""
 
     def __init__(self, trace: Trace, received: pl.DataFrame) -> None:
         self._trace, self._received = trace, received
@@ -45,7 +28,9 @@ class Finding:
         self.reads = ReadPatterns(trace, is_counted, DepthOverTime(first_ns, last_ns), numbered)
 
     def findings(self, charged: pl.DataFrame, made: Making, arrived: pl.DataFrame) -> Findings:
-        """All of them; see the function of that name."""
+        """All of them. `charged` is `blame(trace)`, `made` is `workers_time.making(trace)`, and
+        `arrived` is `stragglers.arrivals(trace)`.
+        """
         trace, received = self._trace, self._received
         whole_job = trace.run.whole_job
         # else the first of its epochs is none that is known

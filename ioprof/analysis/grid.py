@@ -66,7 +66,7 @@ class MadeDataset:
 
 @dataclass(frozen=True)
 class Bend:
-    """Where more of the last axis brings less."""
+    """Between which columns of a row the throughput per rank falls most."""
 
     row: tuple[str, ...]
     """Values of the other axes."""
@@ -75,7 +75,7 @@ class Bend:
     """Values of the last axis."""
     efficiency_before: float
     efficiency_after: float
-    """Samples/s of a rank over those of the first column."""
+    """Samples/s per rank, over those in the first column."""
     bound_by: str
     share: float
     """What takes most of the time after it, and how much."""
@@ -120,7 +120,7 @@ class Grid:
             raise CommandError(f"{path}: is no study over several settings ({error})") from error
 
     def to_json(self) -> str:
-        """All of it, with the bends."""
+        """All of it."""
         return json.dumps(asdict(self), indent=1, allow_nan=False)
 
     def cell(self, *place: str) -> Cell | None:
@@ -134,8 +134,8 @@ class Grid:
             yield place, [self.cell(*place, value) for value in columns.values]
 
     def bends(self) -> Iterator[Bend]:
-        """Of each row over numbers of ranks, the step after which a rank does least of what it did
-        before.
+        """Of each row with several numbers of ranks, the neighbouring columns between which the
+        throughput per rank falls most; none where it does not fall.
         """
         for place, found in self.rows():
             cells = [each for each in found if each is not None and each.samples_per_s]
@@ -144,6 +144,8 @@ class Grid:
             per_rank = [float(each.samples_per_s or 0) / each.ranks for each in cells]
             ratios = [after / before for before, after in pairwise(per_rank)]
             least = min(range(len(ratios)), key=ratios.__getitem__)
+            if ratios[least] >= 1:
+                continue
             before, after = cells[least], cells[least + 1]
             yield Bend(
                 place,

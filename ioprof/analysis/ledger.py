@@ -45,7 +45,7 @@ from ioprof.analysis.intervals import (
 )
 from ioprof.analysis.loader_use import discarded
 from ioprof.analysis.loaders import batches
-from ioprof.analysis.selection import intervals
+from ioprof.analysis.selection import first_and_last, intervals
 from ioprof.format.run_record import CommandTimes, Ledger, LoadedWeights, Phase, ProcessRecord
 from ioprof.format.span_parts import FIRST_NS, Where
 from ioprof.format.trace import Trace
@@ -146,7 +146,7 @@ def ledger(trace: Trace) -> Ledger:
         trace.run.times is not None,
         entries,
         _imports(trace),
-        _weights(trace, loads),
+        _weights(loads),
     )
 
 
@@ -178,7 +178,7 @@ def loads_of_weights(trace: Trace) -> pl.DataFrame:
     return found.join(paths, on="file", how="left")
 
 
-def _weights(trace: Trace, loads: pl.DataFrame) -> LoadedWeights | None:
+def _weights(loads: pl.DataFrame) -> LoadedWeights | None:
     """What was read of files of weights, by all ranks; None: nothing, as far as is known."""
     reads = loads.filter(pl.col("path").is_not_null())
     if reads.is_empty():
@@ -188,13 +188,14 @@ def _weights(trace: Trace, loads: pl.DataFrame) -> LoadedWeights | None:
     took_ns = sum(
         total(intervals(part)) for part in reads.partition_by("rank", "host", "pid", "tid")
     )
+    ranks = reads["rank"].n_unique()
     return LoadedWeights(
         file=str(by_file["path"][-1]),
         files=len(by_file),
         bytes=int(reads["bytes"].fill_null(0).sum()),
         mapped_bytes=int(mapped["bytes"].fill_null(0).sum()),
-        reading_s=took_ns / 1e9 / len(trace.ranks),
-        ranks=reads["rank"].n_unique(),
+        reading_s=took_ns / 1e9 / ranks,
+        ranks=ranks,
     )
 
 
@@ -259,8 +260,8 @@ def _lifetime(known: list[ProcessRecord], spans: pl.DataFrame) -> tuple[int, int
         for time_ns in (process.first_ns, process.last_ns)
         if time_ns is not None
     ]
-    bounds = [int(spans["start_ns"].min()), int(spans["end_ns"].max())]  # type: ignore[arg-type]  # there is at least one
-    return min(times + bounds), max(times + bounds)
+    times += first_and_last(spans)
+    return min(times), max(times)
 
 
 def _attempts(known: list[ProcessRecord]) -> dict[int, set[int]]:
@@ -289,7 +290,7 @@ def _restarts(attempts: dict[int, set[int]], own: pl.DataFrame) -> Intervals:
     for pids in attempts.values():
         times = active.filter(pl.col("pid").is_in(list(pids)))
         if len(times):
-            bounds.append((int(times["start_ns"].min()), int(times["end_ns"].max())))  # type: ignore[arg-type]  # they are numbers
+            bounds.append(first_and_last(times))
     gaps = [(before[1], after[0]) for before, after in pairwise(bounds)]
     return union_all([_single(*gap) for gap in gaps]) if gaps else EMPTY
 

@@ -29,13 +29,15 @@ class Kept:
     name: str
     """The attribute, as `Images.decoded`."""
     entries: int
-    """That all workers added, but for their first batches."""
+    """That all workers added, without those of their first batches."""
     samples: int
-    """That these made meanwhile."""
+    """That the workers made in the same time."""
     reused: float
-    """See `JobChange.reused`; if it is not measured, the part of the samples that was new."""
+    """See `JobChange.reused`; if it was not measured, an upper bound: the share of the samples for
+    which an entry was added."""
     is_measured: bool
     in_order: bool
+    """Whether a worker makes the same samples in each epoch."""
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,13 @@ from math import exp, log, sqrt
 from statistics import NormalDist, fmean
 from typing import Final
 
+from ioprof.analysis.student import quantile
+
 FALSE_ALARMS: Final = (0.001, 0.002, 0.006)
-"""Probability that the first run after a supposed change, the first two, or the first three differ
-by chance, in each direction: most of it where the evidence is. With what chance changes do to later
-levels it is 1 % of the runs of a long history (`benchmarks/history.py`)."""
+"""Probability of a false alarm, in each direction, when the first run after a supposed change is
+tested, the first two, or the first three. The test of three runs has the largest, since it has most
+data. In a long history there is a false alarm at 1 % of the runs (`benchmarks/history.py`): their
+sum, and those that follow because a false alarm has set a wrong level."""
 FEWEST_RUNS: Final = 6
 """Of a history: the variation of fewer runs is not known well enough for any 3 %."""
 FEWEST_OF_LEVEL: Final = 3
@@ -78,7 +81,7 @@ class LevelChange:
     """Place of the run with which it was found."""
 
 
-def level_of(seconds: Sequence[float], earlier: Sequence[Sequence[float]] = ()) -> Level | None:
+def level_of(seconds: Sequence[float], earlier: Sequence[Sequence[float]]) -> Level | None:
     """The level of these runs, whose variation is also that of the runs of `earlier` levels. None:
     too few to know it.
     """
@@ -121,22 +124,3 @@ def is_change(level: Level, ratio: float, number: int, probability: float) -> bo
     error = level.variation * sqrt(1 / number + 1 / level.runs)
     most = quantile(1 - probability, level.freedom) * error
     return abs(log(ratio)) > max(most, log(1 + LEAST_RATIO))
-
-
-def quantile(probability: float, freedom: int) -> float:
-    """That of Student's t, within 0.4 % from 5 degrees of freedom on, by the expansion of Fisher
-    and Cornish (1960) around that of the normal distribution.
-    """
-    z = NormalDist().inv_cdf(probability)
-    terms = (
-        z**3 + z,
-        5 * z**5 + 16 * z**3 + 3 * z,
-        3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z,
-        79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z,
-    )
-    scales = (4, 96, 384, 92160)
-    series: float = sum(
-        term / (scale * freedom**power)
-        for power, (term, scale) in enumerate(zip(terms, scales, strict=True), 1)
-    )
-    return z + series

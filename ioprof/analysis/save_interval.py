@@ -36,7 +36,8 @@ class SaveInterval:
     lost_ratio: float
     """Share of the time that saving, restarts and lost work then take."""
     now_ratio: float | None
-    """The same with the interval of this run. None: it wrote one checkpoint."""
+    """The same with the interval of this run. None: it wrote one checkpoint, or each of them took
+    as long as the time from one to the next."""
 
 
 def best_interval_s(cost_s: float, mtbf_s: float) -> float:
@@ -63,7 +64,7 @@ def save_interval(summary: Summary, mtbf_s: float) -> SaveInterval | None:
         return None
     restart_s = sum(phase.seconds for phase in summary.ledger.phases if phase.name in TO_FIRST_STEP)
     best_s = best_interval_s(found.cost_s, mtbf_s)
-    between_s = found.every_s - found.cost_s if found.every_s else None
+    between_s = max(0.0, found.every_s - found.cost_s) if found.every_s else 0.0
     step_s = (
         between_s / found.every_steps if between_s and found.every_steps else summary.steps.p50_s
     )
@@ -74,7 +75,5 @@ def save_interval(summary: Summary, mtbf_s: float) -> SaveInterval | None:
         best_s,
         max(1, round(best_s / step_s)) if step_s else None,
         lost_ratio(best_s, found.cost_s, restart_s, mtbf_s),
-        lost_ratio(between_s, found.cost_s, restart_s, mtbf_s)
-        if between_s and between_s > 0
-        else None,
+        lost_ratio(between_s, found.cost_s, restart_s, mtbf_s) if between_s else None,
     )

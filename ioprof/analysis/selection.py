@@ -453,6 +453,17 @@ def intervals(spans: pl.DataFrame, start: str = "start_ns", end: str = "end_ns")
     return pack(spans[start].to_numpy(), spans[end].to_numpy())
 
 
+def first_and_last(spans: pl.DataFrame) -> tuple[int, int]:
+    """When the first of these rows began and the last ended; there is at least one."""
+    return int(spans["start_ns"].to_numpy().min()), int(spans["end_ns"].to_numpy().max())
+
+
+def span_s(spans: pl.DataFrame) -> float:
+    """Seconds from the start of the first of these rows to the end of the last; 0 without any."""
+    first_ns, last_ns = first_and_last(spans) if len(spans) else (0, 0)
+    return (last_ns - first_ns) / 1e9
+
+
 def _batches(ranks: list[int], rows: list[int]) -> Iterator[list[int]]:
     """Ranks in groups that hold a bounded number of rows, each at least one rank."""
     group: list[int] = []

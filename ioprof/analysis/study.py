@@ -3,7 +3,6 @@ shows.
 """
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
@@ -12,6 +11,7 @@ import polars as pl
 from ioprof.analysis.charge.steps import warmup
 from ioprof.analysis.reads.lineage import LEAVES
 from ioprof.analysis.run import Run
+from ioprof.analysis.selection import span_s
 
 OPTIMIZER: Final = "optimizer"
 """Name of the spans of the optimizer on a CPU, see `instrument.hooks.compute`."""
@@ -157,7 +157,6 @@ def study_row(value: str, run: Run, first: StudyRow | None) -> StudyRow:
     )
     per_s = summary.throughput.steady_samples_per_s or summary.throughput.samples_per_s
     base = per_s if first is None else first.samples_per_s
-    bounds = (run.steps["start_ns"].min(), run.steps["end_ns"].max()) if len(run.steps) else (0, 0)
     return StudyRow(
         value=value,
         run=str(run.folder or ""),
@@ -165,7 +164,7 @@ def study_row(value: str, run: Run, first: StudyRow | None) -> StudyRow:
         ranks=config.ranks or 1,
         steps=summary.steps.count,
         samples_per_step=config.batch_size * (config.replicas or 1) if config.batch_size else None,
-        seconds=_difference_s(bounds),
+        seconds=span_s(run.steps),
         samples_per_s=per_s,
         speedup=per_s / base if per_s and base else None,
         iteration=iteration(run),
@@ -188,8 +187,3 @@ def study_row(value: str, run: Run, first: StudyRow | None) -> StudyRow:
         got_bytes_per_s=need.got_bytes_per_s,
         model=config.model,
     )
-
-
-def _difference_s(bounds: Sequence[object]) -> float:
-    start_ns, end_ns = (int(str(each)) for each in bounds)
-    return (end_ns - start_ns) / 1e9

@@ -53,7 +53,7 @@ from ioprof.analysis.reads.storage_bytes import (
     with_storage_bytes,
 )
 from ioprof.analysis.reads.unused_samples import unused_samples
-from ioprof.analysis.selection import COMPUTE, kind_in, look
+from ioprof.analysis.selection import COMPUTE, kind_in, look, span_s
 from ioprof.analysis.totals import Totals, totals
 from ioprof.format.run_record import (
     Capture,
@@ -113,7 +113,7 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         demand=need,
         overlap=hidden,
         fetched=made,
-        wall_s=_span_s(table) or 0.0,
+        wall_s=span_s(table),
         warmup_ratio=_warmup_ratio(table),
         making_ns=work.stages,
         missing=missing_ranks(trace),
@@ -289,7 +289,7 @@ def _later(
         evidence,
         steps=found,
         making_ns=making_ns,
-        wall_s=_span_s(table) or 0.0,
+        wall_s=span_s(table),
         warmup_ratio={},
         code=(),
     )
@@ -420,21 +420,13 @@ def _rate(run: RunRecord, table: pl.DataFrame, received: pl.DataFrame) -> float 
     )
 
 
-def _span_s(table: pl.DataFrame) -> float | None:
-    return (
-        (int(table["end_ns"].to_numpy().max()) - int(table["start_ns"].to_numpy().min())) / 1e9
-        if len(table)
-        else None
-    )
-
-
 def _of_attempts_s(table: pl.DataFrame, run: RunRecord) -> float:
-    """`_span_s` of the steps of each attempt, added up: ranks that are started again make none."""
+    """`span_s` of the steps of each attempt, added up: ranks that are started again make none."""
     firsts = [attempt.first_step for attempt in run.attempts[1:]]
     parts = table.with_columns(
         attempt=sum(((pl.col("step") >= first) for first in firsts), pl.lit(0))
     )
-    return sum(_span_s(part) or 0.0 for part in parts.partition_by("attempt"))
+    return sum(span_s(part) for part in parts.partition_by("attempt"))
 
 
 def _num_steps(table: pl.DataFrame) -> int:

@@ -8,7 +8,7 @@ from typing import Final
 
 from ioprof.errors import CommandError
 from ioprof.model.changes import Change
-from ioprof.model.other_costs import NONE, Grounds
+from ioprof.model.other_costs import Grounds
 from ioprof.model.pipeline import OWN, Pipeline, Rank
 
 LEAST_COLD_BATCHES: Final = 8
@@ -99,9 +99,7 @@ def _is_sampled(rank: Rank) -> bool:
     return rank.worker_cpu.is_measured or rank.loop_cpu.is_measured
 
 
-def assumptions(
-    recorded: Pipeline, change: Change, found: Grounds = NONE
-) -> tuple[Assumption, ...]:
+def assumptions(recorded: Pipeline, change: Change, found: Grounds) -> tuple[Assumption, ...]:
     """Those that matter for this run and change, and for what it rests on."""
     return (*_of_grounds(recorded, change, found), *_assumptions(recorded, change))
 

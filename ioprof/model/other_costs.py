@@ -55,7 +55,7 @@ def grounds(
     run: RunRecord,
     recorded: Pipeline,
     change: Change,
-    like: tuple[RunRecord, Pipeline] | None = None,
+    like: tuple[RunRecord, Pipeline] | None,
 ) -> Grounds:
     """The grounds of a change; CommandError where there are none."""
     if like is None and (change.layout or change.image):

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from ioprof.analysis.student import quantile_975
+from ioprof.analysis.student import quantile
 from ioprof.model.prediction import Range
 
 
@@ -77,5 +77,5 @@ def mean_ratio(ratios: tuple[float, ...]) -> tuple[float, Range | None]:
     mean = float(logs.mean())
     if len(logs) < 2:
         return math.exp(mean), None
-    half = quantile_975(len(logs) - 1) * float(logs.std(ddof=1)) / math.sqrt(len(logs))
+    half = quantile(0.975, len(logs) - 1) * float(logs.std(ddof=1)) / math.sqrt(len(logs))
     return math.exp(mean), Range(math.exp(mean - half), math.exp(mean + half))

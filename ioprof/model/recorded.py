@@ -38,6 +38,7 @@ from ioprof.analysis.selection import (
     with_worker,
 )
 from ioprof.analysis.study import OPTIMIZER
+from ioprof.format.run_record import ProcessRecord
 from ioprof.format.trace import Trace
 from ioprof.model.asynchronous import with_depth
 from ioprof.model.choices import chosen_s, with_choices
@@ -91,7 +92,8 @@ _LEAST_TAKES: Final = 8
 def pipeline(trace: Trace) -> Pipeline:
     """The pipeline that a run recorded."""
     _check_run(trace)
-    counts, arrived, reads = counted(trace), arrivals(trace), reads_of_batches(trace)
+    counts, of_main = counted(trace), counted(trace, of_main=True)
+    arrived, reads = arrivals(trace), reads_of_batches(trace)
     own, wakers = exposed(trace, OWN, everywhere=True), wakers_by_rank(trace)
     ends = dict(steps(trace).group_by("rank").agg(pl.col("end_ns").max()).rows())
     lost = discarded(trace, batches(trace))
@@ -109,7 +111,8 @@ def pipeline(trace: Trace) -> Pipeline:
                 spans,
                 own[rank],
                 of_arrivals,
-                counts,
+                counts.get(spans["host"][0], {}),
+                of_main.get(spans["host"][0], {}),
                 of_rank,
                 ends[rank],
                 of_lost,
@@ -119,7 +122,9 @@ def pipeline(trace: Trace) -> Pipeline:
             alone += [(rank, spans)] if found is None else []
     if not ranks:
         ranks = [
-            _without_loader(trace, rank, spans, own[rank], arrived, counts, ends[rank])
+            _without_loader(
+                trace, rank, spans, own[rank], arrived, counts.get(spans["host"][0], {}), ends[rank]
+            )
             for rank, spans in alone
         ]
     if not ranks:
@@ -232,7 +237,8 @@ def _rank(
     spans: pl.DataFrame,
     causes: Mapping[str, Intervals],
     arrived: pl.DataFrame,
-    counts: dict[int, Counted],
+    counts: Mapping[int, Counted],
+    of_main: Mapping[int, Counted],
     reads: pl.DataFrame,
     until_ns: int,
     lost: pl.DataFrame,
@@ -257,7 +263,9 @@ def _rank(
             pl.col("batch").is_in(fetches["batch"].implode()).fill_null(value=False) | is_around
         )
         seen = visits(waits, fetches)
-    one_at_a_time = serial(trace, spans, fetches, int(waits["tid"][0] or 0))
+    of_host = pl.col("host").cast(pl.String).eq_missing(pl.lit(waits["host"][0], pl.String))
+    blocks = trace.blocks.filter(of_host)
+    one_at_a_time = serial(blocks, spans, fetches, int(waits["tid"][0] or 0))
     fetches = _with_stages(spans, fetches, reads, one_at_a_time)
     prefetch = trace.run.config.prefetch or _DEFAULT_PREFETCH
     sent, held_s, chose_s = _sent(spans), _held_s(spans, waits, wakers), chosen_s(waits, spans)
@@ -301,32 +309,25 @@ def _rank(
         pack(waits["start_ns"].to_numpy()[:1], np.array([end_ns])), union_all(waiting)
     )
     busy_loop = union_all([busy_loop, _receiving(seen.visits, iterations, waits)])
-    consumer = int(waits["pid"][0] or 0)
-    since_ns = next(
-        (
-            each.first_ns
-            for each in trace.run.processes
-            if each.pid == consumer and each.first_ns is not None
-        ),
-        0,
-    )
+    consumer, processes = int(waits["pid"][0] or 0), _processes(trace, waits["host"][0])
+    began = _began_ns(processes)
     made = fetches.with_columns(began_ns=_begun_ns(seen.visits, iterations, fetches)).filter(
         ~pl.col("worker").is_in(waits["worker"].unique().implode())
     )
-    of_loop = {**counts, **counted(trace, of_main=True)} if consumer in made["pid"] else counts
+    of_loop = {**counts, **of_main} if consumer in made["pid"] else counts
     pids = fetches["pid"].to_list()
     once_s = {
         pids[row]: more_s
         for visit, each in zip(seen.visits, iterations, strict=True)
         for row, more_s in zip(visit.fetch_rows.tolist(), each.first_s.tolist(), strict=False)
     }
-    pool = _pool(trace, made["pid"].unique().to_list())
+    pool = _pool(processes, made["pid"].unique().to_list())
     # a worker that computes in one thread does so in its main one; another one sends its batches
-    of_makers = {**counts, **counted(trace, of_main=True)} if pool == 1 else dict(counts)
+    of_makers = {**counts, **of_main} if pool == 1 else dict(counts)
     if of_loop is not counts and consumer in counts and consumer in of_loop:
         # what the threads of its process make, they do beside the loop
         of_makers[consumer] = counts[consumer].without(of_loop[consumer])
-    workers = cpu_use(_workers(trace, spans, made, of_makers, once_s, one_at_a_time.waits), pool)
+    workers = cpu_use(_workers(began, spans, made, of_makers, once_s, one_at_a_time.waits), pool)
     return Rank(
         rank=rank,
         host=str(steps["host"][0]),
@@ -337,7 +338,8 @@ def _rank(
         ),
         program=program,
         loop_cpu=cpu_use(
-            [Worked(of_loop.get(consumer), busy_loop, since_ns)], _pool(trace, [consumer])
+            [Worked(of_loop.get(consumer), busy_loop, began.get(consumer, 0))],
+            _pool(processes, [consumer]),
         ),
         worker_cpu=workers,
         begin_ns=begin_ns,
@@ -353,8 +355,8 @@ def _is_step(seen: Visits, waits: pl.DataFrame, lost: pl.DataFrame) -> NDArray[n
     is_lost = waits["batch"].is_in(lost["batch"].implode()).fill_null(value=False).to_list()
     return np.array(
         [
-            op is Op.TAKE and not seen.visits[visit].is_validation and not lost
-            for op, visit, lost in zip(seen.ops, seen.of_visit, is_lost, strict=True)
+            op is Op.TAKE and not seen.visits[visit].is_validation and not was_lost
+            for op, visit, was_lost in zip(seen.ops, seen.of_visit, is_lost, strict=True)
         ]
     )
 
@@ -365,7 +367,7 @@ def _without_loader(
     spans: pl.DataFrame,
     causes: Mapping[str, Intervals],
     arrived: pl.DataFrame,
-    counts: dict[int, Counted],
+    counts: Mapping[int, Counted],
     until_ns: int,
 ) -> Rank:
     """A rank of which the replay knows its own thread alone: each step takes a batch that costs
@@ -394,15 +396,7 @@ def _without_loader(
         *([causes["compute"]] if _on_device(trace) else []),
     ]
     busy = subtract(inside, union_all(waiting))
-    loop = int(own_steps["pid"][0] or 0)
-    since_ns = next(
-        (
-            each.first_ns
-            for each in trace.run.processes
-            if each.pid == loop and each.first_ns is not None
-        ),
-        0,
-    )
+    loop, processes = int(own_steps["pid"][0] or 0), _processes(trace, own_steps["host"][0])
     every_step = Iteration(
         workers=0,
         prefetch=_DEFAULT_PREFETCH,
@@ -419,7 +413,10 @@ def _without_loader(
         host=str(own_steps["host"][0]),
         iterations=(every_step,),
         program=program,
-        loop_cpu=cpu_use([Worked(counts.get(loop), busy, since_ns)], _pool(trace, [loop])),
+        loop_cpu=cpu_use(
+            [Worked(counts.get(loop), busy, _began_ns(processes).get(loop, 0))],
+            _pool(processes, [loop]),
+        ),
         worker_cpu=CpuUse(),
         begin_ns=int(begins["start_ns"][0]),
         begun_ns=begins["start_ns"].to_numpy().astype(np.int64),
@@ -449,14 +446,22 @@ def _with_start(program: Program, spent_s: float) -> Program:
     )
 
 
-def _pool(trace: Trace, pids: list[int]) -> int | None:
+def _processes(trace: Trace, host: str | None) -> list[ProcessRecord]:
+    """Those of a host: on another one they may have the same ids."""
+    return [each for each in trace.run.processes if host is None or each.host in (host, None)]
+
+
+def _began_ns(processes: list[ProcessRecord]) -> dict[int, int]:
+    return {
+        each.pid: each.first_ns
+        for each in processes
+        if each.pid is not None and each.first_ns is not None
+    }
+
+
+def _pool(processes: list[ProcessRecord], pids: list[int]) -> int | None:
     """Threads of the largest pool of these processes. None: not recorded."""
-    pools = [
-        size
-        for each in trace.run.processes
-        if each.pid in pids
-        for size in each.thread_pools.values()
-    ]
+    pools = [size for each in processes if each.pid in pids for size in each.thread_pools.values()]
     return max(pools, default=None)
 
 
@@ -474,7 +479,7 @@ def _without_cpu_of_reads(each: Iteration, cpu: CpuUse) -> Iteration:
 
 
 def _workers(
-    trace: Trace,
+    began: Mapping[int, int],
     spans: pl.DataFrame,
     fetches: pl.DataFrame,
     counts: Mapping[int, Counted],
@@ -484,9 +489,9 @@ def _workers(
     """For `cpu_use`: the worker processes, and when they made batches without waiting for storage.
     `fetches`: with `began_ns`.
 
-    `once_s`: by process, what its first batch took beyond a usual one.
+    `began`: when each process did, as far as is known; `once_s`: what its first batch took beyond
+    a usual one.
     """
-    began = {each.pid: each.first_ns for each in trace.run.processes if each.first_ns is not None}
     found = []
     for (pid,), of_process in fetches.partition_by("pid", as_dict=True).items():
         worked, reading = list[Intervals](), list[Intervals]()
@@ -559,8 +564,8 @@ def _with_stages(
     """The fetches with a column per stage (seconds), and `reads` and `read_bytes` of storage. Waits
     for what one at a time does are in no stage.
     """
-    axis = Axis.of(fetches["worker"].to_numpy(), intervals(fetches))
-    there = spans.filter(pl.col("worker").is_in(pl.Series(axis.workers).implode()))
+    axis = Axis.of(fetches)
+    there = spans.filter(axis.has_worker)
     of_causes = [axis.place(there.filter(of_cause)) for of_cause in WORK.values()]
     waiting = axis.place(one_at_a_time.waits)
     spent = charge(axis.place(fetches), [waiting, *of_causes])[:, 1:]

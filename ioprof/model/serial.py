@@ -1,5 +1,6 @@
 """What those who make batches can do only one at a time: what they do while they hold a lock that
-others of them wait for, and what a thread of the job answers for all of them.
+others of them wait for, what a thread of the job answers for all of them, and, where they are
+threads of the loop's process, what they do while they hold its interpreter lock.
 
 It is found in the blocks of their threads (`Trace.blocks`): a maker that waits within a batch is
 ended by another maker, or by a thread that serves them. How long one of them has the lock is seen
@@ -18,7 +19,6 @@ from numpy.typing import NDArray
 from ioprof.analysis.intervals import Intervals, intersect, pack, total, union
 from ioprof.analysis.reads.lineage import Axis
 from ioprof.analysis.selection import WORK, intervals
-from ioprof.format.trace import Trace
 from ioprof.model.iterations import at_once
 
 _LOCKS: Final = ("lock", "semaphore", "file lock", "futex")
@@ -59,16 +59,19 @@ class Serial:
     """When the loop waited for it because a maker had it: the interpreter lock of its process."""
 
 
-def serial(trace: Trace, spans: pl.DataFrame, fetches: pl.DataFrame, loop_tid: int) -> Serial:
+def serial(
+    blocks: pl.DataFrame, spans: pl.DataFrame, fetches: pl.DataFrame, loop_tid: int
+) -> Serial:
     """Of one rank, whose batches these workers made: `fetches` has `batch`, `worker`, `pid`,
-    `tid`, `start_ns`, `end_ns`. `loop_tid`: the thread that takes them.
+    `tid`, `start_ns`, `end_ns`. `blocks`: of its host, since threads of other hosts may have the
+    same ids; `loop_tid`: the thread that takes the batches.
     """
     makers = fetches.group_by("tid").agg(pl.col("worker").first())
-    if trace.blocks.is_empty():
+    if blocks.is_empty():
         return Serial()
-    waits = _waits(trace, makers, fetches)
+    waits = _waits(blocks, makers, fetches)
     took_s = float(fetches["end_ns"].to_numpy().max() - fetches["start_ns"].to_numpy().min()) / 1e9
-    interpreter = _interpreter(trace, spans, fetches, waits, loop_tid, took_s)
+    interpreter = _interpreter(blocks, spans, fetches, waits, loop_tid, took_s)
     if len(makers) < 2:
         return interpreter
     by_maker = pl.col("waker_tid").is_in(makers["tid"].implode())
@@ -80,20 +83,19 @@ def serial(trace: Trace, spans: pl.DataFrame, fetches: pl.DataFrame, loop_tid: i
             for _, part in locks.group_by("object", "id", maintain_order=True)
         ),
         *(
-            (_serving(trace, int(str(tid)), part, took_s), part)
+            (_serving(blocks, int(str(tid)), part, took_s), part)
             for (tid,), part in answers.group_by("waker_tid", maintain_order=True)
         ),
     ]
     use, part = max(found, key=lambda each: each[0], default=(0.0, waits.clear()))
     if use < max(_LEAST_USE, interpreter.batch_s * len(fetches) / took_s):
         return interpreter
-    own_s = int((fetches["end_ns"] - fetches["start_ns"]).sum()) / 1e9
-    batch_s = min(use * took_s, own_s - _length_s(part)) / len(fetches)
+    batch_s = min(use * took_s, _length_s(fetches) - _length_s(part)) / len(fetches)
     return Serial(part, max(0.0, batch_s), _stage(spans, fetches, part))
 
 
 def _interpreter(
-    trace: Trace,
+    blocks: pl.DataFrame,
     spans: pl.DataFrame,
     fetches: pl.DataFrame,
     waits: pl.DataFrame,
@@ -111,7 +113,7 @@ def _interpreter(
     what was seen.
     """
     own = pl.col("object") == "condition"
-    of_loop = _whole(trace.blocks.filter(pl.col("tid") == loop_tid)).filter(own)
+    of_loop = _whole(blocks.filter(pl.col("tid") == loop_tid)).filter(own)
     found = waits.filter(own, pl.col("id").is_in(of_loop["id"].unique().implode()))
     if len(found) < _FEWEST:
         return Serial()
@@ -132,8 +134,7 @@ def _interpreter(
     use = makers * _held_by_maker(pl.concat(rows), is_loop, makers, waited, took_s)
     if use < _LEAST_USE:
         return Serial()
-    own_s = int((fetches["end_ns"] - fetches["start_ns"]).sum()) / 1e9
-    batch_s = min(use * took_s, own_s - _length_s(by_makers)) / len(fetches)
+    batch_s = min(use * took_s, _length_s(fetches) - _length_s(by_makers)) / len(fetches)
     return Serial(
         by_makers, max(0.0, batch_s), _stage(spans, fetches, by_makers), intervals(of_loop)
     )
@@ -173,8 +174,8 @@ def _held_by_maker(
     return float(held[int(np.argmax(missing <= 0))] if (missing <= 0).any() else held[-1])
 
 
-def _length_s(blocks: pl.DataFrame) -> float:
-    return int((blocks["end_ns"] - blocks["start_ns"]).sum()) / 1e9
+def _length_s(rows: pl.DataFrame) -> float:
+    return int((rows["end_ns"] - rows["start_ns"]).sum()) / 1e9
 
 
 def _whole(blocks: pl.DataFrame) -> pl.DataFrame:
@@ -193,11 +194,11 @@ def _whole(blocks: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _waits(trace: Trace, makers: pl.DataFrame, fetches: pl.DataFrame) -> pl.DataFrame:
+def _waits(blocks: pl.DataFrame, makers: pl.DataFrame, fetches: pl.DataFrame) -> pl.DataFrame:
     """The waits of the makers' own threads within their batches that somebody ended."""
-    blocks = _whole(trace.blocks.filter(pl.col("tid").is_in(makers["tid"].implode())))
+    found = _whole(blocks.filter(pl.col("tid").is_in(makers["tid"].implode())))
     within = (
-        blocks.sort("start_ns")
+        found.sort("start_ns")
         .join_asof(
             fetches.select("tid", "batch", begun_ns="start_ns", until_ns="end_ns").sort("begun_ns"),
             left_on="start_ns",
@@ -228,22 +229,22 @@ def _held(waits: pl.DataFrame, took_s: float, num_makers: int, num_batches: int)
     return min(1.0, max(waited, float(by_chance), float(often) * once_s * num_batches / took_s))
 
 
-def _serving(trace: Trace, tid: int, answers: pl.DataFrame, took_s: float) -> float:
+def _serving(blocks: pl.DataFrame, tid: int, answers: pl.DataFrame, took_s: float) -> float:
     """The share of the time in which a thread does not wait for something to do, if it answers
     several makers.
     """
     if len(answers) < _FEWEST or answers["tid"].n_unique() < 2:
         return 0.0
     first, last = int(answers["start_ns"].to_numpy().min()), int(answers["end_ns"].to_numpy().max())
-    idle = trace.blocks.filter(pl.col("tid") == tid, pl.col("object") == "channel")
+    idle = blocks.filter(pl.col("tid") == tid, pl.col("object") == "channel")
     waited = intersect(union(intervals(idle)), pack(np.array([first]), np.array([last])))
     return max(0.0, 1 - total(waited) / max(1, last - first)) * (last - first) / 1e9 / took_s
 
 
 def _stage(spans: pl.DataFrame, fetches: pl.DataFrame, waits: pl.DataFrame) -> str:
     """The stage that most of the waits are in."""
-    axis = Axis.of(fetches["worker"].to_numpy(), intervals(fetches))
-    there = spans.filter(pl.col("worker").is_in(pl.Series(axis.workers).implode()))
+    axis = Axis.of(fetches)
+    there = spans.filter(axis.has_worker)
     placed = union(axis.place(waits))
     inside = {
         stage: total(intersect(placed, union(axis.place(there.filter(of_stage)))))

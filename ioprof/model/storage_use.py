@@ -18,7 +18,7 @@ from ioprof.analysis.reads.storage_bound import (
     spread,
     storage_bound,
 )
-from ioprof.analysis.selection import WORK, intervals
+from ioprof.analysis.selection import WORK, first_and_last, intervals
 from ioprof.format.trace import Trace
 from ioprof.model.pipeline import StorageUse
 
@@ -47,10 +47,8 @@ def storage_use(reads: pl.DataFrame) -> StorageUse:
         return StorageUse(
             latency_s, np.inf, np.inf, is_rate_bound=False, is_alone=is_alone, is_sure=is_sure
         )
-    busy_ns, whole_ns = (
-        total(intervals(reads)),
-        int(reads["end_ns"].to_numpy().max()) - int(reads["start_ns"].to_numpy().min()),
-    )
+    first_ns, last_ns = first_and_last(reads)
+    busy_ns, whole_ns = total(intervals(reads)), last_ns - first_ns
     # Where somebody nearly always waits, or the rate is steady, the storage works in gaps too:
     # readahead, or a quota that saves up.
     if busy_ns >= _ALWAYS * whole_ns or _is_steady(reads):
@@ -109,10 +107,7 @@ def _is_steady(reads: pl.DataFrame) -> bool:
     Bytes are counted when a read ended, or evenly over its time, whichever varies less: long reads
     blur the one, lumps the other.
     """
-    first_ns, last_ns = (
-        int(reads["start_ns"].to_numpy().min()),
-        int(reads["end_ns"].to_numpy().max()),
-    )
+    first_ns, last_ns = first_and_last(reads)
     edges, waits = np.arange(first_ns + WINDOW_NS, last_ns, WINDOW_NS), union(intervals(reads))
     if len(edges) <= LEAST_WINDOWS:
         return False
@@ -185,8 +180,7 @@ def _rate_bound(reads: pl.DataFrame, waits: pl.DataFrame) -> tuple[bool, bool]:
         Quartiles(*np.quantile(each, (0.25, 0.5, 0.75)).tolist())
         for each in (took, waits["bytes"].to_numpy())
     )
-    first, last = int(reads["start_ns"].to_numpy().min()), int(reads["end_ns"].to_numpy().max())
-    edges = np.arange(first, last, WINDOW_NS)
+    edges = np.arange(*first_and_last(reads), WINDOW_NS)
     bound = storage_bound(
         of_time, of_size, by_window(edges, reads), by_window(edges, reads, "bytes")
     )

@@ -47,33 +47,38 @@ def with_gains(run: AnyRun, is_asked: bool = True) -> AnyRun:
 
     Of a run with very many spans or ranks only where it `is_asked` for.
     """
-    found = _replayed(run, is_asked)
+    large = None if is_asked else _large(run)
+    found = _replayed(run, large)
     verdict = found.summary.verdict
     told = tuple(
         each.replace(can_be_proved=can_be_proved(run.trace.run, each)) for each in verdict.findings
     )
     verdict = verdict.replace(findings=told, candidates=())
-    summary = found.summary.replace(verdict=verdict, prediction=_extrapolated(run))
+    summary = found.summary.replace(
+        verdict=verdict, prediction=_extrapolated(run, may_replay=not large)
+    )
     return run.with_summary(summary)
 
 
-def _extrapolated(run: Run) -> EpochPrediction | None:
+def _large(run: Run) -> str | None:
+    """Of what the run has so much that its replays take long. None: of nothing."""
+    if len(run.summary.steps.per_rank) > _MOST_RANKS:
+        return "ranks"
+    return "spans" if run.trace.is_stored else None
+
+
+def _extrapolated(run: Run, may_replay: bool) -> EpochPrediction | None:
     """The time of a whole training, where the run asked for it (`--predict-epochs`)."""
     try:
-        return asked_of(run)
+        return asked_of(run, may_replay)
     except _FAILURES:  # of a damaged run; what was recorded must not be lost for it
         return None
 
 
-def _replayed(run: Run, is_asked: bool) -> Run:
-    is_wide = len(run.summary.steps.per_rank) > _MOST_RANKS
-    if (run.trace.is_stored or is_wide) and not is_asked:
-        return _without(
-            run,
-            NoGain.RUN_TOO_LARGE,
-            f"a replay of so many {'ranks' if is_wide else 'spans'} takes long; ask for it: ioprof"
-            " report RUN --gains",
-        )
+def _replayed(run: Run, large: str | None) -> Run:
+    if large:
+        why = f"a replay of so many {large} takes long; ask for it: ioprof report RUN --gains"
+        return _without(run, NoGain.RUN_TOO_LARGE, why)
     if not run.summary.steps.count:
         return _without(run, NoGain.NOT_REPLAYED, Refusal.NO_STEP.text())
     run = _asked_again(run)
@@ -111,7 +116,7 @@ def _replayed(run: Run, is_asked: bool) -> Run:
         )
     told = tuple(_bounded(each, run, recorded) for each in told)
     verdict = _with_device(verdict.replace(findings=told))
-    run = replace(run, summary=run.summary.replace(verdict=verdict))
+    run = _with_verdict(run, verdict)
     causes = tuple(
         _with_gain(entry, found, _most_gain(entry, run, recorded))
         for entry in run.summary.steps.causes
@@ -149,7 +154,7 @@ def _asked_again(run: Run) -> Run:
         each.replace(no_gain=None, reason=None) if each.no_gain is NoGain.RUN_TOO_LARGE else each
         for each in verdict.findings
     )
-    return replace(run, summary=run.summary.replace(verdict=verdict.replace(findings=told)))
+    return _with_verdict(run, verdict.replace(findings=told))
 
 
 def _without(run: Run, code: NoGain, reason: str, baseline_error: float | None = None) -> Run:
@@ -159,8 +164,12 @@ def _without(run: Run, code: NoGain, reason: str, baseline_error: float | None =
         each if each.gain is not None else without_gain(each, code, reason)
         for each in verdict.findings
     )
-    run = replace(run, summary=run.summary.replace(verdict=verdict.replace(findings=told)))
+    run = _with_verdict(run, verdict.replace(findings=told))
     return _with_replay(run, ReplayRecord(baseline_error, reason, code), run.summary.steps.causes)
+
+
+def _with_verdict(run: Run, verdict: Verdict) -> Run:
+    return replace(run, summary=run.summary.replace(verdict=verdict))
 
 
 def _with_replay(run: Run, record: ReplayRecord, causes: tuple[CauseShare, ...]) -> Run:

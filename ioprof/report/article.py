@@ -3,14 +3,10 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ioprof import __version__
 from ioprof.report.page.document import Chart, document, figure
-from ioprof.report.page.markup import element, table
+from ioprof.report.page.markup import table
 from ioprof.report.page.sections import section
 from ioprof.report.texts.units import clean
-
-_LENGTH = 600
-"""Of a sentence."""
 
 
 @dataclass(frozen=True)
@@ -31,16 +27,7 @@ def article(
     tables: Iterable[Section],
 ) -> str:
     """The text of the page; charts with their headings."""
-    header = element("header", element("p", brand, class_="brand"), element("h1", clean(title)))
-    answer = element(
-        "section",
-        *(element("p", clean(each, _LENGTH)) for each in sentences),
-        id="answer",
-        aria_label="Answer",
-    )
-    main = element(
-        "main",
-        answer,
+    sections = (
         *(section(f"figure-{chart.name}", heading, figure(chart)) for heading, chart in charts),
         *(
             section(
@@ -51,7 +38,5 @@ def article(
             for each in tables
         ),
     )
-    footer = element(
-        "footer", f"ioprof {__version__}. This file contains all it shows and requests nothing."
-    )
-    return document(title, (header, main, footer), [chart for _, chart in charts])
+    drawn = [chart for _, chart in charts]
+    return document(title, brand, clean(title), sentences, sections, drawn)

@@ -16,16 +16,25 @@ from ioprof.report.figures import layout
 from ioprof.report.page.document import Chart
 from ioprof.report.palette import CAUSE_COLOURS
 from ioprof.report.texts.simulation import RESOURCES
-from ioprof.report.texts.units import MISSING, amount, clean, count, duration, percent, rate
+from ioprof.report.texts.units import (
+    MISSING,
+    amount,
+    clean,
+    count,
+    duration,
+    percent,
+    rate,
+    sentence,
+)
 
 _HEIGHT: Final = 360
 _SHOWN: Final = {"total_s": duration, "samples_per_s": rate, "use": percent}
 _BASES: Final = {
-    "measured": "Measured here, each once.",
-    "emulated": "Measured here, each once, but for the device, whose computation is a clock"
-    " (emulated).",
-    "predicted": "Predicted by simulation; in brackets the range of all stated and assumed values"
-    " at their worse and better ends.",
+    "measured": "Measured, in one run for each number.",
+    "emulated": "Measured, in one run for each number, with an emulated accelerator: a clock takes"
+    " the time of its computation.",
+    "predicted": "Predicted by simulation; in brackets: with all stated and assumed values at their"
+    " worse ends, and at their better ends.",
 }
 _DASHES: Final = ("solid", "dash", "dot", "dashdot")
 
@@ -74,16 +83,18 @@ def grid_notes(grid: Grid) -> Iterator[str]:
 
 
 def bend_lines(grid: Grid) -> Iterator[str]:
-    """Where more ranks bring least, and why."""
+    """In each row, between which columns the throughput per rank falls most, and what takes the
+    time then.
+    """
     last = grid.axes[-1].name
     for each in grid.bends():
-        yield (
-            f"{', '.join(each.row)}: from {each.before} to {each.after} {last} a rank falls from"
-            f" {percent(each.efficiency_before)} to {percent(each.efficiency_after)} of what"
-            f" the first column does; {percent(each.share)} of a step is"
-            f" {_words(grid, each.bound_by)}"
-            " there."
+        text = (
+            f"from {each.before} to {each.after} {last} the throughput per rank falls from"
+            f" {percent(each.efficiency_before)} to {percent(each.efficiency_after)} of that in the"
+            f" first column; {_words(grid, each.bound_by)} then takes {percent(each.share)} of a"
+            " step."
         )
+        yield f"{', '.join(each.row)}: {text}" if each.row else sentence(text)
 
 
 def grid_figure(grid: Grid) -> go.Figure:
@@ -142,7 +153,8 @@ def notebook(grid: Grid) -> str:
     notes = "\n\n".join((*grid_notes(grid), *bend_lines(grid)))
     code = (
         "import polars as pl\n\nfrom ioprof.analysis.grid import Grid\n"
-        "from ioprof.report.grid import grid_figure\n\n"
+        "from ioprof.report.grid import grid_figure\n"
+        "from ioprof.report.notebook_figure import NotebookFigure\n\n"
         'grid = Grid.load("study.json")',
         "names = [axis.name for axis in grid.axes]\n"
         "pl.DataFrame(\n"
@@ -152,7 +164,7 @@ def notebook(grid: Grid) -> str:
         "        for cell in grid.cells\n"
         "    ]\n"
         ")",
-        "grid_figure(grid)",
+        "NotebookFigure(grid_figure(grid))",
     )
     cells: list[dict[str, object]] = [
         {

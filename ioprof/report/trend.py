@@ -12,8 +12,8 @@ from typing import Final
 
 import plotly.graph_objects as go
 
-from ioprof import __version__
 from ioprof.analysis.regression import (
+    FEWEST_OF_LEVEL,
     FEWEST_RUNS,
     Level,
     LevelChange,
@@ -77,7 +77,12 @@ class History:
             )
         level = self.level
         if level is None:
-            yield (f"fewer than {FEWEST_RUNS} runs: how much they vary is not known yet")
+            yield (
+                f"fewer than {FEWEST_OF_LEVEL} runs since the last change: their level is not known"
+                " yet"
+                if self.changes
+                else f"fewer than {FEWEST_RUNS} runs: how much they vary is not known yet"
+            )
             return
         yield (
             f"level: {duration(level.mean_s)} per {self.runs[-1].unit}, runs vary by"
@@ -116,26 +121,18 @@ def write_trend(found: Sequence[History], path: Path) -> None:
     """Write the page: a section per job."""
     shown = [each for each in found if each.runs]
     charts = [_chart(each, place) for place, each in enumerate(shown)]
-    header = element(
-        "header", element("p", "ioprof history", class_="brand"), element("h1", "Runs over time")
+    sections = (
+        section(
+            f"job-{place}",
+            clean(each.job, 120),
+            *(element("p", line) for line in each.lines()),
+            figure(chart),
+            _table(each),
+        )
+        for place, (each, chart) in enumerate(zip(shown, charts, strict=True))
     )
-    main = element(
-        "main",
-        *(
-            section(
-                f"job-{place}",
-                clean(each.job, 120),
-                *(element("p", line) for line in each.lines()),
-                figure(chart),
-                _table(each),
-            )
-            for place, (each, chart) in enumerate(zip(shown, charts, strict=True))
-        ),
-    )
-    footer = element(
-        "footer", f"ioprof {__version__}. This file contains all it shows and requests nothing."
-    )
-    write_atomically(path, document("Runs over time", (header, main, footer), charts))
+    title = "Runs over time"
+    write_atomically(path, document(title, "ioprof history", title, (), sections, charts))
 
 
 def _chart(history: History, place: int) -> Chart:

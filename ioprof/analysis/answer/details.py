@@ -36,7 +36,7 @@ from ioprof.analysis.selection import (
     with_worker,
 )
 from ioprof.format.run_record import PartCode
-from ioprof.format.schema import COLLECTED_AT, COMPILATION, CORE_WAIT, FLUSH
+from ioprof.format.schema import CAUSES, COLLECTED_AT, COMPILATION, CORE_WAIT, FLUSH
 from ioprof.format.trace import Trace
 
 NUM_DETAILS: Final = 5
@@ -165,19 +165,19 @@ class Details:
                 )
                 which = for_main_thread(spans) if activity.origin == "main" else waited
                 self._add_files(activity, of_work(reads, activity.cause).filter(which))
-        host, loader, checkpoints, collections, validation, computed = (
-            union_all([activity.times for activity in exclusive if activity.cause == cause])
-            for cause in ("host", "loader", "checkpoint", "gc", "validation", "compute")
-        )
+        charged = {
+            cause: union_all([EMPTY, *(each.times for each in exclusive if each.cause == cause)])
+            for cause in CAUSES
+        }
         passes = of_kind(spans, "compute").filter(~on_stream)
         passes = passes.filter(pl.col("name").cast(pl.String).is_in(list(_PASSES)))
-        self._add_spans("compute", computed, passes, _PASSES)
+        self._add_spans("compute", charged["compute"], passes, _PASSES)
         users = of_kind(spans, "user")
         flushes = of_checkpoints(of_kind(spans, "checkpoint", "user").filter(by_main))
         users = users.with_columns(
             name=pl.when(is_flush).then(pl.lit(FLUSH)).otherwise(pl.col("name").cast(pl.String))
         )
-        self._add_spans("host", host, users.filter(by_main), _USERS)
+        self._add_spans("host", charged["host"], users.filter(by_main), _USERS)
         waits = of_kind(spans, "wait").with_columns(
             name=pl.col("name").cast(pl.String).replace_strict(_WAITS, default=None)
         )
@@ -186,23 +186,22 @@ class Details:
             name=pl.col("kind").cast(pl.String).replace_strict(_KINDS, return_dtype=pl.String)
         )
         columns = ["start_ns", "end_ns", "name"]
-        if len(loader):
+        if len(charged["loader"]):
             # also while an epoch begins
             choosing = union(intervals(of_kind(spans, "sampler").filter(by_main)))
             waits = _outside(
                 pl.concat([waits.select(columns), starting(spans).select(columns)]), choosing
             )
             waits = pl.concat([waits, *(part.select(columns) for part in (named, users))])
-        self._add_spans("loader", loader, waits, _OF_LOADER)
-        for cause in ("decode", "transform"):
-            charged = union_all(
-                [activity.times for activity in exclusive if activity.cause == cause]
-            )
-            self._add_spans(cause, charged, of_kind(spans, cause))
-        self._add_spans("checkpoint", checkpoints, of_kind(spans, "checkpoint").filter(by_main))
+        self._add_spans("loader", charged["loader"], waits, _OF_LOADER)
+        self._add_spans("decode", charged["decode"], of_kind(spans, "decode"))
+        self._add_spans("transform", charged["transform"], of_kind(spans, "transform"))
+        self._add_spans(
+            "checkpoint", charged["checkpoint"], of_kind(spans, "checkpoint").filter(by_main)
+        )
         self._add_spans(
             "checkpoint",
-            checkpoints,
+            charged["checkpoint"],
             flushes.with_columns(name=pl.lit(FLUSH)),
             {FLUSH: PartCode.CHECKPOINT_FLUSH},
         )
@@ -213,13 +212,10 @@ class Details:
         called = collected.filter(is_called).with_columns(
             pl.col("name").str.strip_prefix(COLLECTED_AT)
         )
-        self._add_spans("gc", collections, called, default=PartCode.COLLECTED)
-        self._add_spans("gc", collections, collected.filter(~is_called))
-        self._add_validation(validation, activities)
-        copied = union_all(
-            [EMPTY, *(activity.times for activity in exclusive if activity.cause == "h2d")]
-        )
-        self._add_spans("h2d", copied, with_directions(of_kind(spans, *COPIES)), _COPIES)
+        self._add_spans("gc", charged["gc"], called, default=PartCode.COLLECTED)
+        self._add_spans("gc", charged["gc"], collected.filter(~is_called))
+        self._add_validation(charged["validation"], activities)
+        self._add_spans("h2d", charged["h2d"], with_directions(of_kind(spans, *COPIES)), _COPIES)
 
     def add_named(
         self, cause: str, part: Part, took_ns: int, explained_ns: int | None = None

@@ -220,12 +220,8 @@ class Charging:
         rows, windows = self._rows[is_inside], piece.clip(self._windows[is_inside])
         arrived = self._arrived.get(piece.rank, self._no_arrivals)
         activities, unused = _activities(piece, arrived, self._missing, windows, self._wakers)
-        *pieces, host = partition(windows, [activity.times for activity in activities])
-        exclusive = [
-            activity._replace(times=times)
-            for activity, times in zip(activities, pieces, strict=True)
-        ]
-        exclusive.append(Activity("host", host))
+        exclusive = _exclusive(windows, activities)
+        host = exclusive[-1].times
         self._charged[rows] += _charge(windows, exclusive)
         if (between := self._between.get(piece.rank)) is not None:
             between.add(piece, windows, activities, exclusive)
@@ -487,6 +483,17 @@ def _instants(exclusive: Classes, causes: Collection[str]) -> dict[str, Interval
     }
 
 
+def _exclusive(windows: Intervals, activities: list[Activity]) -> list[Activity]:
+    """Each activity with the instants of the windows that are charged to it, and last `host`, with
+    the rest.
+    """
+    *pieces, host = partition(windows, [activity.times for activity in activities])
+    found = [
+        activity._replace(times=times) for activity, times in zip(activities, pieces, strict=True)
+    ]
+    return [*found, Activity("host", host)]
+
+
 def exposed(
     trace: Trace, causes: Collection[str], *, everywhere: bool = False
 ) -> dict[int, dict[str, Intervals]]:
@@ -506,14 +513,8 @@ def exposed(
     for piece in pieces_by_rank(trace, _KINDS, _COLUMNS):
         windows = piece.clip(steps_of.get(piece.rank, EMPTY))
         activities, _ = _activities(piece, arrived, missing, windows, wakers)
-        *pieces, host = partition(windows, [activity.times for activity in activities])
-        exclusive = [
-            activity._replace(times=times)
-            for activity, times in zip(activities, pieces, strict=True)
-        ]
-        found.setdefault(piece.rank, []).append(
-            _instants([*exclusive, Activity("host", host)], causes)
-        )
+        exclusive = _exclusive(windows, activities)
+        found.setdefault(piece.rank, []).append(_instants(exclusive, causes))
     for rank in steps_of.keys() - found.keys():  # with nothing but steps
         found[rank] = [{cause: steps_of[rank] if cause == "host" else EMPTY for cause in causes}]
     return {

@@ -50,7 +50,10 @@ def stalls(trace: Trace) -> tuple[Stalls, ...]:
     some, full = _STALLS
     return tuple(
         Stalls(
-            host, _seconds(grown, host, some), _seconds(grown, host, full), max(_times(grown, host))
+            host,
+            _seconds(grown, host, some),
+            _seconds(grown, host, full),
+            max(took_s for (of, _), (_, took_s) in grown.items() if of == host),
         )
         for host in hosts
     )
@@ -67,13 +70,9 @@ def _places(trace: Trace) -> Iterator[UsedStorage]:
     seen = {
         (entry.host, entry.device, entry.file_system): entry
         for entry in trace.run.storage
-        if _is_complete(entry)
+        if None not in (entry.device, entry.host, entry.file_system, entry.mount_point, entry.kind)
     }
     yield from seen.values()
-
-
-def _is_complete(entry: UsedStorage) -> bool:
-    return None not in (entry.device, entry.host, entry.file_system, entry.mount_point, entry.kind)
 
 
 def _growth(trace: Trace, names: set[str]) -> _Growth:
@@ -94,10 +93,6 @@ def _growth(trace: Trace, names: set[str]) -> _Growth:
     )
     rows = ends.select("host", "name", "grown", "took_ns").collect().rows()
     return {(host, name): (max(grown, 0.0), took_ns / 1e9) for host, name, grown, took_ns in rows}
-
-
-def _times(grown: _Growth, host: str) -> Iterator[float]:
-    return (took_s for (of, _), (_, took_s) in grown.items() if of == host)
 
 
 def _asked(trace: Trace) -> dict[tuple[str, str, str], int]:

@@ -12,6 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ioprof.analysis.intervals import Intervals, pack, subtract, total, union, union_all
+from ioprof.analysis.selection import first_and_last
 from ioprof.format.run_record import DeviceTime, GpuWindow, RunRecord
 from ioprof.format.trace import Trace
 
@@ -95,9 +96,9 @@ def device_time(trace: Trace) -> DeviceTime | None:
             for part in (spans.filter(pl.col("kind").is_in(kinds)) for kinds in _PARTS)
         )
         alone, both = subtract(exchanged, computed), union_all([computed, exchanged])
-        whole = int(spans["end_ns"].max()) - int(spans["start_ns"].min())  # type: ignore[arg-type]
+        first_ns, last_ns = first_and_last(spans)
         used = [total(computed), total(alone), total(subtract(copied, both))]
-        parts += np.array([*used, whole - sum(used)])
+        parts += np.array([*used, last_ns - first_ns - sum(used)])
     if not parts.any():
         return None
     return DeviceTime(float(parts.sum()) / 1e9, *(float(part) / 1e9 for part in parts))

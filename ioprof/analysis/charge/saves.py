@@ -1,5 +1,5 @@
-"""The anatomy of checkpoints: what the time of each went to, and what goes on of it beside the next
-steps.
+"""The parts of checkpoints: what each spent its time on, and what continues in the background
+during the next steps.
 
 An instant in which the training thread saves belongs to the first of these that covers it:
 

@@ -10,6 +10,7 @@ from ioprof.format.run_record import JobKind, Reason
 from ioprof.format.trace import Trace
 
 _SEEN: Final = {**WORK, "loader": pl.col("kind") == "sampler"}
+_KIND_OF: Final = {"validation": "validate", "checkpoint": "checkpoint", "gc": "gc"}
 _IS_KNOWN: Final = (
     pl.col("source").is_in(["storage", "page_cache", "socket", "pipe"]).fill_null(False)
 )
@@ -113,8 +114,7 @@ def _of_first_schema(trace: Trace, kinds: set[str]) -> dict[str, Reason]:
         return {}
     names = trace.rows(kinds=["wait"])["name"].cast(pl.String)
     seen = kinds | ({"validate"} if (names == "validate").any() else set())
-    kind_of = {"validation": "validate", "checkpoint": "checkpoint", "gc": "gc"}
-    return {cause: Reason.NOT_DISTINGUISHED for cause, kind in kind_of.items() if kind not in seen}
+    return {cause: Reason.NOT_DISTINGUISHED for cause, kind in _KIND_OF.items() if kind not in seen}
 
 
 def _of_import(trace: Trace, kinds: set[str]) -> dict[str, Reason]:
@@ -123,9 +123,8 @@ def _of_import(trace: Trace, kinds: set[str]) -> dict[str, Reason]:
     """
     if trace.run.capture.imported_from is None:
         return {}
-    kind_of = {"validation": "validate", "checkpoint": "checkpoint", "gc": "gc"}
     found = {
-        cause: Reason.NOT_OF_THIS_PROFILER for cause, kind in kind_of.items() if kind not in kinds
+        cause: Reason.NOT_OF_THIS_PROFILER for cause, kind in _KIND_OF.items() if kind not in kinds
     }
     if "wait" in kinds:
         stages = {"decode": "decode", "transform": "transform", "collate": "collate"}

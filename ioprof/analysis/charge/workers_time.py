@@ -16,7 +16,6 @@ from ioprof.analysis.selection import (
     WORKER,
     Piece,
     analyse,
-    intervals,
     of_kind,
     of_work,
 )
@@ -78,10 +77,8 @@ class MakingSums:
         fetches = of_kind(spans, "fetch")
         if fetches.is_empty():
             return
-        axis = Axis.of(fetches["worker"].to_numpy(), intervals(fetches))
-        there = spans.drop("pid", "tid", "batch").filter(
-            pl.col("worker").is_in(pl.Series(axis.workers).implode())
-        )
+        axis = Axis.of(fetches)
+        there = spans.drop("pid", "tid", "batch").filter(axis.has_worker)
         fetching = union(axis.place(fetches))
         *stages, rest = partition(fetching, [axis.place(of_work(there, cause)) for cause in WORK])
         sums.total_ns += total(fetching)

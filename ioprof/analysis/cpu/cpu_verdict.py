@@ -67,7 +67,7 @@ def _explains(found: CpuEvidence, bound: str | None, run: RunRecord) -> bool:
     return bound not in _NOT_OF_CPUS
 
 
-def cpu_facts(found: CpuEvidence, num_workers: int | None = None) -> dict[str, Any]:
+def cpu_facts(found: CpuEvidence, num_workers: int | None) -> dict[str, Any]:
     """What limits the CPU time, as facts of a sentence or a finding."""
     worse = max(found.worker_run_delay_ratio or 0.0, found.rank_run_delay_ratio or 0.0)
     others, pool_threads = found.others_ratio or 0.0, found.thread_pool_threads or 0

@@ -6,7 +6,8 @@ import numpy as np
 import polars as pl
 
 from ioprof.analysis.charge.steps import steps
-from ioprof.analysis.student import quantile_975
+from ioprof.analysis.selection import first_and_last
+from ioprof.analysis.student import quantile
 from ioprof.format.run_record import EpochReads, Trend, Waiting
 from ioprof.format.schema import CAUSES
 from ioprof.format.trace import Trace
@@ -110,7 +111,7 @@ def _differ(first: np.ndarray, final: np.ndarray) -> bool:
     if fewest < _FEWEST_STEPS:
         return False
     error = float(np.sqrt(sum(each.var(ddof=1) / len(each) for each in (first, final))))
-    most = _STANDARD_ERRORS * quantile_975(fewest - 1) / quantile_975(10_000)
+    most = _STANDARD_ERRORS * quantile(0.975, fewest - 1) / quantile(0.975, 10_000)
     return abs(float(final.mean() - first.mean())) > most * error
 
 
@@ -139,8 +140,4 @@ def _epoch(number: int, part: pl.DataFrame, of_epochs: pl.DataFrame) -> EpochRea
 def steps_bounds(trace: Trace) -> tuple[int, int]:
     """From the start of the first step to the end of the last; (0, 1) without steps."""
     table = steps(trace)
-    return (
-        (int(table["start_ns"].to_numpy().min()), int(table["end_ns"].to_numpy().max()))
-        if len(table)
-        else (0, 1)
-    )
+    return first_and_last(table) if len(table) else (0, 1)

@@ -23,6 +23,7 @@ from ioprof.analysis.selection import (
     analyse,
     intervals,
     of_kind,
+    span_s,
     with_tasks,
 )
 from ioprof.format.run_record import Demand, JobKind, Reason
@@ -271,7 +272,8 @@ def demand(
     are_values = 2 * found.values > found.bytes
     delivered, is_least = (None, False) if are_values else _delivered(trace, by_kernel or {})
     per_sample = (found.bytes if delivered is None else delivered) / samples
-    wall_s, needed = _made_s(trace), per_sample * rate
+    wall_s = span_s(trace.rows(pl.col("batch").is_not_null(), kinds=["fetch"]))
+    needed = per_sample * rate
     got = per_sample * samples / wall_s if wall_s else None
     most = found.tenths.most() if found.tenths and delivered is not None and is_least else None
     tenths, more_reads = most or (np.ones(1), 1.0)
@@ -333,19 +335,11 @@ def _makers(trace: Trace) -> pl.DataFrame:
     )
 
 
-def _made_s(trace: Trace) -> float | None:
-    """Seconds from the first batch that was begun to the last that was done."""
-    rows = trace.rows(pl.col("batch").is_not_null(), kinds=["fetch"])
-    if rows.is_empty():
-        return None
-    return (int(rows["end_ns"].to_numpy().max()) - int(rows["start_ns"].to_numpy().min())) / 1e9
-
-
 def consumed(
     trace: Trace,
-    computed_ns: int | None = None,
-    received: pl.DataFrame | None = None,
-    consumer_s: float | None = None,
+    computed_ns: int | None,
+    received: pl.DataFrame | None,
+    consumer_s: float | None,
 ) -> tuple[float | None, bool]:
     """Samples per second of all devices together while they compute; null where neither a known
     rate nor compute was recorded.
@@ -380,13 +374,12 @@ def _of_piece(piece: Piece, num_batches: int) -> Fetched:
     spans = of_kind(piece.spans, "fetch", "read", "fault", "decode")
     spans = spans.select(*TIMES, "begin_ns", "batch", "bytes", "source", "offset", "name", WORKER)
     fetches = of_kind(spans, "fetch")
-    axis = Axis.of(fetches["worker"].to_numpy(), intervals(fetches))
+    axis = Axis.of(fetches)
     within = union(axis.place(fetches))
-    is_there = pl.col("worker").is_in(pl.Series(axis.workers).implode())
     accesses = of_kind(spans, "read", "fault").filter(
-        is_there, is_access, pl.col("begin_ns") >= piece.start_ns
+        axis.has_worker, is_access, pl.col("begin_ns") >= piece.start_ns
     )
-    decodes = of_kind(spans, "decode").filter(is_there)
+    decodes = of_kind(spans, "decode").filter(axis.has_worker)
     fetched = accesses.filter(pl.Series(_is_within(axis, accesses, within)))
     inside = fetched.filter(~_is_ahead)
     return Fetched(

@@ -53,6 +53,7 @@ from ioprof.analysis.selection import (
     WORKER,
     Activity,
     by_rank,
+    first_and_last,
     from_peer,
     intervals,
     of_kind,
@@ -83,10 +84,15 @@ class Axis:
     next."""
 
     @classmethod
-    def of(cls, workers: NDArray[np.int64], times: Intervals) -> "Axis":
-        """An axis that holds these workers from the first to the last of these times."""
-        first, last = (int(times[:, 0].min()), int(times[:, 1].max())) if len(times) else (0, 0)
-        return cls(np.unique(workers), first, max(last - first, 0) + 1)
+    def of(cls, spans: pl.DataFrame) -> "Axis":
+        """An axis that holds the workers of these spans from the first of them to the last."""
+        first, last = first_and_last(spans) if len(spans) else (0, 0)
+        return cls(np.unique(spans[WORKER].to_numpy()), first, max(last - first, 0) + 1)
+
+    @property
+    def has_worker(self) -> pl.Expr:
+        """Whether a span is of one of its workers."""
+        return pl.col(WORKER).is_in(pl.Series(self.workers).implode())
 
     def place(self, spans: pl.DataFrame, end: str = "end_ns") -> Intervals:
         """Where spans with a known `worker` lie on the axis, clipped to it."""
@@ -109,7 +115,8 @@ def wait_leaves(
     `spans` are those of one rank; what is not in `measured` goes to `loader`. `wakers` are those of
     its host; None: nothing is known of who woke whom.
     """
-    spans = _of_lineage(spans)
+    # each filter copies all columns
+    spans = with_worker(of_kind(spans, *KINDS)).select(*TIMES, "finish_ns", *COLUMNS, WORKER)
     waits = _with_fetch(spans)
     known = waits.filter(pl.col("ready_ns").is_not_null())
     when, own = _while_late(known, wakers), spans.filter(~from_peer)
@@ -124,11 +131,6 @@ def wait_leaves(
         *(activity for activity in found if activity.cause in measured),
         Activity("loader", intervals(waits)),
     ]
-
-
-def _of_lineage(spans: pl.DataFrame) -> pl.DataFrame:
-    # each filter copies all columns
-    return with_worker(of_kind(spans, *KINDS)).select(*TIMES, "finish_ns", *COLUMNS, WORKER)
 
 
 def kept_back(spans: pl.DataFrame, wakers: Wakers | None) -> Intervals:
@@ -256,14 +258,12 @@ def _with_fetch(spans: pl.DataFrame) -> pl.DataFrame:
 
 def _work(spans: pl.DataFrame, known: pl.DataFrame) -> list[Activity]:
     """What the workers did while the rank waited for a batch of theirs that was not made yet."""
-    axis = Axis.of(known["worker"].to_numpy(), intervals(known))
+    axis = Axis.of(known)
     until_ready = known.with_columns(until=pl.min_horizontal("end_ns", "ready_ns"))
     windows = union(axis.place(until_ready, "until"))
-    is_there = (
-        pl.col("worker").is_in(pl.Series(axis.workers).implode()),
-        pl.col("end_ns") > axis.origin_ns,
+    there = spans.select(*TIMES, "source", "worker").filter(
+        axis.has_worker, pl.col("end_ns") > axis.origin_ns
     )
-    there = spans.select(*TIMES, "source", "worker").filter(*is_there)
     fetching = union(axis.place(of_kind(there, "fetch")))
     has_peers = there.select(from_peer.any()).item()
     found = []

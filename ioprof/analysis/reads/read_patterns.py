@@ -30,16 +30,6 @@ from ioprof.format.trace import Trace
 SMALL_READS: Final = "small reads"
 SEARCHING: Final = "searching"
 AMPLIFIED: Final = "amplified"
-PATTERNS: Final = (
-    SMALL_READS,
-    SEARCHING,
-    "reopening",
-    "page at a time",
-    "readahead of a map",
-    "readahead of ranges",
-    AMPLIFIED,
-    "readahead ended",
-)
 
 _NUM_FILES: Final = 10
 _LEAST_READS: Final = 200

@@ -17,8 +17,6 @@ from ioprof.format.schema import SOURCES
 SIZE_STEP: Final = 4
 """A class of sizes has up to so many times its least size."""
 PAGE_BYTES: Final = 4096
-SMALL_BYTES: Final = 8192
-"""Largest read that is small, with the buffer that Python's `open` uses by default."""
 NO_OFFSET: Final = -1
 
 IS_READ: Final = 1
@@ -100,7 +98,7 @@ class ReadSums:
         source, size, time = np.nonzero(self._groups[..., _ACCESSES])
         found = pl.DataFrame(
             {"source": source, "size_class": size, "time_class": time}
-        ).with_columns(_source_of("source"))
+        ).with_columns(_SOURCE)
         sums = {
             name: self._groups[source, size, time, place] for name, place in _NAMES_OF_GROUP.items()
         }
@@ -127,8 +125,8 @@ class ReadSums:
         )
 
     def small(self) -> pl.DataFrame:
-        """Calls of up to `SMALL_BYTES`, by whether they asked for less than a page:
-        `below_page accesses bytes took_ns`.
+        """Calls of up to 8 KiB, the buffer that Python's `open` uses by default, by whether they
+        asked for less than a page: `below_page accesses bytes took_ns`.
         """
         names = ("accesses", "bytes", "took_ns")
         return pl.DataFrame(
@@ -142,7 +140,7 @@ class ReadSums:
         """Columns `epoch source accesses bytes` of reads for batches of an epoch."""
         epoch, source = np.nonzero(self._of_epochs[..., _ACCESSES])
         found = pl.DataFrame({"epoch": self._numbers[epoch], "source": source}).with_columns(
-            _source_of("source")
+            _SOURCE
         )
         sums = {
             name: self._of_epochs[epoch, source, place]
@@ -164,5 +162,4 @@ _NAMES_OF_GROUP: Final = {
 _NAMES_OF_FILE: Final = {**_NAMES_OF_GROUP, "opens": _OPENS, "open_ns": _OPEN_TOOK}
 
 
-def _source_of(column: str) -> pl.Expr:
-    return pl.col(column).replace_strict(dict(enumerate(SOURCES)), return_dtype=pl.String)
+_SOURCE: Final = pl.col("source").replace_strict(dict(enumerate(SOURCES)), return_dtype=pl.String)

@@ -201,15 +201,16 @@ def slow_reads(trace: Trace, slow: Requests) -> tuple[SlowRead, ...]:
 def _offsets(trace: Trace, slow: Requests) -> list[int | None]:
     """Where in its object each of a few requests began to read, by its reads."""
     files = slow["file"].implode()
-    columns = ("pid", "tid", "file", "start_ns", "offset")
+    thread = ("host", "pid", "tid")
     reads = trace.found(
         lambda spans: spans.filter(
             pl.col("kind") == "read", pl.col("file").is_in(files), pl.col("offset") >= 0
-        ).select(columns)
+        ).select(*thread, "file", "start_ns", "offset")
     )
     found = (
         reads.filter(
-            *(pl.col(name) == row[name] for name in ("pid", "tid", "file")),
+            *(pl.col(name).eq_missing(pl.lit(row[name])) for name in thread),
+            pl.col("file") == row["file"],
             pl.col("start_ns").is_between(row["start_ns"], row["end_ns"]),
         )["offset"]
         for row in slow.iter_rows(named=True)

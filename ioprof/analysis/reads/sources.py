@@ -10,7 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ioprof.analysis.reads.requests import object_stores, requests, slow_reads, slowest_of
-from ioprof.analysis.selection import look
+from ioprof.analysis.selection import first_and_last, look
 from ioprof.format.run_record import ReceivedFiles, SlowRead, Storage
 from ioprof.format.schema import SPAN_COLUMNS
 from ioprof.format.trace import Trace, empty_table
@@ -195,6 +195,7 @@ def storage(
     p50, p95, p99 = (
         (took_ns / 1e9 for took_ns in times.at(places)) if times.num_timed else (None, None, None)
     )
+    slowest = sorted((*times.slowest(), *slow), key=lambda read: -read.seconds)
     return Storage(
         accesses=number,
         bytes=sum(by_source.values()),
@@ -204,7 +205,7 @@ def storage(
         read_p50_s=p50,
         read_p95_s=p95,
         read_p99_s=p99,
-        slowest=_slowest_first((*times.slowest(), *slow)),
+        slowest=tuple(slowest[:_NUM_SLOWEST]),
         other_accesses=int(others["spans"].sum()) - unsure.accesses,
         other_bytes=int(others["bytes"].sum()) - unsure.bytes,
         thread_accesses=unsure.accesses,
@@ -215,10 +216,6 @@ def storage(
         untimed=number - times.num_timed,
         stores=stores,
     )
-
-
-def _slowest_first(reads: Sequence[SlowRead]) -> tuple[SlowRead, ...]:
-    return tuple(sorted(reads, key=lambda read: -read.seconds)[:_NUM_SLOWEST])
 
 
 @dataclass(frozen=True)
@@ -253,10 +250,7 @@ def thread_reads(trace: Trace) -> ThreadReads:
     theirs = theirs.join(known, on=thread, how="anti").drop_nulls()
     if theirs.is_empty():
         return ThreadReads()
-    first_ns, last_ns = (
-        int(steps["start_ns"].to_numpy().min()),
-        int(steps["end_ns"].to_numpy().max()),
-    )
+    first_ns, last_ns = first_and_last(steps)
     code = trace.files.filter(pl.col("path").str.contains(CODE.pattern).fill_null(value=False))[
         "file"
     ].implode()

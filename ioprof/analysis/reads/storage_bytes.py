@@ -9,6 +9,7 @@ import polars as pl
 
 from ioprof.analysis.answer.doubts import with_doubt_of
 from ioprof.analysis.answer.evidence import IDLE_RATIO
+from ioprof.analysis.selection import first_and_last
 from ioprof.format.run_record import Capture, CauseShare, Doubt, Steps, Verdict
 from ioprof.format.trace import Trace
 
@@ -210,10 +211,7 @@ def fetched_in_steps(trace: Trace) -> int | None:
     )
     if steps.is_empty() or asked - set(sampled.select("host", "pid").iter_rows()):
         return None
-    begin_ns, end_ns = (
-        int(steps["start_ns"].to_numpy().min()),
-        int(steps["end_ns"].to_numpy().max()),
-    )
+    begin_ns, end_ns = first_and_last(steps)
     by_process = counters.filter(pl.col("value").is_finite(), pl.col("value") >= 0).group_by(
         "host", "pid"
     )

@@ -138,7 +138,8 @@ class ReadPattern(Record, frozen=True):
     """A costly way of reading."""
 
     code: str
-    """One of `ioprof.analysis.reads.read_patterns.PATTERNS`."""
+    """`small reads`, `searching`, `reopening`, `page at a time`, `readahead of a map`,
+    `readahead of ranges`, `amplified` or `readahead ended`."""
     seen: str
     """What was seen, with its numbers."""
     remedy: str

@@ -26,8 +26,8 @@ class LoadedWeights(Record, frozen=True):
     mapped_bytes: int
     """Of these, by page faults of mapped files."""
     reading_s: float
-    """Time in these reads and faults, mean over ranks; the rest of the phase is decoding and
-    copying."""
+    """Time in these reads and faults, mean over the ranks that made them; the rest of the phase is
+    decoding and copying."""
     ranks: int
     """That read them."""
 
@@ -136,7 +136,7 @@ class EpochPrediction(Record, frozen=True):
     parts: tuple[ExtrapolatedPart, ...] = ()
     """Whose seconds sum to `seconds`."""
     not_seen: tuple[str, ...] = ()
-    """`validation`, `checkpoint`: none was recorded, and no epoch was complete, so that a whole
-    training may have them. Their time is not in the prediction."""
+    """`validation`, `checkpoint`: none was recorded. Their time, if a whole training has them, is
+    not in the prediction."""
     record_next: tuple[NextRecording, ...] = ()
-    """Empty: the range is at most 15 % on either side."""
+    """Empty: neither side of the range is wider than `model.extrapolation.whole.WANTED_ERROR`."""

@@ -514,7 +514,7 @@ class Summary(Record, frozen=True):
     collectives: CollectiveSources | None = None
     findings: Findings = Findings()
     prediction: EpochPrediction | None = None
-    """Null: the run did not ask for one (`--predict-epochs`), or made no two epochs."""
+    """Null: the run did not ask for one (`--predict-epochs`), or shows too little of it."""
     saves: Saves | None = None
     """Null: no rank wrote a checkpoint, as far as is known."""
     evaluations: tuple[EvaluationRecord, ...] = ()

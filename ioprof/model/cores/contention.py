@@ -13,6 +13,7 @@ explained stays in it.
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from ioprof.model.changed import filled, shortened
@@ -52,7 +53,7 @@ def with_others(recorded: Pipeline, used_cores: Mapping[str, float]) -> Pipeline
             if used:
                 found, spread = _with_threads(found, host, most), _with_threads(spread, host, most)
             continue
-        threads = _fitted(recorded, host, wanted)
+        threads = _bisected(partial(_simulated, recorded, host), _MOST_THREADS, wanted)
         found, spread = (_with_threads(each, host, min(threads, most)) for each in (found, spread))
         if threads > most:
             scattered = _scattered(recorded, host, most, wanted)
@@ -146,10 +147,6 @@ def _measured(ranks: list[Rank]) -> float:
     uses = [use for rank in ranks for use in (rank.loop_cpu, rank.worker_cpu)]
     cpu_s = sum(use.cpu_s for use in uses)
     return sum(use.cpu_s * use.whole_dilation for use in uses) / cpu_s if cpu_s else 1.0
-
-
-def _fitted(recorded: Pipeline, host: str, wanted: float) -> float:
-    return _bisected(lambda threads: _simulated(recorded, host, threads), _MOST_THREADS, wanted)
 
 
 def _bisected(dilation: Callable[[float], float], most: float, wanted: float) -> float:

@@ -6,7 +6,7 @@ were cores. A replay with other workers or cores must take that out first: `CpuU
 how much it stretched the time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -52,8 +52,12 @@ class Counted:
         )
 
 
-def counted(trace: Trace, *, of_main: bool = False) -> dict[int, Counted]:
-    """By process, of all its threads or of the main one. Values between samples are those of the
+Counts = Mapping[str | None, Mapping[int, Counted]]
+"""By host and process."""
+
+
+def counted(trace: Trace, *, of_main: bool = False) -> Counts:
+    """Of all threads of each process or of its main one. Values between samples are those of the
     line between them.
     """
     name = pl.col("name").cast(pl.String)
@@ -63,8 +67,8 @@ def counted(trace: Trace, *, of_main: bool = False) -> dict[int, Counted]:
         .with_columns(name)
         .sort("time_ns")
     )
-    found = {}
-    for (pid,), part in rows.partition_by("pid", as_dict=True).items():
+    found: dict[str | None, dict[int, Counted]] = {}
+    for (host, pid), part in rows.partition_by("host", "pid", as_dict=True).items():
         series = {
             str(key[0]): each for key, each in part.partition_by("name", as_dict=True).items()
         }
@@ -77,7 +81,8 @@ def counted(trace: Trace, *, of_main: bool = False) -> dict[int, Counted]:
         }
         none = np.zeros(len(times))
         cpu = values[wanted[0]] + (none if of_main else values.get(_SERIES[1], none))
-        found[int(str(pid))] = Counted(times, cpu, values.get(wanted[-1], none + np.nan))
+        of_host = found.setdefault(None if host is None else str(host), {})
+        of_host[int(str(pid))] = Counted(times, cpu, values.get(wanted[-1], none + np.nan))
     return found
 
 
@@ -96,7 +101,7 @@ class Worked:
     """What its first batch took beyond a usual one. It is computation, within `busy`."""
 
 
-def cpu_use(processes: Sequence[Worked], most_threads: int | None = None) -> CpuUse:
+def cpu_use(processes: Sequence[Worked], most_threads: int | None) -> CpuUse:
     """What similar processes did together.
 
     `most_threads` is the size of their largest pool of threads: further threads, such as the one

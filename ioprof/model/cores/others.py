@@ -15,7 +15,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ioprof.format.trace import Trace
-from ioprof.model.cores.cpu_use import Counted
+from ioprof.model.cores.cpu_use import Counted, Counts
 
 _BUSY: Final = ("cpu.user", "cpu.nice", "cpu.system", "cpu.irq", "cpu.softirq", "cpu.steal")
 _ALWAYS: Final = 0.25
@@ -36,7 +36,7 @@ class Others:
     """By what began with the job's loop."""
 
 
-def others(trace: Trace, counts: Mapping[int, Counted]) -> dict[str, Others]:
+def others(trace: Trace, counts: Counts) -> dict[str, Others]:
     """By host, where that is known: while the loop took batches, or, where that was too short for
     the samples, during the whole recording. `counts`: see `counted`.
     """
@@ -47,7 +47,10 @@ def others(trace: Trace, counts: Mapping[int, Counted]) -> dict[str, Others]:
         host.name or "": Others((host.others_cpu_ratio or 0.0) * (host.online_cpus or 0))
         for host in known
     }
-    return {name: _in_loop(trace, name, counts) or average for name, average in found.items()}
+    return {
+        name: _in_loop(trace, name, counts.get(name, {})) or average
+        for name, average in found.items()
+    }
 
 
 def _in_loop(trace: Trace, host: str, counts: Mapping[int, Counted]) -> Others | None:
@@ -104,7 +107,7 @@ def _lived(trace: Trace, host: str) -> dict[int, tuple[int, int]]:
     )
     found = {int(pid): (int(first), int(last)) for pid, first, last in spans.rows()}
     for each in trace.run.processes:
-        if each.pid in found:
+        if each.pid in found and each.host in (host, None):
             first, last = found[each.pid]
             known = (
                 first if each.first_ns is None else each.first_ns,

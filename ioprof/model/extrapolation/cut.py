@@ -12,7 +12,7 @@ import polars as pl
 from ioprof.analysis.loaders import batches
 from ioprof.analysis.ranks.variation import epochs
 from ioprof.analysis.run import Run
-from ioprof.analysis.student import quantile_975
+from ioprof.analysis.student import quantile
 from ioprof.errors import CommandError
 from ioprof.format.trace import Trace
 
@@ -58,7 +58,7 @@ class Epoch:
 
 
 @dataclass(frozen=True)
-class Between:
+class Events:
     """Validations, or checkpoints."""
 
     number: int
@@ -82,7 +82,7 @@ class Cut:
     """From the first request for a batch until it was there, of the slowest rank."""
     keeps_workers: bool
     """Whether a later epoch starts none."""
-    between: dict[str, Between]
+    between: dict[str, Events]
 
     @property
     def complete(self) -> tuple[Epoch, ...]:
@@ -140,8 +140,8 @@ def cut(run: Run, from_steps: int | None = None) -> Cut:
         step_s = float(steady.mean())
         start_s = float(own.sum()) - len(own) * step_s
         of_reads = read.get(number, (0, 0, 0, 0))
-        error_s = bound(_parts(steady))
-        found.append(Epoch(len(own), is_complete, step_s, error_s, start_s, *of_reads))
+        means = [float(part.mean()) for part in np.array_split(steady, _BLOCKS) if len(part)]
+        found.append(Epoch(len(own), is_complete, step_s, bound(means), start_s, *of_reads))
     training = received.filter(~pl.col("validates"))
     first_batch = training.group_by("rank").agg(
         (pl.col("end_ns") - pl.col("start_ns")).first().alias("took")
@@ -152,7 +152,7 @@ def cut(run: Run, from_steps: int | None = None) -> Cut:
         samples_per_step=_samples(run, training, len(of_step)),
         first_batch_s=_integer(first_batch["took"].max()) / 1e9 if len(first_batch) else 0.0,
         keeps_workers=bool(record.config.persistent_workers) or not workers,
-        between={cause: _between(each[each > 0] / 1e9, own_s) for cause, each in events.items()},
+        between={cause: _events(each[each > 0] / 1e9, own_s) for cause, each in events.items()},
     )
 
 
@@ -161,7 +161,7 @@ def bound(values: Sequence[float] | Seconds) -> float:
     if len(values) < 2:
         return float(values[0]) if len(values) else 0.0
     spread = float(np.std(values, ddof=1)) / float(np.sqrt(len(values)))
-    return spread * quantile_975(len(values) - 1)
+    return spread * quantile(0.975, len(values) - 1)
 
 
 def _bounds(trace: Trace, received: pl.DataFrame, starts: npt.NDArray[Any]) -> list[int]:
@@ -197,17 +197,13 @@ def _steady(own: Seconds, ahead: int, workers: int, is_complete: bool) -> Second
     return own[first:last]
 
 
-def _parts(steady: Seconds) -> list[float]:
-    return [float(part.mean()) for part in np.array_split(steady, _BLOCKS) if len(part)]
-
-
-def _between(took_s: Seconds, own_s: Seconds) -> Between:
+def _events(took_s: Seconds, own_s: Seconds) -> Events:
     if not len(took_s):
-        return Between(0, 0.0, 0.0)
+        return Events(0, 0.0, 0.0)
     vary = float(np.std(own_s) / max(float(np.mean(own_s)), 1e-12))
     mean_s = float(took_s.mean())
     error_s = bound(took_s) if len(took_s) > 1 else mean_s * min(1.0, vary)
-    return Between(len(took_s), mean_s, error_s)
+    return Events(len(took_s), mean_s, error_s)
 
 
 def _samples(run: Run, training: pl.DataFrame, steps: int) -> float | None:

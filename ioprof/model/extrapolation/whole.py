@@ -11,10 +11,13 @@ from ioprof.analysis.reads.lineage import LEAVES
 from ioprof.analysis.run import Run
 from ioprof.errors import CommandError, IoprofError
 from ioprof.format.run_record import EpochPrediction, ExtrapolatedPart, NextRecording, RunRecord
+from ioprof.format.trace import Trace
+from ioprof.model.assumptions import check_change
 from ioprof.model.changes import Change
 from ioprof.model.extrapolation.asked import Extrapolated
 from ioprof.model.extrapolation.cut import BETWEEN, Cut, Epoch, bound, cut
-from ioprof.model.prediction import whatif
+from ioprof.model.prediction import Prediction, predict
+from ioprof.model.recorded import pipeline
 from ioprof.model.simulator.cache import Hits, hit_ratio, hits
 
 WANTED_ERROR: Final = 0.15
@@ -30,7 +33,7 @@ MEASURED, PREDICTED = "measured", "predicted"
 
 
 @dataclass(frozen=True)
-class _Between:
+class _Range:
     """A value, and the ends of where it lies; `high` infinite: it has no bound that is known."""
 
     low: float
@@ -43,14 +46,14 @@ class _Between:
         """Of the range."""
         return self.high - self.low
 
-    def times(self, factor: float) -> "_Between":
+    def times(self, factor: float) -> "_Range":
         """All of it so many times."""
         return replace(
             self, low=self.low * factor, value=self.value * factor, high=self.high * factor
         )
 
 
-def asked_of(run: Run) -> EpochPrediction | None:
+def asked_of(run: Run, may_replay: bool = True) -> EpochPrediction | None:
     """What the run itself asked for (`--predict-epochs`). None: nothing, or it does not say it."""
     config = run.trace.run.config
     if not config.predict_epochs:
@@ -59,16 +62,19 @@ def asked_of(run: Run) -> EpochPrediction | None:
         epochs=config.predict_epochs, records=config.as_of, from_cut=config.as_of is not None
     )
     try:
-        return extrapolate(run, asked)
+        return extrapolate(run, asked, may_replay=may_replay)
     except IoprofError:
         return None
 
 
-def extrapolate(run: Run, asked: Extrapolated, from_steps: int | None = None) -> EpochPrediction:
+def extrapolate(
+    run: Run, asked: Extrapolated, from_steps: int | None = None, may_replay: bool = True
+) -> EpochPrediction:
     """The time of a whole training, from what was recorded of it.
 
     CommandError where the recording does not say it. `from_steps`: as if the run had made only its
-    first so many steps, so that a longer run tells the error of the prediction itself.
+    first so many steps, so that a longer run tells the error of the prediction itself. Without
+    `may_replay` the range is wider where only the first epoch was recorded.
     """
     found = cut(run, from_steps)
     steps = _steps_per_epoch(run, found, asked)
@@ -83,7 +89,7 @@ def extrapolate(run: Run, asked: Extrapolated, from_steps: int | None = None) ->
     first, later = found.epochs[0], found.epochs[1:]
     dataset_bytes = _dataset_bytes(run.trace.run, found, records)
     kept = _kept(run.trace.run, dataset_bytes, asked.epochs)
-    pace = _later_pace(run, first, later, kept, is_whole)
+    pace = _later_pace(run, first, later, kept, is_whole, may_replay)
     start = _later_start(found)
     num_later = asked.epochs - 1
     parts = {
@@ -94,14 +100,14 @@ def extrapolate(run: Run, asked: Extrapolated, from_steps: int | None = None) ->
     }
     if is_whole and len(found.complete) > 1:  # the whole of them was measured
         parts["later epochs"] = _whole_epochs(found.complete[1:]).times(num_later)
-        parts["epoch starts"] = _Between(0.0, 0.0, 0.0)
+        parts["epoch starts"] = _Range(0.0, 0.0, 0.0)
     counts, unseen = {}, []
     for cause in BETWEEN:
         each = found.between[cause]
         counts[cause] = _count(run.trace.run, found, cause, steps, asked.epochs)
-        lies = _Between(each.seconds - each.error_s, each.seconds, each.seconds + each.error_s)
+        lies = _Range(each.seconds - each.error_s, each.seconds, each.seconds + each.error_s)
         parts[f"{cause}s"] = lies.times(counts[cause])
-        if not each.number and not found.complete:
+        if not each.number:
             unseen.append(cause)
     whole = _sum(parts.values())
     error_s = max(whole.high - whole.value, whole.value - whole.low)
@@ -184,28 +190,28 @@ def _kept(record: RunRecord, dataset_bytes: int | None, epochs: int) -> Hits:
     return Hits(*ends)
 
 
-def _first(first: Epoch, steps: int) -> _Between:
+def _first(first: Epoch, steps: int) -> _Range:
     """The first epoch, of so many steps."""
     pace = _of_epochs([first]).times(steps)
-    return _Between(first.start_s + pace.low, first.start_s + pace.value, first.start_s + pace.high)
+    return _Range(first.start_s + pace.low, first.start_s + pace.value, first.start_s + pace.high)
 
 
 def _later_pace(
-    run: Run, first: Epoch, later: Sequence[Epoch], kept: Hits, is_whole: bool
-) -> _Between:
+    run: Run, first: Epoch, later: Sequence[Epoch], kept: Hits, is_whole: bool, may_replay: bool
+) -> _Range:
     """A step of a later epoch: as recorded, where later epochs of the same data were, or nothing
     changes after the first one; else with less of the first one's reading.
     """
     known = [each for each in later if each.is_complete]
     if known:
         return _by_later(first, known, kept, is_whole)
-    found = _by_first(run, first, kept)
+    found = _by_first(run, first, kept, may_replay)
     if later:  # of the beginning of one, which may be few steps
         found = min(found, _by_later(first, later, kept, is_whole), key=lambda each: each.width)
     return found
 
 
-def _by_later(first: Epoch, known: Sequence[Epoch], kept: Hits, is_whole: bool) -> _Between:
+def _by_later(first: Epoch, known: Sequence[Epoch], kept: Hits, is_whole: bool) -> _Range:
     """From recorded later epochs."""
     storage = first.storage_ratio
     warm = _of_epochs(known)
@@ -215,7 +221,7 @@ def _by_later(first: Epoch, known: Sequence[Epoch], kept: Hits, is_whole: bool) 
     return _mixed(_of_epochs([first]), warm, kept)
 
 
-def _by_first(run: Run, first: Epoch, kept: Hits) -> _Between:
+def _by_first(run: Run, first: Epoch, kept: Hits, may_replay: bool) -> _Range:
     """From the first epoch alone."""
     storage, cold = first.storage_ratio, _of_epochs([first])
     if storage is None or not first.read_bytes or (storage <= _WARM and kept.worse >= 1):
@@ -223,10 +229,10 @@ def _by_first(run: Run, first: Epoch, kept: Hits) -> _Between:
     if storage <= _WARM:
         # what is not in memory takes a time that this recording does not have
         return replace(cold, high=cold.high if kept.better >= 1 else math.inf)
-    return cold if kept.better <= 0 else _replayed(run, cold, kept)
+    return cold if kept.better <= 0 else _with_less_reading(run, cold, kept, may_replay)
 
 
-def _of_epochs(known: Sequence[Epoch]) -> _Between:
+def _of_epochs(known: Sequence[Epoch]) -> _Range:
     """The mean of recorded epochs, with the error that their steps leave, and they themselves where
     there are several.
     """
@@ -235,10 +241,10 @@ def _of_epochs(known: Sequence[Epoch]) -> _Between:
     error_s = float(np.mean([each.error_s for each in known])) / math.sqrt(len(known))
     if len(known) > 1:
         error_s = max(error_s, bound([each.step_s for each in known]))
-    return _Between(step_s - error_s, step_s, step_s + error_s)
+    return _Range(step_s - error_s, step_s, step_s + error_s)
 
 
-def _mixed(cold: _Between, warm: _Between, kept: Hits) -> _Between:
+def _mixed(cold: _Range, warm: _Range, kept: Hits) -> _Range:
     """Between the two epochs that were recorded. Reads that take turns with the rest of the work
     take their share of the difference, the most that they can; such that bound the loop alone take
     their share of its whole time, the least.
@@ -253,31 +259,23 @@ def _mixed(cold: _Between, warm: _Between, kept: Hits) -> _Between:
     low = least(kept.better, warm.low, cold.low)
     high = most(kept.worse, warm.high, cold.high)
     middle = [each(kept.value, warm.value, cold.value) for each in (least, most)]
-    return _Between(low, sum(middle) / 2, high, PREDICTED)
+    return _Range(low, sum(middle) / 2, high, PREDICTED)
 
 
-def _replayed(run: Run, cold: _Between, kept: Hits) -> _Between:
-    """The first epoch, replayed with only what memory has not read from storage. Where it cannot be
+def _with_less_reading(run: Run, cold: _Range, kept: Hits, may_replay: bool) -> _Range:
+    """The first epoch, replayed with only what memory has not read from storage. Where it is not
     replayed: with no waits for storage, or all of them.
     """
-
-    def change(ratio: float) -> Change:
-        if ratio >= 1:
-            return Change(cache="warm")
-        return Change(speeds={"storage": 1 / (1 - ratio)})
-
     shares = {each.cause: each.share or 0.0 for each in run.summary.steps.causes}
-    try:
-        usual = whatif(run.trace, change(kept.value))
-        best = usual if kept.better == kept.value else whatif(run.trace, change(kept.better))
-        worst = usual if kept.worse == kept.value else whatif(run.trace, change(kept.worse))
-    except IoprofError:
+    found = _replayed(run.trace, {kept.worse, kept.value, kept.better}) if may_replay else {}
+    if not found:
         least = cold.low * (1 - shares.get("storage", 0.0))
-        return _Between(least, (least + cold.high) / 2, cold.high, PREDICTED)
+        return _Range(least, (least + cold.high) / 2, cold.high, PREDICTED)
+    worst, usual, best = found[kept.worse], found[kept.value], found[kept.better]
     # whatever the workers do faster, the loop saves no more than it waited for batches
     waited = sum(shares.get(cause, 0.0) for cause in LEAVES)
     least = cold.low * (1 - waited)
-    return _Between(
+    return _Range(
         max(least, cold.low / max(1.0, best.speedup_range.high)),
         max(cold.value * (1 - waited), cold.value / max(1.0, usual.speedup)),
         cold.high / max(1.0, worst.speedup_range.low),
@@ -285,41 +283,57 @@ def _replayed(run: Run, cold: _Between, kept: Hits) -> _Between:
     )
 
 
-def _once(seconds: float) -> _Between:
+def _replayed(trace: Trace, ratios: set[float]) -> dict[float, Prediction]:
+    """The run, by the share of its reading that memory has. Empty: it cannot be replayed."""
+    found = dict[float, Prediction]()
+    try:
+        recorded = pipeline(trace)
+        for ratio in ratios:
+            kept = (
+                Change(cache="warm") if ratio >= 1 else Change(speeds={"storage": 1 / (1 - ratio)})
+            )
+            check_change(recorded, kept)
+            found[ratio] = predict(recorded, kept)
+    except IoprofError:
+        return {}
+    return found
+
+
+def _once(seconds: float) -> _Range:
     """What was recorded once, which does not show how much it varies: by the half of it."""
     half = abs(seconds) / 2
-    return _Between(seconds - half, seconds, seconds + half)
+    return _Range(seconds - half, seconds, seconds + half)
 
 
-def _whole_epochs(known: Sequence[Epoch]) -> _Between:
+def _whole_epochs(known: Sequence[Epoch]) -> _Range:
     """The mean of complete epochs, with their starts."""
     mean_s = float(np.mean([each.seconds for each in known]))
     error_s = float(np.mean([each.steps * each.error_s for each in known])) / math.sqrt(len(known))
     if len(known) > 1:
         error_s = max(error_s, bound([each.seconds for each in known]))
-    return _Between(mean_s - error_s, mean_s, mean_s + error_s)
+    return _Range(mean_s - error_s, mean_s, mean_s + error_s)
 
 
-def _later_start(found: Cut) -> _Between:
+def _later_start(found: Cut) -> _Range:
     """What a later epoch takes besides its steps: as recorded; else no more than the first one took
     for that, and no less than its first batch if it starts no workers.
     """
     complete = [each.start_s for each in found.complete[1:]]
     if len(complete) > 1:
         error_s, value = bound(complete), float(np.mean(complete))
-        return _Between(value - error_s, value, value + error_s)
+        return _Range(value - error_s, value, value + error_s)
     if complete:
         return _once(complete[0])
     if len(found.epochs) > 1:
         recorded = found.epochs[1].start_s
-        return _Between(min(0.0, recorded), recorded, max(0.0, 2 * recorded), MEASURED)
+        return _Range(min(0.0, recorded), recorded, max(0.0, 2 * recorded), MEASURED)
     most = max(0.0, found.epochs[0].start_s)
     usual = 0.0 if found.keeps_workers else min(most, found.first_batch_s)
-    return _Between(0.0, usual, most, PREDICTED)
+    return _Range(0.0, usual, most, PREDICTED)
 
 
 def _count(record: RunRecord, found: Cut, cause: str, steps: int, epochs: int) -> int:
-    """How often there is a validation, or a checkpoint, in the whole training."""
+    """How many validations, or checkpoints, the whole training has."""
     seen, config = found.between[cause].number, record.config
     every = config.evaluate_every if cause == "validation" else config.checkpoint_every
     if not seen:
@@ -328,20 +342,20 @@ def _count(record: RunRecord, found: Cut, cause: str, steps: int, epochs: int) -
         return math.ceil(epochs * steps / every)
     if every:
         return epochs
-    if found.complete:  # in a cut, too: an epoch is an epoch
+    if found.complete:  # those of an epoch of a part of the data do not depend on its length
         return round(seen / len(found.complete) * epochs)
     return max(1, round(seen / found.steps * steps * epochs))
 
 
-def _sum(each: Collection[_Between]) -> _Between:
+def _sum(each: Collection[_Range]) -> _Range:
     """The sum of parts that do not depend on each other."""
     value = sum(part.value for part in each)
     low = math.hypot(*(part.value - part.low for part in each))
     high = math.hypot(*(part.high - part.value for part in each))
-    return _Between(max(0.0, value - low), value, value + high)
+    return _Range(max(0.0, value - low), value, value + high)
 
 
-def _next(parts: dict[str, _Between], whole: _Between, found: Cut) -> tuple[NextRecording, ...]:
+def _next(parts: dict[str, _Range], whole: _Range, found: Cut) -> tuple[NextRecording, ...]:
     """What to record so that the range becomes as small as wanted: of the widest part first."""
     if max(whole.high - whole.value, whole.value - whole.low) <= WANTED_ERROR * whole.value:
         return ()
@@ -360,7 +374,7 @@ def _next(parts: dict[str, _Between], whole: _Between, found: Cut) -> tuple[Next
     return tuple(codes.values())
 
 
-def _what(name: str, part: _Between, found: Cut) -> str:
+def _what(name: str, part: _Range, found: Cut) -> str:
     """What a part of the time lacks, see `NextRecording.what`."""
     if math.isinf(part.high):
         return "cold"

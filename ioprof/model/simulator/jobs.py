@@ -11,7 +11,7 @@ import numpy as np
 from ioprof.analysis.charge.steps import warmup
 from ioprof.errors import CommandError
 from ioprof.format.trace import Trace
-from ioprof.model.pipeline import OWN, STAGES, Iteration, Op, Pipeline, Rank
+from ioprof.model.pipeline import OWN, STAGES, Op, Pipeline, Rank
 from ioprof.model.recorded import pipeline
 from ioprof.model.simulator.engine import Array
 from ioprof.model.simulator.values import Value, parse_value
@@ -123,6 +123,12 @@ class Job:
     def dataset_bytes(self) -> float:
         """All of it, as stored."""
         return self.samples * self.sample_bytes
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """Of its values, those that are assumed."""
+        values = {"cpu_s": self.cpu_s, "overhead_s": self.overhead_s}
+        return tuple(name for name, each in values.items() if each.basis == "assumed")
 
 
 def spread() -> Array:
@@ -339,14 +345,10 @@ def _steps_s(rank: Rank) -> Array:
     program = rank.program
     takes = np.array([op is Op.TAKE for op in program.ops])
     training = np.array(
-        [not _iteration(rank, number).is_validation for number in program.iterations]
+        [not rank.iterations[number].is_validation for number in program.iterations]
     )
     own = program.after_s.sum(1) - program.after_s[:, OWN.index("straggler")]
     device = np.nan_to_num(program.device_s) + np.nan_to_num(program.transfer_s)
     both = np.maximum(own, device) if rank.depth is not None else own
     found: Array = both[takes & training]
     return found[warmup(len(found)) : -1] if len(found) > 1 else found
-
-
-def _iteration(rank: Rank, number: int) -> Iteration:
-    return rank.iterations[number]

@@ -20,7 +20,6 @@ from ioprof.model.simulator.exchange_time import exposed_s
 from ioprof.model.simulator.jobs import NOTHING, Job
 from ioprof.model.simulator.system import Numbers, System
 from ioprof.model.simulator.validation import comparisons
-from ioprof.model.simulator.values import Value
 
 ENDS: Final = ("value", "worse", "better")
 MOST_STEPS: Final = 1000
@@ -226,16 +225,13 @@ def simulate(
         epochs=epochs,
         total_s=estimate(totals),
         unknown=system.unknown,
-        assumed=(
-            *system.assumed,
-            *(name for name in ("cpu_s", "overhead_s") if _value(job, name).basis == "assumed"),
-        ),
+        assumed=(*system.assumed, *job.assumed),
         limits=system.limits,
         seed=seed,
     )
 
 
-def held(system: System, job: Job, nodes: int, limit: float | None = None, seed: int = 0) -> int:
+def held(system: System, job: Job, nodes: int, limit: float | None = None) -> int:
     """The most ranks on so many nodes whose accelerators are used for at least `limit` of the time
     (default: that of the job), at the values of the system; 0: not even one per node.
     """
@@ -243,7 +239,7 @@ def held(system: System, job: Job, nodes: int, limit: float | None = None, seed:
 
     def holds(ranks: int) -> bool:
         found = Setting(ranks, nodes, ceil(ranks / nodes))
-        made = _epoch(system, job, found, "value", 0.0, _HELD_STEPS, _HELD_STEPS, seed)
+        made = _epoch(system, job, found, "value", 0.0, _HELD_STEPS, _HELD_STEPS, 0)
         return made.use >= wanted
 
     if not holds(nodes):
@@ -323,7 +319,7 @@ def _epoch(
     )
 
 
-def make_load(system: System, job: Job, found: Setting, end: str, hit_ratio: float = 0.0) -> Load:
+def make_load(system: System, job: Job, found: Setting, end: str, hit_ratio: float) -> Load:
     """What the engine needs, at one end of the ranges."""
     numbers = system.at(end)
     read = 1 - hit_ratio
@@ -408,8 +404,3 @@ def _joined(ends: dict[str, _End]) -> Epoch:
         bound_by=max(usual.busy, key=lambda name: usual.busy[name]),
         busy=usual.busy,
     )
-
-
-def _value(job: Job, name: str) -> Value:
-    found: Value = getattr(job, name)
-    return found

@@ -120,15 +120,11 @@ def size(
         next_devices=(),
         energy_kwh=_times(hours, rates.watts / 1000) if rates.watts else None,
         price=_times(hours, rates.price_per_hour) if rates.price_per_hour else None,
-        assumed=tuple(
-            name
-            for name, each in (("cpu_s", job.cpu_s), ("overhead_s", job.overhead_s))
-            if each.basis == "assumed"
-        ),
+        assumed=job.assumed,
     )
 
 
-def asked_size(model: str, asked: SizeAsked, like: Trace | None = None) -> Size:
+def asked_size(model: str, asked: SizeAsked, like: Trace | None) -> Size:
     """The same of a model on a device, in each layout, and what the next devices would need; or of
     the job of a run.
     """

@@ -13,11 +13,11 @@ import polars as pl
 from ioprof.analysis.changed_setting import Change, changed_setting
 from ioprof.files import write_atomically
 from ioprof.format.run_record import CauseDifference, RunDifference, Summary
-from ioprof.format.schema import CAUSES
+from ioprof.format.schema import CAUSES, SUMMARY_SCHEMA
 from ioprof.report.page import sections
 from ioprof.report.page.markup import Html, element, join, table
 from ioprof.report.page.sections import CAUSE_MEANINGS, badge, section, swatch
-from ioprof.report.page.shell import page_styles, whole_page
+from ioprof.report.page.shell import footer, page_styles, whole_page
 from ioprof.report.page.svg import Bar, bars, even_ticks
 from ioprof.report.run import Run
 from ioprof.report.texts.difference_text import changes_text, difference_text
@@ -88,7 +88,7 @@ def comparison_page(compared: ComparedRuns) -> str:
     )
     return whole_page(
         f"{' against '.join(reversed(names))}",
-        (head, main, sections.footer()),
+        (head, main, footer(SUMMARY_SCHEMA)),
         [],
         page_styles("compare.css"),
     )

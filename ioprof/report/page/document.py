@@ -3,13 +3,25 @@
 import json
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from typing import Final
 
 import plotly.graph_objects as go
 import plotly.offline
 
 from ioprof.report.page.markup import Html, element
-from ioprof.report.page.shell import MEASURED, data_block, resource, script_text, whole_page
+from ioprof.report.page.shell import (
+    MEASURED,
+    data_block,
+    footer,
+    resource,
+    script_text,
+    whole_page,
+)
 from ioprof.report.palette import DARK
+from ioprof.report.texts.units import clean
+
+_LONGEST: Final = 600
+"""Characters of a sentence."""
 
 
 @dataclass(frozen=True)
@@ -25,18 +37,40 @@ class Chart:
     """What was chosen and thinned, for each view."""
 
 
-def document(title: str, parts: Iterable[Html], charts: Collection[Chart]) -> str:
-    """The text of a page with these parts, and the data of the charts that `figure` has made places
-    for in them.
+def document(
+    title: str,
+    brand: str,
+    heading: str,
+    answer: Iterable[str],
+    sections: Iterable[Html],
+    charts: Collection[Chart],
+    about: str | None = None,
+    schema: str | None = None,
+) -> str:
+    """The text of a page with the sentences of an answer and these sections, and the data of the
+    charts that `figure` has made places for in them. `about`: a line below the heading, `schema`:
+    of the numbers.
     """
+    sentences = [element("p", clean(each, _LONGEST)) for each in answer]
+    header = element(
+        "header",
+        element("p", brand, class_="brand"),
+        element("h1", heading),
+        element("p", about, class_="quiet") if about else None,
+    )
+    main = element(
+        "main",
+        element("section", *sentences, id="answer", aria_label="Answer") if sentences else None,
+        *sections,
+    )
     libraries = (script_text(plotly.offline.get_plotlyjs()), script_text(resource("page.js")))
     data = [
         data_block(f"figure-{chart.name}-{place}", figure.to_json())
         for chart in charts
         for place, figure in enumerate(chart.figures.values())
     ]
-    parts = (*parts, *data, data_block("shades", json.dumps(DARK)))
-    return whole_page(title, parts, libraries, generator=MEASURED)
+    data.append(data_block("shades", json.dumps(DARK)))
+    return whole_page(title, (header, main, footer(schema), *data), libraries, generator=MEASURED)
 
 
 def figure(chart: Chart) -> Html:

@@ -10,13 +10,21 @@ import polars as pl
 
 from ioprof.files import write_atomically
 from ioprof.format.run_record import Summary
+from ioprof.format.schema import SUMMARY_SCHEMA
 from ioprof.format.trace import Trace
 from ioprof.report.learning import learning_section
 from ioprof.report.page import sections
 from ioprof.report.page.answer import answer, header
 from ioprof.report.page.markup import Html, element, join
 from ioprof.report.page.payload import Payload, payload
-from ioprof.report.page.shell import data_block, page_styles, resource, script_text, whole_page
+from ioprof.report.page.shell import (
+    data_block,
+    footer,
+    page_styles,
+    resource,
+    script_text,
+    whole_page,
+)
 from ioprof.report.page.step_section import step_section
 from ioprof.report.page.storage_section import ReadsOfRun, storage_section
 from ioprof.report.page.timeline_section import timeline_section
@@ -91,7 +99,7 @@ def page(
             storage_section(trace, summary, probed, reads),
             mtbf_s,
         ),
-        sections.footer(),
+        footer(SUMMARY_SCHEMA),
         data_block("facts", data.facts),
     )
     return whole_page(

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import plotly.graph_objects as go
 
-from ioprof import __version__
 from ioprof.files import write_atomically
 from ioprof.report.page.document import Chart, document, figure
 from ioprof.report.page.markup import Html, element, join, table
@@ -38,51 +37,30 @@ def page(found: dict[str, Any]) -> str:
     levels = [level for level in found["levels"] if level["test"] == _TEST]
     charts = [_rates(levels), _times(levels)] if levels else []
     place = clean(found["path"], _LONGEST)
-    parts = (_header(found, place), _main(found, charts), _footer(found))
-    return document(f"{place}: what it delivers", parts, charts)
-
-
-def _header(found: dict[str, Any], place: str) -> Html:
     about = f"{clean(found['read'], _LONGEST)}. On {clean(found['host'])}, {clean(found['began'])}"
-    return element(
-        "header",
-        element("p", "ioprof probe", class_="brand"),
-        element("h1", place),
-        element("p", about, class_="quiet"),
+    return document(
+        f"{place}: what it delivers",
+        "ioprof probe",
+        place,
+        notes(found),
+        _sections(found, charts),
+        charts,
+        about,
+        clean(found["schema"]),
     )
 
 
-def _main(found: dict[str, Any], charts: list[Chart]) -> Html:
+def _sections(found: dict[str, Any], charts: list[Chart]) -> tuple[Html, ...]:
     facts = (
         join(element("dt", clean(label)), element("dd", clean(text, _LONGEST)))
         for label, text in found.get("storage_lines", ())
     )
     drawn = [figure(chart) for chart in charts] or [nothing("no random record read was measured")]
-    return element(
-        "main",
-        element(
-            "section",
-            *(element("p", clean(note, 2 * _LONGEST)) for note in notes(found)),
-            id="answer",
-            aria_label="Answer",
-        ),
+    caption = "Each level runs so many clients in a closed loop"
+    return (
         section("records", "Random record reads", *drawn),
-        section(
-            "levels",
-            "All levels",
-            table(
-                HEADINGS, rows(found), NUMERIC, "Each level runs so many clients in a closed loop"
-            ),
-        ),
+        section("levels", "All levels", table(HEADINGS, rows(found), NUMERIC, caption)),
         section("storage", "What it lies on", element("dl", *facts, class_="facts")),
-    )
-
-
-def _footer(found: dict[str, Any]) -> Html:
-    return element(
-        "footer",
-        f"ioprof {__version__}, {clean(found['schema'])}. This file contains all it shows and"
-        " requests nothing.",
     )
 
 

@@ -7,10 +7,9 @@ from typing import Final
 
 import polars as pl
 
-from ioprof import __version__
 from ioprof.analysis.ledger import TO_FIRST_STEP
 from ioprof.format.run_record import Capture, CauseShare, Phase, Summary
-from ioprof.format.schema import CAUSES, SUMMARY_SCHEMA
+from ioprof.format.schema import CAUSES
 from ioprof.report import views
 from ioprof.report.page.markup import Html, element, join, table
 from ioprof.report.texts.caveats import caveats
@@ -90,15 +89,6 @@ TERM_MEANINGS: Final = {
     "p50, p95, p99": "The time below which 50, 95 and 99 percent of the values are.",
 }
 """Terms of the page that are not causes."""
-
-
-def footer() -> Html:
-    """Who made the page."""
-    return element(
-        "footer",
-        f"ioprof {__version__}, {SUMMARY_SCHEMA}. This file contains all it shows and requests"
-        " nothing.",
-    )
 
 
 def section(name: str, heading: str, *children: str | None) -> Html:

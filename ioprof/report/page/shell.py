@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from typing import Final
 
+from ioprof import __version__
 from ioprof.report.page.markup import Html, element
 from ioprof.report.palette import cause_styles, code_styles, source_styles
 
@@ -48,6 +49,12 @@ def _head(title: str, scripts: Iterable[str], styles: str, generator: str) -> Ht
         element("title", f"{title} – ioprof"),
         element("style", Html(resource("page.css") + styles + cause_styles())),
     )
+
+
+def footer(schema: str | None = None) -> Html:
+    """What made the page, and the schema of its numbers."""
+    made_by = f"ioprof {__version__}" + (f", {schema}" if schema else "")
+    return element("footer", f"{made_by}. This file contains all it shows and requests nothing.")
 
 
 def page_styles(*names: str) -> str:

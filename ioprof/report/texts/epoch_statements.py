@@ -16,6 +16,7 @@ from ioprof.format.run_record import (
     Saves,
     Summary,
 )
+from ioprof.model.extrapolation.whole import WANTED_ERROR
 from ioprof.report.texts.units import amount, clean, count, duration, percent
 from ioprof.report.texts.whole_job import length
 
@@ -77,7 +78,7 @@ def extrapolation_lines(found: EpochPrediction) -> Iterator[str]:
         yield f"No {what} was recorded: the time of any is not in this."
     if found.record_next:
         yield (
-            f"The range is wider than 15 %. To make it smaller, record"
+            f"The range is wider than {percent(WANTED_ERROR, 0)}. To make it smaller, record"
             f" {'; '.join(map(_next, found.record_next))}."
         )
 
@@ -171,7 +172,8 @@ def start_text(ledger: Ledger) -> str:
         name = clean(shortened(weights.file, _LONGEST_FILE), _LONGEST_FILE)
         more = f" and {weights.files - 1} more" if weights.files > 1 else ""
         text += f"; weights: {amount(weights.bytes)} of {name}{more}{by_map}"
-        text += f", {duration(weights.reading_s)} of reading ({rate}/s)" if rate else ""
+        by = f"by each of {count(weights.ranks)} ranks" if weights.ranks > 1 else "by one rank"
+        text += f", {duration(weights.reading_s)} of reading {by} ({rate}/s)" if rate else ""
     return text
 
 
