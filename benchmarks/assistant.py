@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 import stored
 from faults import all_cases
 from faults.case import Case
+from result_files import write_result
 
 from ioprof.model.summary import with_gains
 from ioprof.report.texts.markdown import markdown, most_tokens
@@ -119,6 +120,9 @@ def main() -> None:
     options = parser.parse_args()
     passes = [list(texts()) for _ in range(options.repeats)]
     same = all(each == passes[0] for each in passes)
+    repeats = f"replayed {options.repeats} times, {'always the same' if same else 'DIFFERENT'}"
+    if options.repeats == 1:
+        repeats = "replayed once"
     counted: dict[str, list[bool]] = {}
     wrong, differing, sizes = [], [], []
     for label, case, text in passes[0]:
@@ -134,8 +138,7 @@ def main() -> None:
         "# What the report in Markdown answers",
         "",
         f"`python benchmarks/assistant.py --repeats {options.repeats}`: {len(passes[0])} stored"
-        f" cases of the fault suite; {options.repeats} repeats"
-        f" {'were the same' if same else 'DIFFERED'}. Tokens of a text: at most {max(sizes):,},"
+        f" cases of the fault suite, {repeats}. Tokens of a text: at most {max(sizes):,},"
         f" by a count that no tokenizer exceeds.",
         "",
         "| question | cases | right |",
@@ -158,7 +161,7 @@ def main() -> None:
     text = "\n".join(lines) + "\n"
     print(text)
     if options.table:
-        options.table.write_text(text)
+        write_result(options.table, text)
 
 
 if __name__ == "__main__":

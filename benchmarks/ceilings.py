@@ -19,6 +19,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
+from result_files import write_result
+
 from ioprof.analysis.ceilings import RESIDUALS
 from ioprof.format.run_record import Summary
 
@@ -91,7 +93,8 @@ def main() -> None:
     )
     table = "\n".join([f"{len(rows)} runs: {said}.", "", head, *rows, ""])
     if options.table:
-        options.table.write_text(f"# The two ceilings of the jobs of the fault suite\n\n{table}")
+        title = "# The two ceilings of the jobs of the fault suite"
+        write_result(options.table, f"{title}\n\n{table}")
     elif not options.json:
         print(table)
 

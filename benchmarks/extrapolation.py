@@ -27,6 +27,7 @@ from typing import Final
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import slow_storage
+from result_files import write_result
 
 import ioprof
 from ioprof.format.run_record import EpochPrediction
@@ -106,7 +107,7 @@ def main() -> int:
     text = table(rows)
     print(text)
     if arguments.table:
-        arguments.table.write_text(text)
+        write_result(arguments.table, text)
     return 0
 
 
@@ -202,14 +203,12 @@ def line(row: Row) -> str:
 
 def table(rows: list[Row]) -> str:
     """The table, with what sums it up."""
-    cores, load = os.cpu_count(), os.getloadavg()[0]
     lines = [
         "# Whole trainings predicted from short recordings",
         "",
-        f"`python benchmarks/extrapolation.py`, {datetime.now(UTC):%Y-%m-%d}: {cores} cores, a"
-        f" Linux VM that other programs share (load {load:.1f} at the end). Times are of whole"
-        " commands; each was made once. *Of the same*: predicted from the first steps of the whole"
-        " run itself.",
+        f"`python benchmarks/extrapolation.py`, {datetime.now(UTC):%Y-%m-%d}: {os.cpu_count()}"
+        " cores. Times are of whole commands; each was made once. *Of the same*: predicted from the"
+        " first steps of the whole run itself.",
         "",
         "| job | records | epochs | recorded | predicted (range) | run | error | in range | asks"
         " for |",

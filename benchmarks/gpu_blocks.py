@@ -21,16 +21,21 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 PROGRAMS: Final = ROOT / "tests" / "programs"
-NEEDED: Final = ("lmdb", "msgspec", "numpy", "PIL", "polars", "psutil", "rich", "simplejpeg")
-"""What ioprof imports; torch and typer besides."""
+NEEDED: Final = (
+    *("lmdb", "msgspec", "numpy", "PIL", "polars", "psutil", "pytest", "rich", "simplejpeg"),
+    *("torch", "typer"),
+)
+"""What ioprof imports, and the block of tests."""
 TESTS: Final = "-c tests/gpu/pytest.ini --rootdir=. tests/gpu"
+_ENDING_S: Final = 15.0
+"""Until a block that was told to stop is killed: it ends its jobs, and unmounts a disk."""
 _RATE: Final = 40_000_000
 """Bytes per second of the throttled disk: less than any GPU trains on."""
 
@@ -96,7 +101,7 @@ def cold_storage(setting: Setting) -> Iterator[str]:
 
 
 def shared_gpu(setting: Setting) -> Iterator[str]:
-    """Two ranks on one device over gloo, a dataset of twice the size, cold, and staged."""
+    """Two ranks on one device over gloo, with staged data; in small also twice the data, cold."""
     data = dataset(setting, setting.folder, "files", "original")
     (setting.folder / "fast").mkdir()
     if setting.is_small:
@@ -112,11 +117,11 @@ def shared_gpu(setting: Setting) -> Iterator[str]:
     steps = run.steps
     yield "| rank | steps | causes sum to the steps | exchange and straggler s | bound |"
     yield "|---|---:|---|---:|---|"
-    causes = [
-        name for name in steps.columns if name.endswith("_ns") and name[:3] not in ("sta", "end")
-    ]
     import polars as pl
 
+    from ioprof.format.schema import CAUSES
+
+    causes, wrong = [f"{cause}_ns" for cause in CAUSES], []
     for rank in sorted(steps["rank"].unique()):
         part = steps.filter(pl.col("rank") == rank).drop_nulls("host_ns")
         total = part.select(pl.sum_horizontal(causes))
@@ -124,6 +129,9 @@ def shared_gpu(setting: Setting) -> Iterator[str]:
         waited = sum(int(part[f"{name}_ns"].sum() or 0) for name in ("exchange", "straggler"))
         cells = (rank, len(part), "yes" if exact else "NO", f"{waited / 1e9:.2f}")
         yield f"| {' | '.join(map(str, cells))} | {run.summary.verdict.bound_by} |"
+        wrong += [] if exact else [str(rank)]
+    if wrong:
+        raise RuntimeError(f"causes of rank {', '.join(wrong)} do not sum to the steps")
 
 
 def decoding_on_the_gpu(setting: Setting) -> Iterator[str]:
@@ -209,13 +217,13 @@ def reads_by_cufile(setting: Setting) -> Iterator[str]:
 def tests(setting: Setting) -> Iterator[str]:
     """The tests of tests/gpu, as far as there is time."""
     words = os.environ.get("TEST_ARGS", "").split()
-    command = [sys.executable, "-m", "pytest", "-q", "-x", *TESTS.split(), *words]
-    yield "    " + "\n    ".join(said_by(command, setting, folder=ROOT, last=12))
+    command = [sys.executable, "-m", "pytest", "-v", "-x", *TESTS.split(), *words]
+    yield from (f"    {line}" for line in said_by(command, setting, folder=ROOT))
 
 
 BLOCKS: Final = {
     "storage": Block("A job bound by cold storage", 170, cold_storage),
-    "ranks": Block("Two ranks on one device, twice the data, cold, staged", 90, shared_gpu),
+    "ranks": Block("Two ranks on one device, staged data", 90, shared_gpu),
     "dali": Block("Decoding on the GPU by DALI", 60, decoding_on_the_gpu),
     "gains": Block("Ten predicted gains, then made", 240, gains),
     "cost": Block("What recording costs small steps", 70, cost_of_small_steps),
@@ -247,15 +255,17 @@ def storage(setting: Setting) -> Iterator[tuple[Path, Any, str | None]]:
     not possible; None: it is.
     """
     sys.path.insert(0, str(ROOT / "tests"))
+    import pytest
     import slow_storage
 
-    why = slow_storage.missing()
-    if why is not None:
-        yield setting.folder, Rate(None), f"not throttled, {why}"
-        return
     size = (1 << 28) if setting.is_small else (3 << 30)
-    with slow_storage.throttled_disk(setting.folder, size) as disk:
-        yield disk.path, Rate(disk), None
+    with ExitStack() as stack:
+        disk = why = None
+        try:
+            disk = stack.enter_context(slow_storage.throttled_disk(setting.folder, size))
+        except pytest.skip.Exception as skipped:
+            why = f"not throttled, {skipped.msg}"
+        yield (disk.path if disk else setting.folder), Rate(disk), why
 
 
 class Rate:
@@ -364,11 +374,9 @@ def milliseconds(command: list[Any], setting: Setting) -> float:
     return float(found[1])
 
 
-def said_by(
-    command: list[str], setting: Setting, folder: Path | None = None, last: int | None = None
-) -> Iterator[str]:
-    """The lines of a program as they come, or its last ones."""
-    lines = []
+def said_by(command: list[str], setting: Setting, folder: Path | None = None) -> Iterator[str]:
+    """The lines of a program as they come. RuntimeError: it failed, with its last line."""
+    last = ""
     with subprocess.Popen(
         command,
         cwd=folder or setting.folder,
@@ -377,17 +385,18 @@ def said_by(
         text=True,
     ) as process:
         for line in process.stdout or ():
-            if last is None:
-                yield line.rstrip("\n")
-            lines.append(line.rstrip("\n"))
-    yield from lines[-last:] if last else ()
+            last = line.rstrip("\n") or last
+            yield line.rstrip("\n")
+    if process.returncode:
+        program = next(Path(word).name for word in command[1:] if not word.startswith("-"))
+        raise RuntimeError(f"{program} ended with {process.returncode}: {last}")
 
 
 # ----------------------------------------------------------------------------------- all of them
 
 
-def main() -> None:
-    """Run the blocks, or one of them as a program of its own."""
+def main() -> int:
+    """Run the blocks, or one of them as a program of its own. 1: a block failed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, help="where the lines are written as they come")
     parser.add_argument("--seconds", type=float, default=720, help="for all blocks")
@@ -395,15 +404,15 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="on the CPU and an emulated device")
     parser.add_argument("--in", dest="folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if missing := [
-        name for name in (*NEEDED, "torch", "typer") if not importlib.util.find_spec(name)
-    ]:
+    if missing := [name for name in NEEDED if not importlib.util.find_spec(name)]:
         print(f"skipped: not installed: {', '.join(missing)}")
-        return
+        return 0
     if options.folder:
+        # An exception, so that a block that is stopped unmounts its disk.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
         for line in BLOCKS[options.only].lines(Setting(options.folder, options.small)):
             print(line, flush=True)
-        return
+        return 0
     import torch
 
     small = options.small or not torch.cuda.is_available()
@@ -411,8 +420,11 @@ def main() -> None:
     with Writer(options.out) as writer:
         writer.add(f"# Blocks of `make test-gpu`: {where}\n")
         end = time.monotonic() + options.seconds
-        for name in [options.only] if options.only else BLOCKS:
+        ended_well = [
             run_block(name, small=small, left_s=end - time.monotonic(), writer=writer)
+            for name in ([options.only] if options.only else BLOCKS)
+        ]
+    return 0 if all(ended_well) else 1
 
 
 class Writer:
@@ -437,22 +449,29 @@ class Writer:
             os.fsync(self._file.fileno())
 
 
-def run_block(name: str, *, small: bool, left_s: float, writer: Writer) -> None:
-    """Run a block in a process of its own, for its time or what is left of all."""
+def run_block(name: str, *, small: bool, left_s: float, writer: Writer) -> bool:
+    """Run a block in a process of its own, for its time or what is left of all. False: it failed;
+    one that is stopped has not.
+    """
     block = BLOCKS[name]
     writer.add(f"\n## {block.title}\n")
     # a small machine that does other things besides is slower
     limit_s = min(block.seconds * (3 if small else 1), left_s)
     if limit_s < 1:
         writer.add("Not run: no time was left.")
-        return
+        return True
     stopped = threading.Event()
 
     def stop(process: "subprocess.Popen[str]") -> None:
         stopped.set()
-        os.killpg(process.pid, signal.SIGTERM)
+        with suppress(ProcessLookupError):  # all have ended
+            os.killpg(process.pid, signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_ENDING_S)
+            os.killpg(process.pid, signal.SIGKILL)
 
-    with tempfile.TemporaryDirectory(prefix="ioprof-gpu-") as folder:
+    # A disk that could not be unmounted stays, and does not end the blocks after this one.
+    with tempfile.TemporaryDirectory(prefix="ioprof-gpu-", ignore_cleanup_errors=True) as folder:
         words = [sys.executable, __file__, "--only", name, "--in", folder]
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         began, errors = time.monotonic(), list[str]()
@@ -473,15 +492,18 @@ def run_block(name: str, *, small: bool, left_s: float, writer: Writer) -> None:
                 writer.add(line.rstrip("\n"))
             code = process.wait()
             ending.cancel()
+            ending.join()
             reading.join()
         took_s = time.monotonic() - began
-        if code and stopped.is_set():  # a run that is stopped ends by an error of its own
+        is_stopped = code != 0 and stopped.is_set()
+        if is_stopped:  # a run that is stopped ends by an error of its own
             writer.add(f"\nStopped after {limit_s:.0f} s.")
         elif code:
             writer.add(f"\nFAILED: {json.dumps(errors[-1].strip() if errors else code)}")
         else:
             writer.add(f"\n({took_s:.0f} s)")
+    return code == 0 or is_stopped
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -17,6 +17,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from result_files import write_result
+
 from ioprof.analysis.regression import FALSE_ALARMS, FEWEST_RUNS, level_changes
 from ioprof.report.run import Run
 from ioprof.store.runs import time_of
@@ -160,7 +162,7 @@ def main() -> None:
     text = "\n".join(lines) + "\n"
     print(text)
     if options.table:
-        options.table.write_text(text)
+        write_result(options.table, text)
 
 
 if __name__ == "__main__":

@@ -27,11 +27,13 @@ KINDS = ("dqn", "ppo", "linear", "rnn", "lbfgs", "ranks")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="What loops of small steps lose.")
-    parser.add_argument("kinds", nargs="*", default=KINDS, metavar="KIND", choices=KINDS)
+    parser.add_argument("kinds", nargs="*", default=KINDS, metavar="KIND", help=", ".join(KINDS))
     parser.add_argument("--pairs", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=4)
     parser.add_argument("--hooks-only", action="store_true")
     options = parser.parse_args()
+    if unknown := set(options.kinds) - set(KINDS):  # argparse takes no default beside choices
+        parser.error(f"no such KIND: {', '.join(sorted(unknown))}; there are {', '.join(KINDS)}")
     for kind in options.kinds:
         pairs = []
         for pair in range(options.pairs):

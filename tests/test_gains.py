@@ -121,6 +121,19 @@ def test_what_brings_next_to_nothing_is_no_advice() -> None:
     assert 1.5 < (second.gain or 0.0)
 
 
+def test_less_padding_is_told_beside_a_faster_device() -> None:
+    """Both make computing faster, and each adds to the other. What is work on the code comes before
+    other hardware that brings little more."""
+    own = tuple({"compute": 50_000_000} for _ in range(30))
+    recorded = pipeline(simulate(Job(2, 2, ({"decode": 2_000_000},) * 30, own)).trace)
+    device, padding = (
+        Finding(code, cause="compute", change=JobChange(speeds={"compute": speed}))
+        for code, speed in (("device", 2.0), ("padding", 1.75))
+    )
+    found = ranked((device,), recorded, 0.0, JobKind.TORCH, candidates=(padding,))
+    assert ["padding", "device"] == [each.code for each in found]
+
+
 def test_a_loop_that_chooses_samples_takes_that_time_itself(tmp_path: Path) -> None:
     """Torch's loader does so while the loop waits: without the sampler the job is many times as
     fast, whatever its workers do."""

@@ -2,12 +2,15 @@
 fails."""
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Final
 
 import pytest
+import slow_storage
 from repository import ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -53,7 +56,7 @@ def test_a_block_that_is_stopped_leaves_its_lines_and_the_next_one_runs(tmp_path
     saved = tmp_path / "saved.md"
     with gpu_blocks.Writer(saved) as writer:
         for name, left_s in (("ranks", 2), ("cufile", 60), ("gains", 0.5)):
-            gpu_blocks.run_block(name, small=True, left_s=left_s, writer=writer)
+            assert gpu_blocks.run_block(name, small=True, left_s=left_s, writer=writer)
     parts = saved.read_text().split("\n## ")[1:]
     assert [gpu_blocks.BLOCKS[name].title for name in ("ranks", "cufile", "gains")] == [
         part.partition("\n")[0] for part in parts
@@ -63,13 +66,79 @@ def test_a_block_that_is_stopped_leaves_its_lines_and_the_next_one_runs(tmp_path
     assert "no time was left" in parts[2]
 
 
+def blocks(*words: object, **variables: str) -> "subprocess.Popen[str]":
+    """The program, in small, in a group of processes of its own."""
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return subprocess.Popen(
+        [sys.executable, gpu_blocks.__file__, "--small", *map(str, words)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def test_a_program_of_a_block_that_fails_makes_the_command_fail() -> None:
+    """The block is said to have failed, with the end of what was written, and so is all."""
+    with blocks("--only", "tests", TEST_ARGS="--no-such-option") as process:
+        said = process.communicate(timeout=120)[0]
+    assert "unrecognized arguments: --no-such-option" in said
+    assert "FAILED" in said.splitlines()[-1]
+    assert "pytest ended with 4" in said.splitlines()[-1]
+    assert 1 == process.returncode
+
+
+_TWO_TESTS: Final = """
+import select
+def test_first():
+    pass
+def test_second():
+    with open({fifo!r}, "rb") as fifo:
+        assert select.select([fifo], [], [], 60)[0]
+"""
+
+
+def test_the_result_of_each_test_comes_when_it_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that ends within the block leaves those of the tests before."""
+    program = tmp_path / "test_two.py"
+    os.mkfifo(tmp_path / "fifo")
+    program.write_text(_TWO_TESTS.format(fifo=str(tmp_path / "fifo")))
+    monkeypatch.setenv("TEST_ARGS", f"{program} -k test_two")
+    lines = gpu_blocks.tests(gpu_blocks.Setting(tmp_path, is_small=True))
+    with (tmp_path / "fifo").open("r+b", buffering=0) as fifo:
+        first = next(line for line in lines if "::test_first" in line)
+        fifo.write(b"1")  # the second test ends by it
+        second = next(line for line in lines if "::test_second" in line)
+    assert ["PASSED", "PASSED"] == [line.split("::")[1].split()[1] for line in (first, second)]
+    assert "2 passed" in list(lines)[-1]
+
+
+@pytest.mark.system
+def test_a_stopped_block_unmounts_its_disk(tmp_path: Path) -> None:
+    """No mount is left in its folder, which would end all later blocks when it is removed."""
+    if reason := slow_storage.missing():
+        pytest.skip(reason)
+    with blocks("--only", "storage", "--in", tmp_path) as process:
+        while process.poll() is None and not os.path.ismount(tmp_path / "disk"):
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGTERM)
+        said = process.communicate(timeout=60)[0]
+    assert 1 == process.returncode, said
+    assert not (tmp_path / "disk").exists()
+    assert str(tmp_path) not in Path("/proc/mounts").read_text()
+
+
 @pytest.mark.job(every=4)
 def test_a_block_runs_without_a_gpu(tmp_path: Path) -> None:
     """On an emulated device, in small: two ranks, twice the data, cold, staged; the causes of each
     step sum to it."""
     saved = tmp_path / "saved.md"
     with gpu_blocks.Writer(saved) as writer:
-        gpu_blocks.run_block("ranks", small=True, left_s=200, writer=writer)
+        assert gpu_blocks.run_block("ranks", small=True, left_s=200, writer=writer)
     text = saved.read_text()
     assert "FAILED" not in text
     assert ["| 0 ", "| 1 "] == [

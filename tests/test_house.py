@@ -43,8 +43,6 @@ TARGETS: Final = {
 }
 
 
-GUIDES: Final = ("guide", "cookbook", "ci", "assistants", "notebooks")
-"""Documents with commands to type."""
 DOCUMENTS: Final = [path for path in text_files() if path.suffix == ".md"]
 
 
@@ -107,13 +105,14 @@ def test_the_commands_of_a_text_are_found_in_code_only() -> None:
 
 @pytest.mark.job
 def test_make_bench_starts_no_program_that_needs_arguments() -> None:
-    """Those that another benchmark starts do."""
+    """Those that another benchmark starts do. What `make test-gpu` runs is no part of it."""
     if shutil.which("make") is None:
         pytest.skip("no make on this machine")
     listed = subprocess.run(
         ["make", "-n", "bench"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
     assert "benchmarks/what_if.py" in listed
+    assert "gpu_blocks" not in listed
     texts = [path.read_text() for path in (ROOT / "benchmarks").glob("*.py")]
     started = {name for text in texts for name in re.findall(r"with_name\(\"(\w+\.py)\"\)", text)}
     assert "what_if_job.py" in started
@@ -145,8 +144,7 @@ def test_continuous_integration_calls_the_same_targets() -> None:
 
 def test_every_command_that_readmes_and_documents_name_is_real() -> None:
     """They mention no command or option that does not exist."""
-    guides = [ROOT / "docs" / f"{name}.md" for name in GUIDES]
-    pages = (ROOT / "README.md", ROOT / "README.ja.md", *guides)
+    pages = (ROOT / "README.md", ROOT / "README.ja.md", *(ROOT / "docs").glob("*.md"))
     named = commands_in("\n\n".join(page.read_text() for page in pages))
     assert set() == {verb for verb, _ in named} - set(commands())
     wrong = [
@@ -183,6 +181,15 @@ def test_the_public_names_are_those_in_all() -> None:
     assert set() == public - set(ioprof.__all__)
     assert [] == [name for name in ioprof.__all__ if not hasattr(ioprof, name)]
     assert sorted(ioprof.__all__) == sorted(set(ioprof.__all__))
+
+
+def test_the_reference_has_each_public_name() -> None:
+    """What `import ioprof` offers, but the trace, of which `Run` is made."""
+    text = (ROOT / "docs" / "reference.md").read_text()
+    shown = {
+        name.rpartition(".")[2] for name in re.findall(r"^::: (\S+)$", text, flags=re.MULTILINE)
+    }
+    assert {"Trace"} == set(ioprof.__all__) - shown
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,12 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
-from repository import ROOT
+from repository import PROGRAMS, ROOT
 
 import ioprof
 from ioprof.cli import main
@@ -89,6 +91,61 @@ print(mlflow.artifacts.load_text(f"{{kept.info.artifact_uri}}/ioprof/report.md")
     ).stdout.splitlines()
     assert scalars(ioprof.load(DEMO).summary) == json.loads(said[0])
     assert said[1] == "## "
+
+
+STEPS: Final = 12
+"""Of `train_with_callback.py`."""
+LIBRARIES: Final = {"lightning": ("lightning",), "transformers": ("transformers", "accelerate")}
+
+
+def train(library: str, *words: object, cwd: Path, under: tuple[str, ...] = ()) -> Any:
+    """Whether the callback of a library has a run, and what the library logged."""
+    if missing := [name for name in LIBRARIES[library] if not find_spec(name)]:
+        pytest.skip(f"needs {', '.join(missing)}")
+    program = [sys.executable, PROGRAMS / "train_with_callback.py", library, *words]
+    ended = subprocess.run(
+        [*under, *map(str, program)],
+        cwd=cwd,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert 0 == ended.returncode, ended.stderr
+    return json.loads(ended.stdout.splitlines()[-1])
+
+
+@pytest.mark.job(every=4)
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_callback_records_a_training(library: str, tmp_path: Path) -> None:
+    """All of its steps; the library logs the shares, at the last step."""
+    has_run, logged = train(library, tmp_path / "run", cwd=tmp_path)
+    run = ioprof.load(tmp_path / "run")
+    assert has_run
+    assert ("complete", STEPS) == (run.trace.run.status, run.summary.steps.count)
+    assert STEPS == logged.pop("step")
+    assert scalars(run.summary) == pytest.approx(logged)
+
+
+@pytest.mark.job(every=4)
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_callback_in_a_recorded_job_does_nothing(library: str, tmp_path: Path) -> None:
+    """The run is that of `ioprof record`."""
+    record = (sys.executable, "-m", "ioprof", "record", "--quiet", "--out", "run", "--")
+    assert [False, {}] == train(library, tmp_path / "own", cwd=tmp_path, under=record)
+    assert not (tmp_path / "own").exists()
+    assert STEPS == ioprof.load(tmp_path / "run").summary.steps.count
+
+
+@pytest.mark.job(every=4)
+def test_a_fit_that_raises_is_a_run_that_failed(tmp_path: Path) -> None:
+    """With the steps until then, and what was raised."""
+    has_run, logged = train("lightning", tmp_path / "run", "raise", cwd=tmp_path)
+    run = ioprof.load(tmp_path / "run")
+    assert (True, {}) == (has_run, logged)
+    assert "failed" == run.trace.run.status
+    assert ["a batch is wrong"] == [each.what.partition(": ")[2] for each in run.trace.run.failures]
+    assert 5 == run.summary.steps.count
 
 
 class Array:

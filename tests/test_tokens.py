@@ -1,6 +1,7 @@
 """Batches of text: their tokens, and how many positions are padding."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from timeline import timeline
 from ioprof.analysis.summary import summarise
 from ioprof.format.schema import TOKENS
 from ioprof.instrument.hooks.pytorch.tokens import tokens
+from ioprof.model.summary import with_gains
 from ioprof.report.run import Run
 
 
@@ -84,13 +86,24 @@ def test_the_rate_is_that_of_the_samples() -> None:
 
 @pytest.mark.job(every=4)
 def test_a_job_of_text_is_told_its_padding(tmp_path: Path) -> None:
-    """As its own count says, with workers and without; the report names rate and padding, and what
-    to do about it."""
+    """Exactly that of the batches that were looked at, the first eight of their maker and then one
+    in sixteen, with workers and without; the report names rate and padding, and what to do about
+    it."""
     for workers in (0, 1):
         program = [sys.executable, PROGRAMS / "train_on_text.py", workers, 48]
         run = f"run-{workers}"
         ended = ioprof("record", "--quiet", "--out", run, "--", *program, cwd=tmp_path)
         assert 0 == ended.code, ended.err
-        found = Run.load(tmp_path / run).summary.throughput
-        assert found.padding_ratio == pytest.approx(json.loads(ended.out)["padding"], abs=0.1)
-        assert "tokens/s" in ioprof("report", run, "--full", cwd=tmp_path).out
+        summary = with_gains(Run.load(tmp_path / run)).summary
+        sizes = json.loads(ended.out)
+        looked_at = [*sizes[:8], sizes[15], sizes[31], sizes[47]]
+        real, positions = map(sum, zip(*looked_at, strict=True))
+        assert len(looked_at) == summary.throughput.batches_looked_at
+        assert summary.throughput.padding_ratio == pytest.approx(1 - real / positions)
+        assert summary.replay is not None
+        codes = [each.code for each in summary.verdict.findings]
+        assert "padding" in codes or summary.replay.reason, codes
+        report = ioprof("report", run, "--full", cwd=tmp_path).out
+        assert re.search(
+            rf" tokens/s, {1 - real / positions:.1%}\s+of\s+the\s+positions\s+are\s+padding", report
+        )

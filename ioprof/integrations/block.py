@@ -29,10 +29,12 @@ class TrainingBlock:
             return
         self._block = block
 
-    def end(self) -> "Run | None":
-        """Make the run folder, and return the run. None: nothing was recorded."""
+    def end(self, error: BaseException | None = None) -> "Run | None":
+        """Make the run folder, and return the run. None: nothing was recorded. `error`: what the
+        training raised.
+        """
         block, self._block = self._block, None
         if block is None:
             return None
-        block.__exit__(None, None, None)
+        block.__exit__(error and type(error), error, error and error.__traceback__)
         return api.load(self._out)

@@ -38,8 +38,8 @@ class ProfileCallback(Callback):
             self._block.begin()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Called by Lightning: the run has what was recorded until then."""
-        self.run = self._block.end()
+        """Called by Lightning: the run has what was recorded until then, and has failed."""
+        self.run = self._block.end(exception)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Called by Lightning."""

@@ -300,8 +300,10 @@ def _part(found: Finding) -> float:
 
 
 def _is_there(proposed: Finding, found: list[Finding], recorded: Pipeline) -> bool:
-    """Whether a finding changes the same already."""
-    if proposed.change is None:
+    """Whether a finding changes the same setting already. Work that costs less is none: a faster
+    device and less padding both make computing faster, and each adds to the other.
+    """
+    if proposed.change is None or proposed.change.speeds:
         return False
     mine = set(kinds(change_of(proposed.change), recorded))
     return any(
