@@ -12,14 +12,17 @@ from faults.agreement import printed
 from repository import ROOT
 from sample_run import sample_run
 
+from ioprof.analysis.reads.read_patterns import PATTERNS
 from ioprof.format.run_record import JobKind, Summary
+from ioprof.format.schema import NOT_FOLLOWED, NOTED
 from ioprof.model.summary import with_gains
 from ioprof.report.card import run_card
 from ioprof.report.page.answer import answer
 from ioprof.report.run import Run
 from ioprof.report.texts.brief import brief_text
-from ioprof.report.texts.catalogue import actions, sentences
+from ioprof.report.texts.catalogue import actions, findings, gaps, sentences
 from ioprof.report.texts.catalogue.answer import in_words
+from ioprof.report.texts.catalogue.assumptions import ASSUMPTIONS
 from ioprof.report.texts.catalogue.filling import FORMS, fill
 from ioprof.report.texts.catalogue.options import options_of
 from ioprof.report.texts.markdown import markdown
@@ -30,26 +33,9 @@ _OF_CODES: Final = ("finding", "not_modelled", "of_line", "of_detail")
 _READS: Final = ("startswith", "endswith", "removeprefix", "removesuffix", "partition", "find")
 _WORDS: Final = 5
 """Words of a text from which on it is a sentence, and no name or key."""
-STILL_WITH_SENTENCES: Final = {
-    "analysis/capture.py",
-    "analysis/charge/gpu_windows.py",
-    "analysis/ranks/collectives.py",
-    "analysis/reads/queue_depth.py",
-    "analysis/reads/read_patterns.py",
-    "analysis/reads/storage_bound.py",
-    "analysis/summary.py",
-    "model/accuracy.py",
-    "model/assumptions.py",
-    "model/changes.py",
-    "model/extrapolation/asked.py",
-    "model/other_costs.py",
-    "model/recordings.py",
-    "model/refusals.py",
-    "model/simulator/asked.py",
-    "model/simulator/jobs.py",
-    "model/summary.py",
-}
-"""Modules whose sentences are to move to the catalogue. None may be added."""
+WITH_SENTENCES: Final = {"model/refusals.py"}
+"""Modules of analysis and model with sentences: those of the error `ReplayError`, whose message is
+one of them."""
 
 
 def _modules(*parts: str) -> Iterator[tuple[str, ast.Module]]:
@@ -58,14 +44,19 @@ def _modules(*parts: str) -> Iterator[tuple[str, ast.Module]]:
             yield str(path.relative_to(ROOT / "ioprof")), ast.parse(path.read_text())
 
 
+def _called(node: ast.AST) -> str:
+    """The name of what a call calls."""
+    called = getattr(node, "func", None)
+    return str(getattr(called, "attr", getattr(called, "id", "")))
+
+
 def _codes(*functions: str) -> set[str]:
     """The codes with which analysis and model call these."""
     return {
         text.value
         for _, module in _modules("analysis", "model")
         for call in ast.walk(module)
-        if isinstance(call, ast.Call)
-        and getattr(call.func, "attr", getattr(call.func, "id", "")) in functions
+        if isinstance(call, ast.Call) and _called(call) in functions
         for text in call.args[:2]
         if isinstance(text, ast.Constant) and isinstance(text.value, str)
     }
@@ -74,6 +65,10 @@ def _codes(*functions: str) -> set[str]:
 def test_each_code_has_its_words() -> None:
     """What analysis and model find is in the catalogue."""
     assert set() == _codes("said") - sentences.SENTENCES.keys()
+    assert set() == _codes("sentence") - gaps.GAPS.keys() - findings.BOUNDS.keys()
+    assert set() == _codes("Assumption") - ASSUMPTIONS.keys()
+    assert set() == {*NOTED, *NOT_FOLLOWED} - gaps.GAPS.keys()
+    assert [set(PATTERNS)] * 2 == [findings.SEEN.keys(), findings.REMEDIES.keys()]
     assert {"workers", "line", "shards"} <= _codes(*_OF_CODES) & actions.ACTIONS.keys()
 
 
@@ -82,6 +77,8 @@ def test_each_template_can_be_filled(kind: JobKind) -> None:
     """Without any fact, with the options of any kind of job: no form and no option is wrong."""
     templates = [*actions.ACTIONS.values(), *actions.WHY.values(), *actions.PRICES.values()]
     templates += [*sentences.SENTENCES.values(), *sentences.OTHER_MEANINGS.values()]
+    templates += [*gaps.GAPS.values(), *findings.SEEN.values(), *findings.BOUNDS.values()]
+    templates += [*findings.CAUSES.values(), *ASSUMPTIONS.values(), *actions.REASONS.values()]
     words = actions.FORMS | sentences.FORMS
     for template in templates:
         assert template.count("[") == template.count("]")
@@ -144,17 +141,18 @@ def test_no_code_of_analysis_or_model_reads_a_sentence() -> None:
     assert [] == found + names
 
 
-def test_the_modules_with_sentences_become_fewer() -> None:
-    """Analysis and model have none for people, but in the errors that they raise."""
+def test_analysis_and_model_have_no_sentences() -> None:
+    """None for people, but in the errors that they raise and in the help of options, which stands
+    where an option is declared."""
     found = {name for name, module in _modules("analysis", "model") if any(_sentences(module))}
-    assert STILL_WITH_SENTENCES == found
+    assert WITH_SENTENCES == found
 
 
 def _sentences(module: ast.Module) -> Iterator[str]:
     raised = {
         id(part)
         for node in ast.walk(module)
-        if isinstance(node, ast.Raise)
+        if isinstance(node, ast.Raise) or _called(node) == "Option"
         for part in ast.walk(node)
     }
     statements = {

@@ -68,12 +68,7 @@ def _extrapolated(run: Run) -> EpochPrediction | None:
 def _replayed(run: Run, is_asked: bool) -> Run:
     is_wide = len(run.summary.steps.per_rank) > _MOST_RANKS
     if (run.trace.is_stored or is_wide) and not is_asked:
-        return _without(
-            run,
-            NoGain.RUN_TOO_LARGE,
-            f"a replay of so many {'ranks' if is_wide else 'spans'} takes long; ask for it: ioprof"
-            " report RUN --gains",
-        )
+        return _without(run, NoGain.RUN_TOO_LARGE)
     if not run.summary.steps.count:
         return _without(run, NoGain.NOT_REPLAYED, Refusal.NO_STEP.text())
     run = _asked_again(run)
@@ -83,11 +78,7 @@ def _replayed(run: Run, is_asked: bool) -> Run:
         found = gains_of(recorded, replays)
         error = found.baseline_error
         if abs(error) > MOST_BASELINE_ERROR:
-            why = (
-                f"the replay of the run itself is wrong: its steps are {abs(error):.0%} too"
-                f" {'long' if error > 0 else 'short'}"
-            )
-            return _without(run, NoGain.BASELINE_ERROR, why, error)
+            return _without(run, NoGain.BASELINE_ERROR, baseline_error=error)
         verdict, job = run.summary.verdict, run.trace.run.job_kind
         proposes = verdict.first_epoch is None  # else it would be of that epoch
         told = ranked(
@@ -149,8 +140,12 @@ def _asked_again(run: Run) -> Run:
     return replace(run, summary=run.summary.replace(verdict=verdict.replace(findings=told)))
 
 
-def _without(run: Run, code: NoGain, reason: str, baseline_error: float | None = None) -> Run:
-    """The run with the reason why there are no gains, for its causes and for its advice."""
+def _without(
+    run: Run, code: NoGain, reason: str | None = None, baseline_error: float | None = None
+) -> Run:
+    """The run with the reason why there are no gains, for its causes and for its advice; in words
+    where the code does not say it.
+    """
     verdict = run.summary.verdict
     told = tuple(
         each if each.gain is not None else without_gain(each, code, reason)

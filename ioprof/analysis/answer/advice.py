@@ -108,11 +108,11 @@ def _storage(evidence: Evidence) -> Found:
         return
     for pattern in evidence.patterns:
         if pattern.code == AMPLIFIED:
-            yield finding("read_less", remedy=pattern.remedy, seen=pattern.seen)
+            yield finding("read_less", pattern=pattern.code, **pattern.facts)
         if pattern.code == SMALL_READS and 2e9 * (pattern.seconds or 0.0) >= evidence.making_ns.get(
             "storage", 0
         ):
-            facts: Facts = {"remedy": pattern.remedy, "seen": pattern.seen}
+            facts: Facts = {"pattern": pattern.code, "took_s": pattern.seconds, **pattern.facts}
             yield finding("larger_reads", step_s=step_s, **facts)
     if file := _slow_file(evidence.files):
         rest_s = sum(other.seconds for other in evidence.files) - file.seconds
@@ -370,7 +370,7 @@ def _to_device(evidence: Evidence) -> Found:
     found, copies = evidence.overlap["h2d"], evidence.charged["h2d"]
     if copies.reason_code is Reason.INCLUDES_PAGEABLE_COPIES:
         change = JobChange(pin_memory=True) if can_pin(evidence.run) else None
-        yield finding("pin_memory", cause="h2d", change=change, reason=copies.reason)
+        yield finding("pin_memory", cause="h2d", change=change, **copies.reason_facts)
         if evidence.run.job_kind is JobKind.BUILT_IN:
             return
     compute, copied_s = evidence.charged.get("compute"), found.total_s or 0.0

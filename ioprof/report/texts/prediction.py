@@ -2,11 +2,13 @@
 that rests on.
 """
 
+import math
 import shlex
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ioprof.format.run_record import Finding, Summary
+from ioprof.model.changes import Change
 from ioprof.model.prediction import Prediction
 from ioprof.model.proof import Proof
 from ioprof.report.texts.catalogue.filling import tell
@@ -40,8 +42,8 @@ def prediction_lines(found: Prediction) -> Iterator[str]:
             f" {rate(found.measured_samples_per_s)}"
         )
     yield (
-        f"Predicted with {found.change.text}: {duration(found.predicted.step_s)} per batch{rates}:"
-        f" {found.speedup:.2f} × as fast (95 %: {found.speedup_range.low:.2f} to"
+        f"Predicted with {_change_text(found.change)}: {duration(found.predicted.step_s)} per"
+        f" batch{rates}: {found.speedup:.2f} × as fast (95 %: {found.speedup_range.low:.2f} to"
         f" {found.speedup_range.high:.2f})."
     )
     yield (
@@ -62,6 +64,34 @@ def prediction_lines(found: Prediction) -> Iterator[str]:
         )
     for each in found.assumptions:
         yield f"Assumes: {each.text}."
+
+
+def _change_text(change: Change) -> str:
+    """The change, as in `4 workers, decode 2 times as fast`."""
+    parts = [
+        f"{value:g} {name}"
+        for name in ("workers", "ranks", "cores")
+        if (value := getattr(change, name)) is not None
+    ]
+    parts += [f"prefetch {change.prefetch}"] if change.prefetch is not None else []
+    parts += [f"batches of {change.batch}"] if change.batch is not None else []
+    parts += ["persistent workers"] if change.persistent_workers else []
+    parts += ["no discarded batches"] if change.skip_discarded else []
+    parts += [f"{change.cache} page cache"] if change.cache else []
+    parts += [f"the layout {change.layout}"] if change.layout else []
+    parts += [f"images as {change.image}"] if change.image else []
+    parts += (
+        [f"batches like those of {change.like}"]
+        if change.like and not (change.layout or change.image)
+        else []
+    )
+    parts += [f"the device {change.device}"] if change.device else []
+    parts += [f"{change.copy} copies"] if change.copy else []
+    parts += [
+        f"{cause} at no cost" if math.isinf(speed) else f"{cause} {speed:g} times as fast"
+        for cause, speed in change.speeds.items()
+    ]
+    return ", ".join(parts) or "nothing changed"
 
 
 def _of_kind(found: Prediction) -> str:

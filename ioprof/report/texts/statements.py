@@ -29,6 +29,7 @@ _LONGEST_COMMAND: Final = 240
 _LEAST_PHASE_SHARE: Final = 0.01  # of the job, for a phase that is named
 _MOST_DEVICES: Final = 4  # in a report; summary.json has all
 _MOST_LIBRARIES: Final = 4
+_MOST_SENTENCES: Final = 20  # about failures, or what was not seen
 _LEAST_UNTIMED: Final = 0.05  # of the accesses, from which on it is said that they have no time
 _LEAST_RESIDUAL: Final = 0.02  # of a step, for a part of the residual that is named
 _LEAST_TIMES_READ: Final = (
@@ -140,7 +141,7 @@ class CauseRow:
     """What the job would gain if it cost nothing."""
 
 
-def statements(summary: Summary) -> tuple[Statement, ...]:
+def statements(summary: Summary, mtbf_s: float | None = None) -> tuple[Statement, ...]:
     """The lines below the table of causes, in the order in which every report shows them."""
     return (
         *(
@@ -159,7 +160,7 @@ def statements(summary: Summary) -> tuple[Statement, ...]:
         *_stages(summary),
         *_ceilings(summary),
         *job_statements(summary),
-        *save_statements(summary),
+        *save_statements(summary, mtbf_s),
         *(
             [Statement("prediction", epochs_text(summary.prediction), "predicted")]
             if summary.prediction
@@ -288,10 +289,10 @@ def unseen(summary: Summary) -> tuple[str, ...]:
     return first_of([clean(sentence, 300) for sentence in sentences])
 
 
-def first_of(sentences: Sequence[str], limit: int = 20) -> tuple[str, ...]:
-    """The sentences, or the first `limit` of them and how many more there are."""
-    more = len(sentences) - limit
-    return (*sentences[:limit], f"and {more:,} more") if more > 0 else tuple(sentences)
+def first_of(sentences: Sequence[str]) -> tuple[str, ...]:
+    """The sentences, or the first `_MOST_SENTENCES` of them and how many more there are."""
+    shown, more = tuple(sentences[:_MOST_SENTENCES]), len(sentences) - _MOST_SENTENCES
+    return (*shown, f"and {more:,} more") if more > 0 else shown
 
 
 def title(summary: Summary) -> str:
@@ -506,6 +507,7 @@ def save_statements(summary: Summary, mtbf_s: float | None = None) -> Iterator[S
         yield Statement(
             "checkpoints", saves_text(summary.saves), "derived" if sampled else "measured"
         )
+    if summary.saves is not None or mtbf_s:
         yield interval_statement(summary, mtbf_s)
 
 

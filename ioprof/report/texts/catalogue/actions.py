@@ -4,7 +4,8 @@
 
 from typing import Final
 
-from ioprof.format.run_record import NoGain
+from ioprof.format.run_record import NoGain, Reason
+from ioprof.report.texts.catalogue.findings import CAUSES
 from ioprof.report.texts.catalogue.sentences import STORE
 
 _TIME: Final = "[{of_workers:if}workers'|steps'] time"
@@ -75,8 +76,8 @@ ACTIONS: Final = {
         f"Receive {_NAME} in several streams at once, or copy it to local storage first: a step"
         " waits {step_s:ms} for data that others send"
     ),
-    "read_less": "Read no more than is wanted: {remedy}; {seen}",
-    "larger_reads": ("Read in larger pieces ({remedy}): {seen}; a step waits {step_s:ms} for data"),
+    "read_less": "Read no more than is wanted: <remedy>; <seen>",
+    "larger_reads": "Read in larger pieces (<remedy>): <seen>; a step waits {step_s:ms} for data",
     "slow_file": (
         "Copy {file:path} to faster storage, or keep it in memory: {reads:,} reads of this one file"
         " took {took_s:,.2f} s, the slowest {most_s:ms}; a step waits {step_s:ms} for data"
@@ -384,7 +385,7 @@ ACTIONS: Final = {
         " pageable memory are slower, and the loop waits for each; a step waits {step_s:ms} for"
         " {num_bytes:MB} from the device"
     ),
-    "pin_memory": "{option.pinned_copies}: {reason}",
+    "pin_memory": f"{{option.pinned_copies}}: {CAUSES[Reason.INCLUDES_PAGEABLE_COPIES]}",
     "copy_less": (
         "Copy fewer bytes per sample (uint8 instead of float32, converted on the device), or use a"
         " device with a faster link: copies took {copied_s:,.2f} s, more than the"
@@ -598,6 +599,15 @@ PRICES_OF_CAUSES: Final = {
 OTHER_PRICE: Final = "work on the code, once"
 
 REASONS: Final = {
+    NoGain.RUN_TOO_LARGE: (
+        "a replay of so many spans or ranks takes long; ask for it: ioprof report RUN --gains"
+    ),
+    NoGain.BASELINE_ERROR: (
+        "the replay of the run itself is wrong: its steps are {baseline_error:off}"
+    ),
+    NoGain.ASKS_PROCESS: (
+        "its workers wait for another process of the job, which may not answer more of them"
+    ),
     NoGain.NOT_MODELLED: "the replay does not model this change",
     NoGain.NOT_OF_STEPS: (
         "it is time of the job outside of its steps, which the replay does not cover"
@@ -607,7 +617,7 @@ REASONS: Final = {
         "the replay finds nothing to gain in what took most of the time, so one of the two is wrong"
     ),
 }
-"""Why there is no gain, where nothing more is known than the code."""
+"""Why there is no gain, where nothing more is known than the code, and the error of the replay."""
 REASONS_OF_CODES: Final = {
     "first_epoch": (
         "it is time of the first epoch alone, so that a job gains the less the more epochs it has"

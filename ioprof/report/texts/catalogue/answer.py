@@ -1,12 +1,26 @@
 """The verdict and the findings of a summary, in words."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
-from ioprof.analysis.reads.storage_bytes import untimed_facts
-from ioprof.format.run_record import Capture, Finding, JobKind, Sentence, Subject, Summary
-from ioprof.report.texts.catalogue import actions, sentences
-from ioprof.report.texts.catalogue.filling import fill
+from ioprof.analysis.capture import IMPORT_DAMAGE
+from ioprof.analysis.reads.storage_bytes import URING, untimed_facts
+from ioprof.format.run_record import (
+    Capture,
+    CauseShare,
+    Finding,
+    JobKind,
+    Reads,
+    ReplayRecord,
+    Sentence,
+    Subject,
+    Summary,
+)
+from ioprof.model.prediction import Prediction
+from ioprof.report.texts.catalogue import actions, findings, gaps, sentences
+from ioprof.report.texts.catalogue.assumptions import ASSUMPTIONS
+from ioprof.report.texts.catalogue.filling import fill, tell
 from ioprof.report.texts.catalogue.options import options_of
 
 _FORMS: Final = actions.FORMS | sentences.FORMS
@@ -16,17 +30,82 @@ _OF_OLDER_RUNS: Final = "other"
 
 
 def in_words(summary: Summary) -> Summary:
-    """The summary, whose verdict and findings say what their codes mean; those of older runs, which
-    have words alone, stay as they are.
+    """The summary, whose codes have words beside them; those of older runs, which have words alone,
+    stay as they are.
     """
     kind, verdict = summary.run.job, summary.verdict
     text = verdict_text(verdict.sentences, kind) if verdict.sentences else verdict.text
-    findings, candidates = (
-        tuple(_in_words(each, kind) for each in found)
+    told, candidates = (
+        tuple(_in_words(each, kind, summary.replay) for each in found)
         for found in (verdict.findings, verdict.candidates)
     )
-    verdict = verdict.replace(text=text, findings=findings, candidates=candidates)
-    return summary.replace(verdict=verdict)
+    more, causes = summary.findings, map(_cause_in_words, summary.steps.causes)
+    return summary.replace(
+        verdict=verdict.replace(text=text, findings=told, candidates=candidates),
+        capture=_capture_in_words(summary.capture),
+        steps=summary.steps.replace(causes=tuple(causes)),
+        findings=more.replace(reads=_reads_in_words(more.reads)),
+        replay=summary.replay and _replay_in_words(summary.replay),
+    )
+
+
+def prediction_in_words(found: Prediction) -> Prediction:
+    """The prediction, whose assumptions say what their codes mean."""
+    told = (
+        replace(each, text=tell(ASSUMPTIONS[each.code], **each.facts)) for each in found.assumptions
+    )
+    return replace(found, assumptions=tuple(told))
+
+
+def gap_texts(found: Iterable[Sentence]) -> tuple[str, ...]:
+    """What the recording cannot show, a sentence each."""
+    return tuple(
+        tell(gaps.GAPS.get(each.code, gaps.OTHER_GAP), code=each.code, **each.facts)
+        for each in found
+    )
+
+
+def _capture_in_words(capture: Capture) -> Capture:
+    if not capture.gaps and not capture.negligible_gaps:
+        return capture
+    damage = (each for each in capture.gaps if each.code == IMPORT_DAMAGE)
+    by_uring = (each for each in capture.gaps if each.code == URING and each.facts.get("by_uring"))
+    return capture.replace(
+        not_seen=gap_texts(capture.gaps),
+        negligible=gap_texts(capture.negligible_gaps),
+        import_damage=gap_texts(damage),
+        uring_processes=tuple(tell(gaps.PROCESS, **each.facts) for each in by_uring),
+    )
+
+
+def _cause_in_words(entry: CauseShare) -> CauseShare:
+    code = entry.reason_code
+    if code is None or (entry.reason and not entry.reason_facts):
+        return entry
+    return entry.replace(reason=tell(findings.CAUSES.get(code, code.text), **entry.reason_facts))
+
+
+def _reads_in_words(reads: Reads) -> Reads:
+    patterns = tuple(
+        each.replace(
+            seen=tell(findings.SEEN[each.code], **{"took_s": each.seconds} | each.facts),
+            remedy=findings.REMEDIES[each.code],
+        )
+        if each.facts
+        else each
+        for each in reads.patterns
+    )
+    depth = reads.depth
+    if depth is not None and depth.why is not None:
+        depth = depth.replace(reason=tell(findings.BOUNDS[depth.why.code], **depth.why.facts))
+    return reads.replace(patterns=patterns, depth=depth)
+
+
+def _replay_in_words(found: ReplayRecord) -> ReplayRecord:
+    template = actions.REASONS.get(found.reason_code) if found.reason_code else None
+    if found.reason or not template:
+        return found
+    return found.replace(reason=tell(template, baseline_error=found.baseline_error))
 
 
 def verdict_text(said: tuple[Sentence, ...], kind: JobKind) -> str:
@@ -45,7 +124,11 @@ def verdict_text(said: tuple[Sentence, ...], kind: JobKind) -> str:
 def action_text(found: Finding, kind: JobKind) -> str:
     """What to change."""
     why = actions.WHY.get(str(found.facts.get("why")), "")
-    text = _filled(actions.ACTIONS[found.code].replace("<why>", why), found.facts, kind)
+    pattern = str(found.facts.get("pattern"))
+    template = actions.ACTIONS[found.code].replace("<why>", why)
+    template = template.replace("<seen>", findings.SEEN.get(pattern, ""))
+    template = template.replace("<remedy>", findings.REMEDIES.get(pattern, ""))
+    text = _filled(template, found.facts, kind)
     if who := found.facts.get("if_latency"):
         facts = {"action": text, **({"of_peer": True} if who == "peer" else {})}
         return _filled(actions.IF_LATENCY, facts, kind)
@@ -57,20 +140,23 @@ def untimed_text(capture: Capture) -> str:
     return _filled(sentences.UNTIMED, untimed_facts(capture), JobKind.OTHER)
 
 
-def _in_words(found: Finding, kind: JobKind) -> Finding:
+def _in_words(found: Finding, kind: JobKind, replay: ReplayRecord | None) -> Finding:
     if found.code == _OF_OLDER_RUNS:
         return found
     price = actions.PRICES.get(found.code) or actions.PRICES_OF_CAUSES.get(
         found.cause or "", actions.OTHER_PRICE
     )
-    reason = actions.REASONS_OF_CODES.get(found.code) or (
-        actions.REASONS.get(found.no_gain) if found.no_gain else None
+    reason = (
+        actions.REASONS_OF_CODES.get(found.code) or actions.REASONS.get(found.no_gain)
+        if found.no_gain
+        else None
     )
+    error = replay.baseline_error if replay else None
     return found.replace(
         action=action_text(found, kind),
         subject=_subject(found),
         price=_filled(price, found.facts, kind) if found.costs else None,
-        reason=found.reason or (reason if found.no_gain else None),
+        reason=found.reason or (tell(reason, baseline_error=error) if reason else None),
     )
 
 
