@@ -5,6 +5,7 @@ import html
 import json
 import re
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Final
 
 import pytest
@@ -13,7 +14,7 @@ from repository import ROOT
 from sample_run import sample_run
 
 from ioprof.analysis.reads.read_patterns import PATTERNS
-from ioprof.format.run_record import JobKind, Summary
+from ioprof.format.run_record import JobKind, Summary, sentence
 from ioprof.format.schema import NOT_FOLLOWED, NOTED
 from ioprof.model.summary import with_gains
 from ioprof.report.card import run_card
@@ -25,7 +26,9 @@ from ioprof.report.texts.catalogue.answer import in_words
 from ioprof.report.texts.catalogue.assumptions import ASSUMPTIONS
 from ioprof.report.texts.catalogue.filling import FORMS, fill
 from ioprof.report.texts.catalogue.options import options_of
+from ioprof.report.texts.headline import headline
 from ioprof.report.texts.markdown import markdown
+from ioprof.report.texts.statements import cause_rows
 from ioprof.report.texts.text import summary_text
 
 _FIELD: Final = re.compile(r"{(\w+)(?::([^}]*))?}")
@@ -165,6 +168,28 @@ def _sentences(module: ast.Module) -> Iterator[str]:
             words = re.findall(r"[a-zA-Z']{2,}(?= )", node.value)
             if id(node) not in raised | statements and len(words) >= _WORDS:
                 yield f"{node.lineno}: {node.value}"
+
+
+def test_shares_of_a_text_are_those_of_the_table() -> None:
+    """Where decimals add up, that of a sum is the sum of the decimals."""
+    summary = sample_run().summary
+    found = {"compute": 0.5602, "storage": 0.14664, "decode": 0.14664, "transform": 0.14652}
+    causes = tuple(
+        each.replace(seconds=found.get(each.cause, 0.0), share=found.get(each.cause, 0.0))
+        for each in summary.steps.causes
+    )
+    facts = {"waits": 0.4398, "compute": 0.5602, "idle": 0.4398, "cause": "decode"}
+    sentences = (sentence("batches", **facts, stages={"decode": 1.0}),)
+    summary = summary.replace(
+        steps=summary.steps.replace(causes=causes, straggler_wait_s={}),
+        verdict=summary.verdict.replace(sentences=sentences, bound_by="decode", findings=()),
+    )
+    told = in_words(summary)
+    rows = {row.cause: row.share for row in cause_rows(causes)}
+    waits = sum(Decimal(rows[cause]) for cause in ("storage", "decode", "transform"))
+    assert Decimal("44.0") == waits
+    assert f"{waits}% went to waiting for batches" in told.verdict.text
+    assert f"waiting for batches ({waits}%" in headline(told)
 
 
 def test_all_forms_of_a_report_have_the_same_findings() -> None:

@@ -80,6 +80,9 @@ _OF_DEVICE: Final = ("compute", "exchange", "straggler", "h2d")
 """Causes whose times an emulated device determines."""
 _LEAST_PAGEABLE_RATIO: Final = 0.01  # that is mentioned
 _LEAST_DERIVED_RATIO: Final = 0.01  # of a cause that makes all of it `derived`
+_LEAST_OF_STORAGE: Final = 0.01
+"""Of the time in which batches were made, what reads from storage must have taken for it to matter
+which of the batches needed them: without it no rate would be another one by more."""
 
 
 def summarise(trace: Trace, found: Totals | None = None) -> Summary:
@@ -105,7 +108,10 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         finding.findings(table, work, found.arrived).replace(frames=frame_use(trace)),
         storage(trace, times, unsure),
     )
-    throughput = _throughput(run, table, received, made, _with_tokens(trace))
+    reads_slowly = work.stages.get("storage", 0) >= _LEAST_OF_STORAGE * work.total_ns
+    throughput = _throughput(
+        run, table, received, made if reads_slowly else None, _with_tokens(trace)
+    )
     evidence = Evidence(
         run,
         steps,
@@ -353,9 +359,10 @@ def _throughput(
     run: RunRecord,
     table: pl.DataFrame,
     received: pl.DataFrame,
-    made: Fetched,
+    made: Fetched | None,
     seen: pl.DataFrame,
 ) -> Throughput:
+    """`made`: what was read for batches; None: reading took next to nothing of making them."""
     own, num_steps = run.device_samples_per_s, _num_steps(table)
     whole, left_out = _rate(run, table, received), warmup(num_steps)
     steady = _rate(run, _without_drain(_steady(table)), received) if left_out else None
@@ -363,7 +370,7 @@ def _throughput(
     # after an epoch all is of later ones, which the page cache serves
     is_later = left_out >= (run.config.steps_per_epoch or num_steps + 1)
     is_faster = steady is not None and whole is not None and steady > whole
-    if is_faster and not is_later and made.tenths and made.comes_from_storage:
+    if is_faster and not is_later and made and made.tenths and made.comes_from_storage:
         at_start = made.tenths.read_at_start(math.ceil(TENTHS * left_out / num_steps))
     best = whole if steady is None or at_start is not None else steady
     return Throughput(

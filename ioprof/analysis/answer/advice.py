@@ -154,7 +154,7 @@ def _storage(evidence: Evidence) -> Found:
 def _demanded(evidence: Evidence) -> Found:
     """What storage would have to deliver, beside what it did."""
     seen, need = evidence.storage, evidence.demand
-    if need.bytes_per_s and need.reads_per_s and seen.accesses and evidence.wall_s:
+    if need.bytes_per_s and need.reads_per_s and seen.accesses:
         is_mean = need.mean_bytes_per_s is None
         yield finding(
             "storage",
@@ -164,8 +164,7 @@ def _demanded(evidence: Evidence) -> Found:
             if is_mean
             else need.bytes_per_s / need.reads_per_s,
             mean_bytes_per_s=need.mean_bytes_per_s,
-            got_bytes_per_s=seen.bytes / evidence.wall_s,
-            got_reads_per_s=seen.accesses / evidence.wall_s,
+            got_bytes_per_s=need.got_bytes_per_s,
         )
 
 

@@ -254,7 +254,7 @@ _LABELS: Final = {
     PartCode.SAMPLER: "sampler",
     PartCode.WORKER_GC: "garbage collection in workers",
     PartCode.BEFORE_FORWARD: "Python before the forward pass",
-    PartCode.AFTER_COMPUTE: "Python after the computation of a step",
+    PartCode.AFTER_COMPUTE: "Python after the computation",
     PartCode.LAUNCHES: "waiting for kernel launches",
     PartCode.CORE_WAIT: "waiting for a core",
     PartCode.LOCK: "waiting for the interpreter lock, which thread {} held",

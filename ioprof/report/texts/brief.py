@@ -28,6 +28,7 @@ from ioprof.report.texts.prediction import gain_text, proof_hint
 from ioprof.report.texts.statements import (
     CauseRow,
     Statement,
+    by_workers,
     cause_rows,
     failure_lines,
     identity,
@@ -232,8 +233,8 @@ def _notes(entry: CauseShare, row: CauseRow, summary: Summary, most: float) -> s
         behind = share_of_stragglers(summary, (bound,))
         if behind >= _LEAST_SHARE:
             notes.append(f"and {behind:.1%} of stragglers")
-    if row.cause == bound and row.workers and row.cause in LEAVES and (entry.share or 0.0) < most:
-        notes.append(f"{row.workers}% of the workers' time")
+    if row.cause == bound and (entry.share or 0.0) < most and (of_workers := by_workers(row)):
+        notes.append(of_workers)
     if row.cause == "straggler" and entry.details:
         notes.append(clean(entry.details[0].name, 30))
     return "; ".join(notes)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ioprof.analysis.reads.storage_bytes import are_untimed
-from ioprof.format.run_record import FailureCode, JobKind, Reason, Summary
+from ioprof.format.run_record import FailureCode, JobKind, Summary
 from ioprof.format.schema import BY_LAUNCHER
 from ioprof.report.texts.catalogue.answer import untimed_text
 from ioprof.report.texts.catalogue.options import JobOptions, options_of
@@ -386,19 +386,6 @@ def _uncertain_clocks(summary: Summary) -> Caveat | None:
     )
 
 
-def _pageable_copies(summary: Summary) -> Caveat | None:
-    copies = next((entry for entry in summary.steps.causes if entry.cause == "h2d"), None)
-    if copies is None or copies.reason_code is not Reason.INCLUDES_PAGEABLE_COPIES:
-        return None
-    return Caveat(
-        "copies from pageable memory",
-        str(copies.reason),
-        "the batch lies in ordinary memory, which the driver first copies into a page-locked buffer"
-        " of its own",
-        _options(summary).pinned_copies[:1].lower() + _options(summary).pinned_copies[1:],
-    )
-
-
 def _unexplained(summary: Summary) -> Caveat | None:
     host = next((entry for entry in summary.steps.causes if entry.cause == "host"), None)
     known = summary.unexplained_ratio
@@ -445,7 +432,6 @@ RULES: Final[tuple[Callable[[Summary], Caveat | None], ...]] = (
     _costly_recording,
     _emulated_device,
     _uncertain_clocks,
-    _pageable_copies,
     _unexplained,
 )
 """The closed list. A rule returns its caveat, or None where it does not hold."""

@@ -32,8 +32,8 @@ def prediction_lines(found: Prediction) -> Iterator[str]:
         )
     yield (
         f"Baseline: replayed {duration(found.baseline.step_s)} per batch, measured"
-        f" {duration(found.measured.step_s)} (error {found.baseline_error:+.1%}); the whole loop"
-        f" {duration(found.baseline.total_s)}, measured {duration(found.measured.total_s)}."
+        f" {duration(found.measured.step_s)} (error {_signed(found.baseline_error)}); the whole"
+        f" loop {duration(found.baseline.total_s)}, measured {duration(found.measured.total_s)}."
     )
     rates = ""
     if found.samples_per_s is not None and found.measured_samples_per_s is not None:
@@ -92,6 +92,11 @@ def _change_text(change: Change) -> str:
         for cause, speed in change.speeds.items()
     ]
     return ", ".join(parts) or "nothing changed"
+
+
+def _signed(error: float) -> str:
+    """Never minus zero."""
+    return f"{round(error, 3) + 0.0:+.1%}"
 
 
 def _of_kind(found: Prediction) -> str:
@@ -169,7 +174,7 @@ def replay_note(summary: Summary) -> str | None:
         return None
     if summary.replay.reason:
         return f"no gains: {clean(summary.replay.reason, 300)}"
-    error = f"{summary.replay.baseline_error or 0.0:+.1%}"
+    error = _signed(summary.replay.baseline_error or 0.0)
     return (
         "gain: of a step's time, if that cause cost nothing, and in brackets where it lies with 95"
         f" % probability (predicted by replay, whose own error is {error}; the range has the errors"

@@ -98,8 +98,7 @@ ACTIONS: Final = {
     "storage": (
         "Use storage that delivers {bytes_per_s:MB}/s in {reads_per_s:,.0f} reads/s"
         " ({each_bytes:kB} each): the devices need that[ for the batches that need most"
-        " ({mean_bytes_per_s:MB}/s on average)], and this run got {got_bytes_per_s:MB}/s in"
-        " {got_reads_per_s:,.0f} reads/s"
+        " ({mean_bytes_per_s:MB}/s on average)][, and this run got {got_bytes_per_s:MB}/s]"
     ),
     "copy": f"Copy {_NAME} to {_FASTER} before the job starts: a step waits {{step_s:ms}} for data",
     "pack_objects": (
@@ -189,7 +188,7 @@ ACTIONS: Final = {
         "Index once for a batch instead of once for each sample (a __getitems__ of the dataset, or"
         " sampler=BatchSampler(...) with batch_size=None): a batch is made of {samples:,} samples"
         " of"
-        " {sample_s:us}, which are mostly the calls and their collating"
+        " {sample_s:µs}, which are mostly the calls and their collating"
     ),
     "whole_tensors": (
         "Send a copy of what a sample takes from a larger tensor or memory map (.clone(), or"
@@ -434,7 +433,7 @@ ACTIONS: Final = {
     ),
     "validate_less": (
         "Validate less often, or on fewer batches: [{by_mode:if}passes in evaluation"
-        " mode|validation] took {share:.1%} of the steps' time[, {part_share:.1%} of the time for"
+        " mode|validation] took {share:.1%} of the steps' time[, {part_share:.1%} on"
         f" {{part}}]{_LINE}"
     ),
     "checkpoint_less": (

@@ -1,10 +1,11 @@
 """The verdict and the findings of a summary, in words."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from ioprof.analysis.capture import IMPORT_DAMAGE
+from ioprof.analysis.reads.lineage import LEAVES
 from ioprof.analysis.reads.storage_bytes import URING, untimed_facts
 from ioprof.format.run_record import (
     Capture,
@@ -22,21 +23,26 @@ from ioprof.report.texts.catalogue import actions, findings, gaps, sentences
 from ioprof.report.texts.catalogue.assumptions import ASSUMPTIONS
 from ioprof.report.texts.catalogue.filling import fill, tell
 from ioprof.report.texts.catalogue.options import options_of
+from ioprof.report.texts.units import shares
 
 _FORMS: Final = actions.FORMS | sentences.FORMS
 _SUBJECTS: Final = ("line", "file", "thread", "rank", "phase")
 """Facts that say what a finding is about, the first that is there."""
 _OF_OLDER_RUNS: Final = "other"
+_SHARES: Final = ("share", "waits", "compute", "idle", "rest", "next_share", "larger_share")
+"""Facts that are shares of the steps' time, as those of causes."""
+_SAME: Final = 1e-9
 
 
 def in_words(summary: Summary) -> Summary:
     """The summary, whose codes have words beside them; those of older runs, which have words alone,
     stay as they are.
     """
-    kind, verdict = summary.run.job, summary.verdict
-    text = verdict_text(verdict.sentences, kind) if verdict.sentences else verdict.text
+    kind, verdict, printed = summary.run.job, summary.verdict, _printed(summary.steps.causes)
+    said = tuple(each.replace(facts=_as_printed(each.facts, printed)) for each in verdict.sentences)
+    text = verdict_text(said, kind) if said else verdict.text
     told, candidates = (
-        tuple(_in_words(each, kind, summary.replay) for each in found)
+        tuple(_in_words(each, kind, summary.replay, printed) for each in found)
         for found in (verdict.findings, verdict.candidates)
     )
     more, causes = summary.findings, map(_cause_in_words, summary.steps.causes)
@@ -140,7 +146,36 @@ def untimed_text(capture: Capture) -> str:
     return _filled(sentences.UNTIMED, untimed_facts(capture), JobKind.OTHER)
 
 
-def _in_words(found: Finding, kind: JobKind, replay: ReplayRecord | None) -> Finding:
+def _printed(causes: Sequence[CauseShare]) -> dict[float, float]:
+    """Shares of causes, of all waits for batches, and of the time without computation: as they are,
+    to what the table has of them, where decimals add up.
+    """
+    known = [entry for entry in causes if entry.share is not None]
+    rounded = [float(text) / 100 for text in shares([entry.share for entry in known])]
+    of_causes = [(entry.share or 0.0, text) for entry, text in zip(known, rounded, strict=True)]
+    waits = [both for entry, both in zip(known, of_causes, strict=True) if entry.cause in LEAVES]
+    idle = [
+        (1 - share, 1 - text)
+        for entry, (share, text) in zip(known, of_causes, strict=True)
+        if entry.cause == "compute"
+    ]
+    all_waits = (sum(share for share, _ in waits), sum(text for _, text in waits))
+    return dict([all_waits, *idle, *of_causes])
+
+
+def _as_printed(facts: Mapping[str, Any], printed: Mapping[float, float]) -> dict[str, Any]:
+    """The facts, whose shares are those of the table."""
+    return {
+        name: next((text for share, text in printed.items() if abs(share - value) < _SAME), value)
+        if name in _SHARES and isinstance(value, float)
+        else value
+        for name, value in facts.items()
+    }
+
+
+def _in_words(
+    found: Finding, kind: JobKind, replay: ReplayRecord | None, printed: Mapping[float, float]
+) -> Finding:
     if found.code == _OF_OLDER_RUNS:
         return found
     price = actions.PRICES.get(found.code) or actions.PRICES_OF_CAUSES.get(
@@ -153,7 +188,7 @@ def _in_words(found: Finding, kind: JobKind, replay: ReplayRecord | None) -> Fin
     )
     error = replay.baseline_error if replay else None
     return found.replace(
-        action=action_text(found, kind),
+        action=action_text(found.replace(facts=_as_printed(found.facts, printed)), kind),
         subject=_subject(found),
         price=_filled(price, found.facts, kind) if found.costs else None,
         reason=found.reason or (tell(reason, baseline_error=error) if reason else None),

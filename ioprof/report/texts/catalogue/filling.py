@@ -65,7 +65,6 @@ FORMS: Final[Mapping[str, Callable[[Any], str]]] = {
     "ms": lambda seconds: f"{seconds * 1e3:,.2f} ms",
     "ms1": lambda seconds: f"{seconds * 1e3:,.1f} ms",
     "ms0": lambda seconds: f"{seconds * 1e3:,.0f} ms",
-    "us": lambda seconds: f"{seconds * 1e6:,.1f} us",
     "µs": lambda seconds: f"{seconds * 1e6:,.1f} µs",
     "kB": lambda num_bytes: f"{num_bytes / 1e3:,.0f} kB",
     "kB1": lambda num_bytes: f"{num_bytes / 1e3:,.1f} kB",

@@ -89,7 +89,8 @@ CAUSES: Final = {
         " waited for them is not known"
     ),
     Reason.INCLUDES_UNKNOWN_SOURCES: (
-        "includes reads of unknown origin: {ratio:.1%} of the read time"
+        "includes reads of unknown origin, {ratio:.1%} of the read time: file system and counters"
+        " do not say whether memory served them"
     ),
     Reason.INCLUDES_UNMEASURED: "includes {causes:join}, which could not be measured",
     Reason.INCLUDES_PAGEABLE_COPIES: (

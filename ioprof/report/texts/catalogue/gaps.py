@@ -81,8 +81,8 @@ GAPS: Final = {
         "page faults were not recorded, so reads of memory-mapped files count as loader time: {why}"
     ),
     "unwatched_faults": (
-        "{unwatched:,} of {faults:,} page faults came after seconds without any: how long they took"
-        " is not known, and counts as 0"
+        "how long {unwatched:,} of {faults:,} page faults took is not known, and counts as 0: they"
+        " came after seconds without a page fault"
     ),
     "stacks": "stacks were not sampled, so no line of code is named: {why}",
     "hidden_processes": (
