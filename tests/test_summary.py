@@ -638,8 +638,7 @@ def test_reads_of_unknown_origin_are_said_where_they_are_charged() -> None:
     )
     assert (
         "includes reads of unknown origin, 50.0% of the read time: file system and counters do not"
-        " say whether memory served them"
-        == found.steps.causes[CAUSES.index("storage")].reason
+        " say whether memory served them" == found.steps.causes[CAUSES.index("storage")].reason
     )
 
 

@@ -24,6 +24,7 @@ from ioprof.analysis.ranks.straggler_advice import straggler_advice
 from ioprof.analysis.reads.read_patterns import AMPLIFIED, SMALL_READS
 from ioprof.format.run_record import (
     CodeShare,
+    CpuLimit,
     Facts,
     FileReads,
     Finding,
@@ -231,7 +232,8 @@ def _decode(evidence: Evidence) -> Found:
         yield finding("smaller_images", **cost)
     need, makers = evidence.demand.at_samples_per_s, run.config.workers or 1
     most = max((run.config.ranks or 1) * makers, run.cpus or 0)
-    if sample_s and need and need * sample_s > most:
+    has_quota = evidence.cpu is not None and CpuLimit.QUOTA in evidence.cpu.limits
+    if sample_s and need and need * sample_s > most and not has_quota:  # which is raised first
         facts: Facts = {"samples_per_s": need, "workers": need * sample_s, "cpus": run.cpus}
         yield finding("cores", cause="decode", by_loop=evidence.demand.by_loop, **facts)
 

@@ -317,7 +317,8 @@ def _next(evidence: Evidence, shares: dict[str, float], bound: str = "compute") 
         return {}
     late = 0.0 if bound == "straggler" else evidence.straggler_wait.get(after, 0.0)
     late_share = late if late >= _LEAST_PRINTED else None
-    return {"next": after, "next_share": rest[after], "next_late_share": late_share}
+    share = evidence.charged[after].share if after == "straggler" else rest[after]
+    return {"next": after, "next_share": share, "next_late_share": late_share}
 
 
 def _larger(shares: dict[str, float], bound: str) -> Facts:

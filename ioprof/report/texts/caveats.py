@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from ioprof.analysis.reads.storage_bytes import are_untimed
+from ioprof.analysis.reads.storage_bytes import are_untimed, untimed_facts
 from ioprof.format.run_record import FailureCode, JobKind, Summary
 from ioprof.format.schema import BY_LAUNCHER
 from ioprof.report.texts.catalogue.answer import untimed_text
@@ -38,6 +38,10 @@ step by step."""
 MOST_OTHERS: Final = 0.10
 """Share of a host's CPU time that other programs may take before rates of runs cannot be
 compared."""
+_UNTIMED_MAPS: Final = (
+    "page faults were not recorded, or so many other page faults occurred that those waiting for"
+    " readahead were only sampled"
+)
 MOST_UNEXPLAINED: Final = 0.10
 """Share of the time charged to `host`, which is what remains, above which the report says so."""
 
@@ -255,11 +259,15 @@ def _untimed_mappings(summary: Summary) -> Caveat | None:
     capture = summary.capture
     if not are_untimed(capture):
         return None
+    facts = untimed_facts(capture)
+    why = [
+        *(["rings of io_uring were used that cannot be followed"] if facts["uring_bytes"] else []),
+        *([_UNTIMED_MAPS] if facts["mapped_bytes"] else []),
+    ]
     return Caveat(
-        "mapped data not timed",
+        "data not timed",
         f"{untimed_text(capture)}, of {amount(capture.storage_bytes_kernel)} fetched from storage",
-        "page faults were not recorded, or so many other page faults occurred that those waiting"
-        " for readahead were only sampled",
+        "; ".join(why),
         "see the list of what was not seen; compare with a run on warm files: the difference is"
         " storage",
     )

@@ -158,9 +158,13 @@ def _facts(summary: Summary, steps: pl.DataFrame) -> Iterator[str]:
         )
     if summary.storage.slowest and (read := summary.storage.slowest[0]).path:
         yield (
-            f"slowest read: {duration(read.seconds)} from {read.source or 'an unknown source'},"
+            f"slowest read: {duration(read.seconds)} from {_source(read.source)},"
             f" {clean(read.path, 200)}"
         )
+
+
+def _source(source: str | None) -> str:
+    return (source or "unknown").replace("_", " ").replace("unknown", "an unknown source")
 
 
 def _advice(summary: Summary, write: Callable[[str], str]) -> Iterator[str]:
