@@ -14,7 +14,7 @@ from repository import ROOT
 from sample_run import sample_run
 
 from ioprof.analysis.reads.read_patterns import PATTERNS
-from ioprof.format.run_record import JobKind, Summary, sentence
+from ioprof.format.run_record import Cost, Finding, JobKind, Summary, sentence
 from ioprof.format.schema import NOT_FOLLOWED, NOTED
 from ioprof.model.summary import with_gains
 from ioprof.report.card import run_card
@@ -168,6 +168,15 @@ def _sentences(module: ast.Module) -> Iterator[str]:
             words = re.findall(r"[a-zA-Z']{2,}(?= )", node.value)
             if id(node) not in raised | statements and len(words) >= _WORDS:
                 yield f"{node.lineno}: {node.value}"
+
+
+@pytest.mark.parametrize("code", ["pin_memory", "cpu_quota", "keep_cache"])
+def test_a_setting_is_not_called_work_on_the_code(code: str) -> None:
+    """Its price agrees with what it costs."""
+    summary = sample_run().summary
+    found = (Finding(code, costs=Cost.FREE, cause="decode"),)
+    told = in_words(summary.replace(verdict=summary.verdict.replace(findings=found)))
+    assert "a setting" == told.verdict.findings[0].price
 
 
 def test_shares_of_a_text_are_those_of_the_table() -> None:

@@ -54,6 +54,9 @@ _FREE: Final = (
     "keep_cache",
     "validation_workers",
     "pin_memory",
+    "cpu_quota",
+    "cpu_worker_affinity",
+    "cpu_rank_affinity",
 )
 _HARDWARE: Final = ("device", "storage", "cores", "slow_file")
 _MEASURED: Final = ("phase", "discard", *(f"cpu_{limit}" for limit in CpuLimit))

@@ -595,6 +595,7 @@ PRICES_OF_CAUSES: Final = {
     "checkpoint": "less often: more work is lost if the job fails",
     "validation": "less often: later news of how training goes",
 }
+PRICE_OF_SETTING: Final = "a setting"
 OTHER_PRICE: Final = "work on the code, once"
 
 REASONS: Final = {

@@ -10,6 +10,7 @@ from ioprof.analysis.reads.storage_bytes import URING, untimed_facts
 from ioprof.format.run_record import (
     Capture,
     CauseShare,
+    Cost,
     Finding,
     JobKind,
     Reads,
@@ -178,9 +179,9 @@ def _in_words(
 ) -> Finding:
     if found.code == _OF_OLDER_RUNS:
         return found
-    price = actions.PRICES.get(found.code) or actions.PRICES_OF_CAUSES.get(
-        found.cause or "", actions.OTHER_PRICE
-    )
+    of_cause = actions.PRICES_OF_CAUSES.get(found.cause or "", actions.OTHER_PRICE)
+    other = actions.PRICE_OF_SETTING if found.costs is Cost.FREE else of_cause
+    price = actions.PRICES.get(found.code, other)
     reason = (
         actions.REASONS_OF_CODES.get(found.code) or actions.REASONS.get(found.no_gain)
         if found.no_gain
