@@ -84,8 +84,6 @@ def extrapolation_lines(found: EpochPrediction) -> Iterator[str]:
 
 
 def _time(found: EpochPrediction) -> str:
-    if found.low_s is None:  # of a summary of before
-        return f"{duration(found.seconds)}, within {duration(found.error_s)}"
     if found.high_s is None:
         return f"at least {duration(found.low_s)}"
     error = percent(found.error_s / found.seconds) if found.seconds else ""
