@@ -374,6 +374,7 @@ def whatif(
     from ioprof.format.trace import Trace
     from ioprof.model.recordings import predicted
     from ioprof.report.explore import Run
+    from ioprof.report.texts.catalogue.answer import prediction_in_words
 
     recordings = [
         each if isinstance(each, Run) else Run(each) if isinstance(each, Trace) else Run.load(each)
@@ -397,7 +398,7 @@ def whatif(
             **speeds,
         )
 
-    return predicted(recordings, asked)
+    return prediction_in_words(predicted(recordings, asked))
 
 
 def extrapolate(run: "Run | Trace | Path | str", **asked: Any) -> "EpochPrediction":

@@ -5,6 +5,7 @@ import html
 import json
 import re
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Final
 
 import pytest
@@ -12,18 +13,22 @@ from faults.agreement import printed
 from repository import ROOT
 from sample_run import sample_run
 
-from ioprof.format.run_record import JobKind, Summary
-from ioprof.format.schema import CAUSES
+from ioprof.analysis.reads.read_patterns import PATTERNS
+from ioprof.format.run_record import Cost, Finding, JobKind, Summary, sentence
+from ioprof.format.schema import CAUSES, NOT_FOLLOWED, NOTED
 from ioprof.model.summary import with_gains
 from ioprof.report.card import run_card
 from ioprof.report.page.answer import MOST_CHANGES, answer
 from ioprof.report.run import Run
 from ioprof.report.texts.brief import brief_text
-from ioprof.report.texts.catalogue import actions, sentences
+from ioprof.report.texts.catalogue import actions, findings, gaps, sentences
 from ioprof.report.texts.catalogue.answer import in_words
+from ioprof.report.texts.catalogue.assumptions import ASSUMPTIONS
 from ioprof.report.texts.catalogue.filling import FORMS, fill
 from ioprof.report.texts.catalogue.options import options_of
+from ioprof.report.texts.headline import headline
 from ioprof.report.texts.markdown import markdown
+from ioprof.report.texts.statements import cause_rows
 from ioprof.report.texts.text import summary_text
 
 _FIELD: Final = re.compile(r"{(\w+)(?::([^}]*))?}")
@@ -31,26 +36,9 @@ _OF_CODES: Final = ("finding", "not_modelled", "of_line", "of_detail")
 _READS: Final = ("startswith", "endswith", "removeprefix", "removesuffix", "partition", "find")
 _WORDS: Final = 5
 """Words of a text from which on it is a sentence, and no name or key."""
-STILL_WITH_SENTENCES: Final = {
-    "analysis/capture.py",
-    "analysis/charge/gpu_windows.py",
-    "analysis/ranks/collectives.py",
-    "analysis/reads/queue_depth.py",
-    "analysis/reads/read_patterns.py",
-    "analysis/reads/storage_bound.py",
-    "analysis/summary.py",
-    "model/accuracy.py",
-    "model/assumptions.py",
-    "model/changes.py",
-    "model/extrapolation/asked.py",
-    "model/other_costs.py",
-    "model/recordings.py",
-    "model/refusals.py",
-    "model/simulator/asked.py",
-    "model/simulator/jobs.py",
-    "model/summary.py",
-}
-"""Modules whose sentences are to move to the catalogue. None may be added."""
+WITH_SENTENCES: Final = {"model/refusals.py"}
+"""Modules of analysis and model with sentences: those of the error `ReplayError`, whose message is
+one of them."""
 
 
 def _modules(*parts: str) -> Iterator[tuple[str, ast.Module]]:
@@ -59,14 +47,19 @@ def _modules(*parts: str) -> Iterator[tuple[str, ast.Module]]:
             yield str(path.relative_to(ROOT / "ioprof")), ast.parse(path.read_text())
 
 
+def _called(node: ast.AST) -> str:
+    """The name of what a call calls."""
+    called = getattr(node, "func", None)
+    return str(getattr(called, "attr", getattr(called, "id", "")))
+
+
 def _codes(*functions: str) -> set[str]:
     """The codes with which analysis and model call these."""
     return {
         text.value
         for _, module in _modules("analysis", "model")
         for call in ast.walk(module)
-        if isinstance(call, ast.Call)
-        and getattr(call.func, "attr", getattr(call.func, "id", "")) in functions
+        if isinstance(call, ast.Call) and _called(call) in functions
         for text in call.args[:2]
         if isinstance(text, ast.Constant) and isinstance(text.value, str)
     }
@@ -75,6 +68,10 @@ def _codes(*functions: str) -> set[str]:
 def test_each_code_has_its_words() -> None:
     """What analysis and model find is in the catalogue."""
     assert set() == _codes("said") - sentences.SENTENCES.keys()
+    assert set() == _codes("sentence") - gaps.GAPS.keys() - findings.BOUNDS.keys()
+    assert set() == _codes("Assumption") - ASSUMPTIONS.keys()
+    assert set() == {*NOTED, *NOT_FOLLOWED} - gaps.GAPS.keys()
+    assert [set(PATTERNS)] * 2 == [findings.SEEN.keys(), findings.REMEDIES.keys()]
     codes = _codes(*_OF_CODES)
     assert set() == codes - actions.ACTIONS.keys() - set(CAUSES)
     assert {"workers", "line", "shards"} <= codes
@@ -85,6 +82,8 @@ def test_each_template_can_be_filled(kind: JobKind) -> None:
     """Without any fact, with the options of any kind of job: no form and no option is wrong."""
     templates = [*actions.ACTIONS.values(), *actions.WHY.values(), *actions.PRICES.values()]
     templates += [*sentences.SENTENCES.values(), *sentences.OTHER_MEANINGS.values()]
+    templates += [*gaps.GAPS.values(), *findings.SEEN.values(), *findings.BOUNDS.values()]
+    templates += [*findings.CAUSES.values(), *ASSUMPTIONS.values(), *actions.REASONS.values()]
     words = actions.FORMS | sentences.FORMS
     for template in templates:
         assert template.count("[") == template.count("]")
@@ -147,17 +146,18 @@ def test_no_code_of_analysis_or_model_reads_a_sentence() -> None:
     assert [] == found + names
 
 
-def test_the_modules_with_sentences_become_fewer() -> None:
-    """Analysis and model have none for people, but in the errors that they raise."""
+def test_analysis_and_model_have_no_sentences() -> None:
+    """None for people, but in the errors that they raise and in the help of options, which stands
+    where an option is declared."""
     found = {name for name, module in _modules("analysis", "model") if any(_sentences(module))}
-    assert STILL_WITH_SENTENCES == found
+    assert WITH_SENTENCES == found
 
 
 def _sentences(module: ast.Module) -> Iterator[str]:
     raised = {
         id(part)
         for node in ast.walk(module)
-        if isinstance(node, ast.Raise)
+        if isinstance(node, ast.Raise) or _called(node) == "Option"
         for part in ast.walk(node)
     }
     statements = {
@@ -170,6 +170,37 @@ def _sentences(module: ast.Module) -> Iterator[str]:
             words = re.findall(r"[a-zA-Z']{2,}(?= )", node.value)
             if id(node) not in raised | statements and len(words) >= _WORDS:
                 yield f"{node.lineno}: {node.value}"
+
+
+@pytest.mark.parametrize("code", ["pin_memory", "cpu_quota", "keep_cache"])
+def test_a_setting_is_not_called_work_on_the_code(code: str) -> None:
+    """Its price agrees with what it costs."""
+    summary = sample_run().summary
+    found = (Finding(code, costs=Cost.FREE, cause="decode"),)
+    told = in_words(summary.replace(verdict=summary.verdict.replace(findings=found)))
+    assert "a setting" == told.verdict.findings[0].price
+
+
+def test_shares_of_a_text_are_those_of_the_table() -> None:
+    """Where decimals add up, that of a sum is the sum of the decimals."""
+    summary = sample_run().summary
+    found = {"compute": 0.5602, "storage": 0.14664, "decode": 0.14664, "transform": 0.14652}
+    causes = tuple(
+        each.replace(seconds=found.get(each.cause, 0.0), share=found.get(each.cause, 0.0))
+        for each in summary.steps.causes
+    )
+    facts = {"waits": 0.4398, "compute": 0.5602, "idle": 0.4398, "cause": "decode"}
+    sentences = (sentence("batches", **facts, stages={"decode": 1.0}),)
+    summary = summary.replace(
+        steps=summary.steps.replace(causes=causes, straggler_wait_s={}),
+        verdict=summary.verdict.replace(sentences=sentences, bound_by="decode", findings=()),
+    )
+    told = in_words(summary)
+    rows = {row.cause: row.share for row in cause_rows(causes)}
+    waits = sum(Decimal(rows[cause]) for cause in ("storage", "decode", "transform"))
+    assert Decimal("44.0") == waits
+    assert f"{waits}% went to waiting for batches" in told.verdict.text
+    assert f"waiting for batches ({waits}%" in headline(told)
 
 
 def test_all_forms_of_a_report_have_the_same_findings() -> None:

@@ -20,7 +20,7 @@ from repository import NATIVE, PROGRAMS
 from timeline import timeline
 
 from ioprof.analysis.charge.blame import blame
-from ioprof.analysis.ranks.collectives import collectives_not_seen
+from ioprof.analysis.ranks.collectives import collective_gaps
 from ioprof.format.run_record import CollectiveCapture, GpuCapture, GpuWindow, Reason
 from ioprof.format.trace import Trace
 from ioprof.ingest.clocks.gpu_timer import host_times
@@ -29,6 +29,7 @@ from ioprof.ingest.collectives.spans import Collectives, add_collectives, collec
 from ioprof.instrument import preload
 from ioprof.recording.external_samplers import capture_record
 from ioprof.report.run import Run
+from ioprof.report.texts.catalogue.answer import gap_texts
 from ioprof.report.texts.statements import statements
 
 STEPS, LATE_MS = 15, 50
@@ -263,7 +264,7 @@ def test_an_operation_that_never_ended_is_named(calls: Path, tmp_path: Path) -> 
     pid = trace.run.capture.collectives[0].pid
     assert [
         f"rank 3 (pid {pid}) had not left 1 operation of NCCL when it ended: AllReduce 1"
-    ] == list(collectives_not_seen(trace))
+    ] == list(gap_texts(collective_gaps(trace)))
 
 
 @pytest.mark.job

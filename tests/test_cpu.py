@@ -13,6 +13,7 @@ from typing import Any, Final
 import control_groups
 import polars as pl
 import pytest
+import stored
 from hypothesis import given
 from hypothesis import strategies as st
 from preload import needs_library
@@ -513,6 +514,15 @@ def test_a_launcher_is_not_what_ranks_wait_for() -> None:
         for others, counters in ((0.8, trace.counters), (0.8, early), (0.97, trace.counters))
     ]
     assert [(CpuLimit.PROCESSES,), (), ()] == [each.limits for each in found if each]
+
+
+def test_a_job_with_a_quota_is_not_told_to_use_more_cores(tmp_path: Path) -> None:
+    """It may not use those that it has."""
+    run, _ = stored.replayed("cpu", "quota-of-half-a-core", tmp_path / "spool")
+    verdict = run.summary.verdict
+    codes = [each.code for each in (*verdict.findings, *verdict.candidates)]
+    assert "quota" in " ".join(codes)
+    assert "cores" not in codes
 
 
 def test_a_job_that_was_not_sampled_has_no_evidence() -> None:

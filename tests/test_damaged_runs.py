@@ -185,6 +185,15 @@ def test_a_save_that_fails_leaves_the_run_as_it_was(
     assert before == {path.name: path.read_bytes() for path in (disk / "run").iterdir()}
 
 
+def test_a_kept_analysis_is_of_all_modules_that_analyse() -> None:
+    """Those of its subjects too: another version of any of them analyses the run anew."""
+    from ioprof.analysis import kept
+    from ioprof.analysis.charge import blame
+    from ioprof.analysis.reads import read_patterns
+
+    assert {Path(blame.__file__), Path(read_patterns.__file__)} <= set(kept._sources())
+
+
 def test_a_kept_analysis_is_used_only_for_the_run_it_was_made_of(folder: Path) -> None:
     """`analysis.json` names the checksum of run.json, which has those of all others."""
     from ioprof.analysis.kept import keep_analysis, kept_analysis

@@ -13,9 +13,10 @@ import pytest
 from preload import captured, needs_library
 from repository import PROGRAMS
 
-from ioprof.analysis.capture import not_seen
+from ioprof.analysis.capture import gaps
 from ioprof.format.trace import Trace
 from ioprof.instrument import preload
+from ioprof.report.texts.catalogue.answer import gap_texts
 
 pytestmark = [pytest.mark.job, needs_library]
 
@@ -178,4 +179,6 @@ def test_frozen_programs_are_named(form: str, tmp_path: Path) -> None:
     printed, trace = record(tmp_path / "job", program, tmp_path / "data.txt")
     assert printed.startswith("not hooked\ndata")
     assert str(tmp_path / "data.txt") in trace.files["path"].to_list()
-    assert any("ran Python without the hooks of ioprof" in sentence for sentence in not_seen(trace))
+    assert any(
+        "ran Python without the hooks of ioprof" in sentence for sentence in gap_texts(gaps(trace))
+    )

@@ -15,10 +15,11 @@ import pytest
 from preload import LIBRARY, captured, needs_library, run_captured, run_python
 from repository import PROGRAMS
 
-from ioprof.analysis.capture import not_seen
+from ioprof.analysis.capture import gaps
 from ioprof.format.trace import Trace
 from ioprof.instrument import preload
 from ioprof.report.run import Run
+from ioprof.report.texts.catalogue.answer import gap_texts
 
 pytestmark = [pytest.mark.job, needs_library]
 
@@ -190,7 +191,9 @@ def test_a_launcher_is_named_with_what_to_type(tmp_path: Path) -> None:
     program = f"import subprocess; subprocess.run([{str(launcher)!r}, 'run', 'image'], check=True)"
     run_python(tmp_path / "spool", program)
     said = [
-        sentence for sentence in not_seen(captured(tmp_path / "spool")) if "launcher" in sentence
+        sentence
+        for sentence in gap_texts(gaps(captured(tmp_path / "spool")))
+        if "launcher" in sentence
     ]
     does = "its command may run where it is not recorded; type:"
     assert [

@@ -18,7 +18,7 @@ import pytest
 from captures import PROGRAMS
 from hooked import environment, run
 
-from ioprof.analysis.capture import not_seen
+from ioprof.analysis.capture import gaps
 from ioprof.errors import CaptureError, CommandError
 from ioprof.format.run_record import CaptureRecord, RunRecord
 from ioprof.format.trace import Trace
@@ -30,6 +30,7 @@ from ioprof.recording.pending_run import PendingRun, interrupted_recording
 from ioprof.recording.run_folder import MARKER
 from ioprof.recording.spool import JOB
 from ioprof.report.run import Run
+from ioprof.report.texts.catalogue.answer import gap_texts
 
 needs_faults: Final = pytest.mark.skipif(faults.refusal() is not None, reason=str(faults.refusal()))
 
@@ -277,7 +278,9 @@ def test_a_failure_of_the_fault_recorder_is_reported(tmp_path: Path) -> None:
     assert "StopIteration" in str(capture.faults.error)
     trace = read_spool(spool, RunRecord(capture=capture))
     said = [
-        sentence for sentence in not_seen(trace) if "page faults are missing at its end" in sentence
+        sentence
+        for sentence in gap_texts(gaps(trace))
+        if "page faults are missing at its end" in sentence
     ]
     assert 1 == len(said)
     assert "the recorder failed after" in said[0]

@@ -133,7 +133,7 @@ def test_without_page_faults_the_report_says_how_much_was_not_timed(tmp_path: Pa
     # and what libraries the job read
     assert -0.02 * device <= found.mapped_bytes_untimed - device <= 0.02 * device + (64 << 20)
     assert "came by mapped files and were not timed" in hidden.summary.verdict.text
-    assert "mapped data not timed" in [caveat.name for caveat in caveats(hidden.summary)]
+    assert "data not timed" in [caveat.name for caveat in caveats(hidden.summary)]
     assert found.storage_coverage_ratio < 0.5
 
 
@@ -235,6 +235,4 @@ def test_bytes_of_libraries_at_their_import_are_not_called_data(
     assert (f"{20 - imports} MB came by mapped files and were not timed" in line) == (imports < 20)
     assert ("not timed" in summary.verdict.text) == (imports < 20)
     assert min(of_imports, 22 * MB) == by_process(trace)["node1", pid(0)].during_imports
-    assert ("mapped data not timed" in [caveat.name for caveat in caveats(summary)]) == (
-        imports < 20
-    )
+    assert ("data not timed" in [caveat.name for caveat in caveats(summary)]) == (imports < 20)

@@ -84,7 +84,7 @@ def test_batches_of_another_size_are_made_in_proportion() -> None:
     """Batches of 4 that took 10 ms are batches of 8 in 20 ms."""
     found = whatif(of_equal_batches(40), Change(like="other"), of_equal_batches(10, batch_size=4))
     assert found.predicted.step_s == pytest.approx(0.020, rel=1e-6)
-    assert "in proportion to the batch size (8 for 4)" in found.assumptions[0].text
+    assert {"batch_size": 8, "other_size": 4}.items() <= found.assumptions[0].facts.items()
 
 
 def refused(run: Trace, change: Change, like: Trace | None = None) -> str:

@@ -28,8 +28,6 @@ from ioprof.format.run_record import (
     Failure,
     FailureCode,
     Finding,
-    JobKind,
-    Reason,
     Summary,
 )
 from ioprof.format.schema import CAUSES, SUMMARY_SCHEMA
@@ -389,28 +387,6 @@ def test_caveats_of_the_run_itself(names: list[str], run: dict[str, Any]) -> Non
     assert [
         caveat.name for caveat in caveats(replace(summary, run=summary.run.replace(**run)))
     ] == names
-
-
-def test_copies_from_pageable_memory_are_a_caveat() -> None:
-    causes = tuple(
-        (
-            replace(
-                entry,
-                reason="75% of the bytes came from pageable memory",
-                reason_code=Reason.INCLUDES_PAGEABLE_COPIES,
-            )
-            if entry.cause == "h2d"
-            else entry
-        )
-        for entry in changed().steps.causes
-    )
-    for job, remedy in (
-        (JobKind.TORCH, "pin_memory=True in the DataLoader"),
-        (JobKind.BUILT_IN, "--copy overlapped"),
-    ):
-        (found,) = caveats(changed(steps={"causes": causes}, run={"job": job}))
-        assert ("copies from pageable memory", True) == (found.name, "75%" in found.seen)
-        assert remedy in found.remedy
 
 
 def test_unexplained_time_is_a_caveat() -> None:

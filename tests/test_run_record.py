@@ -115,6 +115,11 @@ ADDED: Final = {
     "uring_bytes_untimed",
     "uring_processes",
     "folder",
+    "gaps",
+    "negligible_gaps",
+    "reason_facts",
+    "facts",
+    "why",
 }
 """Keys that earlier versions did not write."""
 CHARGED: Final = {

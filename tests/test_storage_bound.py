@@ -41,7 +41,7 @@ def test_reads_of_one_size_and_one_time_fit_a_latency_and_a_rate() -> None:
     reads = np.full(40, 125.0)
     found = storage_bound(NARROW, ONE_SIZE, reads, reads * 1e5)
     assert found.kind is None
-    assert "both a latency and a rate" in found.reason
+    assert "equal_reads" == found.why.code
 
 
 @pytest.mark.parametrize("number", [1, 5])

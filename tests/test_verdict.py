@@ -53,7 +53,7 @@ def test_workers_that_always_work_in_no_named_stage_are_not_bound_by_the_stage_t
     assert (0.0, 0.2) == (shares["loader"], shares["collate"])
     assert "loader" == found.verdict.bound_by
     assert (
-        "80.0% of their work on what no read, decode or transform covers, 20.0% on collate"
+        "80.0% of their work on Python and waiting in the dataset, 20.0% on collate"
         in found.verdict.text
     )
     assert not [advice.action for advice in found.verdict.findings if "waits 0.00" in advice.action]

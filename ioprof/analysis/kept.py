@@ -72,4 +72,4 @@ def _sources() -> Iterator[Path]:
     for module in (schema, span_parts, trace):
         yield Path(module.__file__ or "")
     for package in (__file__, run_record.__file__):
-        yield from Path(package or "").parent.glob("*.py")
+        yield from Path(package or "").parent.rglob("*.py")

@@ -48,7 +48,8 @@ class Run:
     def in_folder(cls, trace: Trace, folder: Path) -> Self:
         """The analysis of a trace that was loaded from a run folder."""
         if trace.is_stored and (kept := kept_analysis(folder)):
-            return cls(trace, *kept, folder)
+            steps, summary = kept
+            return cls(trace, steps, cls.in_words(summary), folder)
         return cls.of(trace, folder)
 
     @classmethod

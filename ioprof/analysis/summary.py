@@ -80,6 +80,9 @@ _OF_DEVICE: Final = ("compute", "exchange", "straggler", "h2d")
 """Causes whose times an emulated device determines."""
 _LEAST_PAGEABLE_RATIO: Final = 0.01  # that is mentioned
 _LEAST_DERIVED_RATIO: Final = 0.01  # of a cause that makes all of it `derived`
+_LEAST_OF_STORAGE: Final = 0.01
+"""Of the time in which batches were made, what reads from storage must have taken for it to matter
+which of the batches needed them: without it no rate would be another one by more."""
 
 
 def summarise(trace: Trace, found: Totals | None = None) -> Summary:
@@ -105,7 +108,10 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         finding.findings(table, work, found.arrived).replace(frames=frame_use(trace)),
         storage(trace, times, unsure),
     )
-    throughput = _throughput(run, table, received, made, _with_tokens(trace))
+    reads_slowly = work.stages.get("storage", 0) >= _LEAST_OF_STORAGE * work.total_ns
+    throughput = _throughput(
+        run, table, received, made if reads_slowly else None, _with_tokens(trace)
+    )
     evidence = Evidence(
         run,
         steps,
@@ -353,9 +359,10 @@ def _throughput(
     run: RunRecord,
     table: pl.DataFrame,
     received: pl.DataFrame,
-    made: Fetched,
+    made: Fetched | None,
     seen: pl.DataFrame,
 ) -> Throughput:
+    """`made`: what was read for batches; None: reading took next to nothing of making them."""
     own, num_steps = run.device_samples_per_s, _num_steps(table)
     whole, left_out = _rate(run, table, received), warmup(num_steps)
     steady = _rate(run, _without_drain(_steady(table)), received) if left_out else None
@@ -363,7 +370,7 @@ def _throughput(
     # after an epoch all is of later ones, which the page cache serves
     is_later = left_out >= (run.config.steps_per_epoch or num_steps + 1)
     is_faster = steady is not None and whole is not None and steady > whole
-    if is_faster and not is_later and made.tenths and made.comes_from_storage:
+    if is_faster and not is_later and made and made.tenths and made.comes_from_storage:
         at_start = made.tenths.read_at_start(math.ceil(TENTHS * left_out / num_steps))
     best = whole if steady is None or at_start is not None else steady
     return Throughput(
@@ -519,13 +526,12 @@ def _causes(trace: Trace, charged: Charges) -> tuple[CauseShare, ...]:
         _with_details(_cause(cause, table, total_ns, trace.run, reasons), charged, total_ns, trace)
         for cause in CAUSES
     )
-    includes = {
-        "storage": (_unknown_share(trace), Reason.INCLUDES_UNKNOWN_SOURCES),
-        "loader": (_unmeasured_share(reasons), Reason.INCLUDES_UNMEASURED),
-        "h2d": (_pageable_share(trace), Reason.INCLUDES_PAGEABLE_COPIES),
-    }
+    included = _included(trace, reasons)
     with_reasons = (
-        _with_included(entry, *includes.get(entry.cause, (None, None))) for entry in found
+        entry
+        if entry.reason_code or entry.cause not in included
+        else entry.replace(**included[entry.cause])
+        for entry in found
     )
     hidden = may_be_hidden(trace)
     by_mode = by_mode_s(trace)
@@ -546,11 +552,7 @@ def _with_lock_waits(entry: CauseShare, charged: Charges) -> CauseShare:
         or moved_s < _LEAST_DERIVED_RATIO * (entry.seconds + moved_s)
     ):
         return entry
-    text = (
-        f"without {moved_s:.3f} s of waiting for the interpreter lock meanwhile, which are in host:"
-        " derived from samples of stacks"
-    )
-    return entry.replace(basis="derived", reason=text, reason_code=Reason.WITHOUT_LOCK_WAITS)
+    return _derived(entry, Reason.WITHOUT_LOCK_WAITS, seconds=moved_s)
 
 
 def _with_hidden(entry: CauseShare) -> CauseShare:
@@ -559,9 +561,7 @@ def _with_hidden(entry: CauseShare) -> CauseShare:
     """
     if entry.cause not in ("exchange", "straggler") or not entry.seconds:
         return entry
-    return entry.replace(
-        basis="derived", reason=Reason.MAY_BE_HIDDEN.text, reason_code=Reason.MAY_BE_HIDDEN
-    )
+    return _derived(entry, Reason.MAY_BE_HIDDEN)
 
 
 def _with_mode(entry: CauseShare, by_mode: float) -> CauseShare:
@@ -572,11 +572,11 @@ def _with_mode(entry: CauseShare, by_mode: float) -> CauseShare:
         or by_mode < _LEAST_DERIVED_RATIO * entry.seconds
     ):
         return entry
-    return entry.replace(basis="derived", reason=Reason.BY_MODE.text, reason_code=Reason.BY_MODE)
+    return _derived(entry, Reason.BY_MODE)
 
 
-def _with_included(entry: CauseShare, text: str | None, code: Reason | None) -> CauseShare:
-    return entry if entry.reason or not text else entry.replace(reason=text, reason_code=code)
+def _derived(entry: CauseShare, code: Reason, **facts: Any) -> CauseShare:
+    return entry.replace(basis="derived", reason_code=code, reason_facts=facts)
 
 
 def _cause(
@@ -584,7 +584,7 @@ def _cause(
 ) -> CauseShare:
     if cause in reasons or not len(table):
         reason = reasons.get(cause, Reason.NO_STEP)
-        return CauseShare(cause, None, None, "unknown", reason.text, reason)
+        return CauseShare(cause, None, None, "unknown", reason_code=reason)
     charged_ns = int(table[f"{cause}_ns"].sum())
     share = charged_ns / total_ns if total_ns else 0.0
     basis = (
@@ -613,18 +613,13 @@ def _with_threads(entry: CauseShare, charged: Charges) -> CauseShare:
         return entry
     derived_ns = charged.derived_ns.get(entry.cause, 0)
     if derived_ns >= _LEAST_DERIVED_RATIO * entry.seconds * 1e9:
-        who = "tasks of Ray Data" if charged.by_tasks else "threads of the training process"
-        text = f"{derived_ns / 1e9:.3f} s is what {who} did meanwhile: derived from the times"
-        return entry.replace(
-            basis="derived", reason=text, reason_code=Reason.INCLUDES_THREADS_BY_TIME
-        )
+        facts = {"seconds": derived_ns / 1e9, "by_tasks": charged.by_tasks}
+        return _derived(entry, Reason.INCLUDES_THREADS_BY_TIME, **facts)
     if entry.cause == "host" and charged.threads_ns >= _LEAST_DERIVED_RATIO * entry.seconds * 1e9:
-        seconds = f"{charged.threads_ns / 1e9:.3f} s"
-        text = (
-            f"in {seconds} of it threads of the training process read or decoded; whether the rank"
-            " waited for them is not known"
+        return entry.replace(
+            reason_code=Reason.THREADS_MAY_BE_AWAITED,
+            reason_facts={"seconds": charged.threads_ns / 1e9},
         )
-        return entry.replace(reason=text, reason_code=Reason.THREADS_MAY_BE_AWAITED)
     return entry
 
 
@@ -646,21 +641,23 @@ def _unexplained_ratio(charged: Charges, code: Sequence[CodeShare]) -> float | N
     return sum(max(0.0, left[cause] - named_ns[cause]) for cause in left) / total_ns
 
 
-def _unknown_share(trace: Trace) -> str | None:
-    ratio = unknown_read_ratio(trace)
-    return f"includes reads of unknown origin: {ratio:.1%} of the read time" if ratio else None
-
-
-def _unmeasured_share(reasons: Mapping[str, Reason]) -> str | None:
+def _included(trace: Trace, reasons: Mapping[str, Reason]) -> dict[str, dict[str, Any]]:
+    """What causes include that their names do not say: reasons with facts."""
+    unknown = unknown_read_ratio(trace)
     inside = [cause for cause, reason in reasons.items() if reason.time_is_in == "loader"]
-    return f"includes {', '.join(inside)}, which could not be measured" if inside else None
-
-
-def _pageable_share(trace: Trace) -> str | None:
-    ratio = 1.0 if trace.run.config.copy == "pageable" else pageable_ratio(trace) or 0.0
-    if ratio < _LEAST_PAGEABLE_RATIO:
-        return None
-    return (
-        f"{ratio:.0%} of the bytes came from pageable memory, and such copies cannot overlap with"
-        " compute"
+    pageable = 1.0 if trace.run.config.copy == "pageable" else pageable_ratio(trace) or 0.0
+    found = (
+        ("storage", bool(unknown), Reason.INCLUDES_UNKNOWN_SOURCES, {"ratio": unknown}),
+        ("loader", bool(inside), Reason.INCLUDES_UNMEASURED, {"causes": inside}),
+        (
+            "h2d",
+            pageable >= _LEAST_PAGEABLE_RATIO,
+            Reason.INCLUDES_PAGEABLE_COPIES,
+            {"ratio": pageable},
+        ),
     )
+    return {
+        cause: {"reason_code": code, "reason_facts": facts}
+        for cause, is_so, code, facts in found
+        if is_so
+    }

@@ -97,9 +97,15 @@ reporter: Final[Reporter] = _ConsoleReporter()
 """Messages and progress of a command's work: standard error."""
 
 
-def show_run(run: "Run", json: bool, full: bool = False, price: float | None = None) -> None:
+def show_run(
+    run: "Run",
+    json: bool,
+    full: bool = False,
+    price: float | None = None,
+    mtbf_s: float | None = None,
+) -> None:
     """Print what fits on one screen, or with `full` the whole summary and the picture of a step, or
-    the summary as JSON. `price`: of a GPU-hour.
+    the summary as JSON. `price`: of a GPU-hour. `mtbf_s`: between failures of the job.
     """
     if json:
         output.file.write(run.summary.to_json() + "\n")
@@ -112,10 +118,10 @@ def show_run(run: "Run", json: bool, full: bool = False, price: float | None = N
     from ioprof.report.texts.text import WIDTH, summary_text
 
     if not full:
-        output.print(brief_text(run.summary, run.steps, price, run.trace))
+        output.print(brief_text(run.summary, run.steps, price, run.trace, mtbf_s))
         return
     more = (*run_statements(run.trace), *gpu_time_statements(run.summary, price))
-    output.print(summary_text(run.summary, more))
+    output.print(summary_text(run.summary, more, mtbf_s))
     is_known = output.is_terminal or "COLUMNS" in os.environ
     width = min(WIDTH, output.width) if is_known else WIDTH
     picture = step_picture(run.trace, run.steps, run.summary.steps.warmup, width)

@@ -16,7 +16,6 @@ from ioprof.report.page.stalls import stretch_around
 from ioprof.report.path_demand import path_statement, probed_path
 from ioprof.report.run import Run
 from ioprof.report.texts.gpu_time_statements import check_price
-from ioprof.report.texts.statements import interval_statement, with_basis
 from ioprof.report.texts.units import visible
 
 
@@ -130,13 +129,10 @@ def report(
 
         output.file.write(markdown_text(recorded.summary, recorded.steps))
         return 0
-    show_run(recorded, json, full, price)
+    show_run(recorded, json, full, price, mtbf_s)
     if probed and not json:
         path = path_statement(recorded.summary.demand, probed)
         output.print(f"{path.label}: {path.text}", markup=False)
-    if mtbf_s:
-        interval = interval_statement(recorded.summary, mtbf_s)
-        output.print(f"{interval.label}: {with_basis(interval)}", markup=False)
     if not json:
         if not html and (run / PAGE).is_file():
             say(f"page: {visible(str(run / PAGE))}")

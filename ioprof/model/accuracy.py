@@ -5,7 +5,7 @@ sure, such as other programs on the machine, adds to its error, and is no reason
 """
 
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum, auto
 from typing import Final
 
 import numpy as np
@@ -33,22 +33,22 @@ _LEAST_STORAGE: Final = 0.1
 _STORAGE: Final = STAGES.index("storage")
 
 
-class Kind(StrEnum):
+class Kind(Enum):
     """Changes whose predictions have errors alike."""
 
-    WORKERS = "the number of workers"
-    FIRST_WORKERS = "workers where there were none"
-    PREFETCH = "the prefetch depth"
-    BATCH = "the batch size"
-    PERSISTENT = "persistent workers"
-    STORAGE = "the speed of storage"
-    CACHE = "the state of the page cache"
-    STAGE = "the cost of a stage"
-    CORES = "the number of cores"
-    RANKS = "the number of ranks"
-    LIKE = "batches of another run"
-    DEVICE = "another device"
-    COPY = "another way of copying"
+    WORKERS = auto()
+    FIRST_WORKERS = auto()
+    PREFETCH = auto()
+    BATCH = auto()
+    PERSISTENT = auto()
+    STORAGE = auto()
+    CACHE = auto()
+    STAGE = auto()
+    CORES = auto()
+    RANKS = auto()
+    LIKE = auto()
+    DEVICE = auto()
+    COPY = auto()
 
 
 @dataclass(frozen=True)
@@ -139,14 +139,10 @@ def are_compared(found: tuple[Kind, ...]) -> bool:
     return all(SHOWN[kind].runs for kind in found)
 
 
-def why_not(recorded: Pipeline, found: tuple[Kind, ...]) -> tuple[NoGain, str] | None:
+def why_not(recorded: Pipeline, found: tuple[Kind, ...]) -> NoGain | None:
     """Why a prediction of these kinds is not told. None: it is told."""
-    if recorded.asks_process and Kind.WORKERS in found:
-        return (
-            NoGain.NOT_MODELLED,
-            "its workers wait for another process of the job, which may not answer more of them",
-        )
-    return None
+    asks = recorded.asks_process and Kind.WORKERS in found
+    return NoGain.ASKS_PROCESS if asks else None
 
 
 def further_error(

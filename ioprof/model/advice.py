@@ -54,6 +54,9 @@ _FREE: Final = (
     "keep_cache",
     "validation_workers",
     "pin_memory",
+    "cpu_quota",
+    "cpu_worker_affinity",
+    "cpu_rank_affinity",
 )
 _HARDWARE: Final = ("device", "storage", "cores", "slow_file")
 _MEASURED: Final = ("phase", "discard", *(f"cpu_{limit}" for limit in CpuLimit))
@@ -163,7 +166,7 @@ class Predictor:
         replays: Replays,
     ) -> Finding:
         if refused := why_not(self._whole, of_kinds):
-            return without_gain(advice, *refused)
+            return without_gain(advice, refused)
         after, speedups = replays.speedups(change)
         speedups = [larger * each for each in speedups]
         speedup, new = speedups[0], change(replays.recorded)
@@ -179,8 +182,10 @@ class Predictor:
         )
 
 
-def without_gain(advice: Finding, code: NoGain, text: str) -> Finding:
-    """The advice with the reason why nothing is predicted; one that has a reason keeps it."""
+def without_gain(advice: Finding, code: NoGain, text: str | None = None) -> Finding:
+    """The advice with the reason why nothing is predicted, in words where the code does not say it;
+    one that has a reason keeps it.
+    """
     return advice if advice.no_gain else advice.replace(no_gain=code, reason=text)
 
 

@@ -2,9 +2,9 @@
 for.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from ioprof.errors import CommandError
 from ioprof.model.changes import Change
@@ -22,7 +22,10 @@ class Assumption:
     """One thing that a prediction takes for granted."""
 
     code: str
-    text: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """The numbers and names that the words are about."""
+    text: str = ""
+    """In words, see `ioprof.report.texts.catalogue.answer.prediction_in_words`."""
 
 
 def check_change(recorded: Pipeline, change: Change) -> None:
@@ -109,18 +112,12 @@ def _of_grounds(recorded: Pipeline, change: Change, found: Grounds) -> Iterator[
         like = found.like
         number = sum(len(each.tasks) for rank in like.ranks for each in rank.iterations)
         workers = max(each.workers for rank in like.ranks for each in rank.iterations)
-        size = ""
+        facts = {"run": change.like, "batches": number, "workers": workers}
         if like.batch_size != recorded.batch_size:
-            size = (
-                f", in proportion to the batch size ({recorded.batch_size} for {like.batch_size})"
-            )
-        yield Assumption(
-            "like",
-            f"batches cost what the {number} batches of {change.like} cost, which had {workers}"
-            f" workers per rank{size}",
-        )
+            facts |= {"batch_size": recorded.batch_size, "other_size": like.batch_size}
+        yield Assumption("like", facts)
     if found.device is not None:
-        yield Assumption("device", found.device.basis)
+        yield Assumption("device", found.device.facts)
 
 
 def _assumptions(recorded: Pipeline, change: Change) -> Iterator[Assumption]:
@@ -128,74 +125,26 @@ def _assumptions(recorded: Pipeline, change: Change) -> Iterator[Assumption]:
     use = recorded.storage
     reads = any(each.tasks.reads.any() for each in iterations)
     if reads and use.is_rate_bound:
-        yield Assumption(
-            "storage_rate",
-            f"all readers share {use.bytes_per_s / 1e6:,.1f} MB/s, as they did in this run",
-        )
+        yield Assumption("storage_rate", {"bytes_per_s": use.bytes_per_s})
     elif reads and use.is_alone and (change.workers or 0) > 1:
-        yield Assumption(
-            "storage_alone",
-            "there was one reader at a time in this run; the waits of more readers are assumed to"
-            " overlap",
-        )
+        yield Assumption("storage_alone")
     elif reads:
-        yield Assumption("storage_latency", "waits for storage overlap, as they did in this run")
+        yield Assumption("storage_latency")
     if not any(_is_sampled(rank) for rank in recorded.ranks):
-        yield Assumption(
-            "cpu_not_sampled",
-            "CPU time was not sampled for long: each process is assumed to have a core whenever it"
-            " needs one",
-        )
+        yield Assumption("cpu_not_sampled")
     elif (others := sum(recorded.others.values())) >= _LEAST_OTHERS:
-        yield Assumption(
-            "others",
-            f"{others:.1f} threads of other programs compete for the cores, as they did while the"
-            " run was recorded",
-        )
+        yield Assumption("others", {"threads": others})
     if recorded.asks_process and change.workers:
-        yield Assumption(
-            "answers",
-            "the workers of this run mostly wait for another process of the job, which is assumed"
-            " to answer more of them as fast, so with more of them this is an upper bound",
-        )
+        yield Assumption("answers")
     if change.workers and not all(each.workers for each in iterations):
-        yield Assumption(
-            "no_start", "this run started no workers, so the time to start them is not included"
-        )
+        yield Assumption("no_start")
     if loses_workers(recorded, change):
-        yield Assumption(
-            "collate_by_loop",
-            "batches are collated in half of the time, since workers also make shared memory for"
-            " them; the range goes from no time to all of it",
-        )
+        yield Assumption("collate_by_loop")
     if change.batch is not None:
-        yield Assumption(
-            "batch",
-            "computing, copying and loading take time in proportion to the batch size; exchange,"
-            " the optimizer and the loop's own Python do not; what else computing takes for a batch"
-            " of any size is not known, so smaller batches may take longer",
-        )
+        yield Assumption("batch")
     if change.cache == "warm" and not recorded.has_memory_reads:
-        yield Assumption(
-            "free_memory",
-            "reads from the page cache cost nothing: this run had too few of them to know",
-        )
+        yield Assumption("free_memory")
     if change.cache == "cold":
-        yield Assumption(
-            "cold_like",
-            "batches that came from the page cache would take as long as those of this run that"
-            " came from storage",
-        )
+        yield Assumption("cold_like")
     if change.ranks is not None and change.ranks > 1:
-        if len(recorded.ranks) == 1:
-            yield Assumption(
-                "no_exchange",
-                "the exchange of gradients costs nothing: one rank does not show it, so the rate is"
-                " an upper bound",
-            )
-        else:
-            yield Assumption(
-                "ring",
-                "the exchange of gradients takes time in proportion to (ranks - 1) / ranks, as in a"
-                " ring",
-            )
+        yield Assumption("no_exchange" if len(recorded.ranks) == 1 else "ring")

@@ -95,34 +95,6 @@ class Change:
         speed = self.speeds.get(cause, 1.0)
         return 0.0 if math.isinf(speed) else 1.0 / speed
 
-    @property
-    def text(self) -> str:
-        """In words, as in `4 workers, decode 2 times as fast`."""
-        parts = [
-            f"{value:g} {name}"
-            for name in ("workers", "ranks", "cores")
-            if (value := getattr(self, name)) is not None
-        ]
-        parts += [f"prefetch {self.prefetch}"] if self.prefetch is not None else []
-        parts += [f"batches of {self.batch}"] if self.batch is not None else []
-        parts += ["persistent workers"] if self.persistent_workers else []
-        parts += ["no discarded batches"] if self.skip_discarded else []
-        parts += [f"{self.cache} page cache"] if self.cache else []
-        parts += [f"the layout {self.layout}"] if self.layout else []
-        parts += [f"images as {self.image}"] if self.image else []
-        parts += (
-            [f"batches like those of {self.like}"]
-            if self.like and not (self.layout or self.image)
-            else []
-        )
-        parts += [f"the device {self.device}"] if self.device else []
-        parts += [f"{self.copy} copies"] if self.copy else []
-        parts += [
-            f"{cause} at no cost" if math.isinf(speed) else f"{cause} {speed:g} times as fast"
-            for cause, speed in self.speeds.items()
-        ]
-        return ", ".join(parts) or "nothing changed"
-
 
 def change_of(record: JobChange) -> Change:
     """The change that summary.json describes."""

@@ -6,8 +6,9 @@ emulated device follow from its rates. A change of which neither says anything i
 to type.
 """
 
-from dataclasses import dataclass, replace
-from typing import Final
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 import numpy as np
 
@@ -35,8 +36,8 @@ class DeviceCosts:
     copy: float = 1.0
     mode: str = _OVERLAPPED
     """One of `COPIES`."""
-    basis: str = ""
-    """What the factors rest on, as the rest of a sentence."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What the factors rest on; empty: copies take as long as they did."""
 
 
 @dataclass(frozen=True)
@@ -220,7 +221,7 @@ def _device_costs(run: RunRecord, recorded: Pipeline, change: Change) -> DeviceC
                 " record a short run with it: ioprof run DATASET --device"
                 f" {run.device_name or 'cuda'} --copy {mode}"
             )
-        return DeviceCosts(mode=mode, basis="copies take as long as they did")
+        return DeviceCosts(mode=mode)
     rates = [
         device.pageable_bytes_per_s if how == _PAGEABLE else device.h2d_bytes_per_s
         for device, how in ((before, was), (after, mode))
@@ -236,10 +237,13 @@ def _device_costs(run: RunRecord, recorded: Pipeline, change: Change) -> DeviceC
         exchange=exchange,
         copy=rates[0] / rates[1],
         mode=mode,
-        basis=(
-            f"emulated: {after.name} computes {after.samples_per_s:,.0f} samples/s"
-            f" ({after.rate.basis}: {after.rate.source}), copies {rates[1] / 1e9:,.1f} GB/s"
-        ),
+        facts={
+            "device": after.name,
+            "samples_per_s": after.samples_per_s,
+            "basis": after.rate.basis,
+            "source": after.rate.source,
+            "copied_bytes_per_s": rates[1],
+        },
     )
 
 

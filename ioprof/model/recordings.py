@@ -90,6 +90,4 @@ def of_recordings(found: Sequence[Prediction], runs: Sequence[RunRecord]) -> Pre
 
 def _of_commands(runs: Sequence[RunRecord]) -> Iterator[Assumption]:
     if len({run.command for run in runs}) > 1:
-        yield Assumption(
-            "recordings", "the recordings are of one job, though their commands differ"
-        )
+        yield Assumption("recordings")

@@ -47,24 +47,16 @@ def with_gains(run: AnyRun, is_asked: bool = True) -> AnyRun:
 
     Of a run with very many spans or ranks only where it `is_asked` for.
     """
-    large = None if is_asked else _large(run)
-    found = _replayed(run, large)
+    is_wide = len(run.summary.steps.per_rank) > _MOST_RANKS
+    may_replay = is_asked or not (is_wide or run.trace.is_stored)
+    found = _replayed(run, may_replay)
     verdict = found.summary.verdict
     told = tuple(
         each.replace(can_be_proved=can_be_proved(run.trace.run, each)) for each in verdict.findings
     )
     verdict = verdict.replace(findings=told, candidates=())
-    summary = found.summary.replace(
-        verdict=verdict, prediction=_extrapolated(run, may_replay=not large)
-    )
+    summary = found.summary.replace(verdict=verdict, prediction=_extrapolated(run, may_replay))
     return run.with_summary(summary)
-
-
-def _large(run: Run) -> str | None:
-    """Of what the run has so much that its replays take long. None: of nothing."""
-    if len(run.summary.steps.per_rank) > _MOST_RANKS:
-        return "ranks"
-    return "spans" if run.trace.is_stored else None
 
 
 def _extrapolated(run: Run, may_replay: bool) -> EpochPrediction | None:
@@ -75,10 +67,9 @@ def _extrapolated(run: Run, may_replay: bool) -> EpochPrediction | None:
         return None
 
 
-def _replayed(run: Run, large: str | None) -> Run:
-    if large:
-        why = f"a replay of so many {large} takes long; ask for it: ioprof report RUN --gains"
-        return _without(run, NoGain.RUN_TOO_LARGE, why)
+def _replayed(run: Run, may_replay: bool) -> Run:
+    if not may_replay:
+        return _without(run, NoGain.RUN_TOO_LARGE)
     if not run.summary.steps.count:
         return _without(run, NoGain.NOT_REPLAYED, Refusal.NO_STEP.text())
     run = _asked_again(run)
@@ -88,11 +79,7 @@ def _replayed(run: Run, large: str | None) -> Run:
         found = gains_of(recorded, replays)
         error = found.baseline_error
         if abs(error) > MOST_BASELINE_ERROR:
-            why = (
-                f"the replay of the run itself is wrong: its steps are {abs(error):.0%} too"
-                f" {'long' if error > 0 else 'short'}"
-            )
-            return _without(run, NoGain.BASELINE_ERROR, why, error)
+            return _without(run, NoGain.BASELINE_ERROR, baseline_error=error)
         verdict, job = run.summary.verdict, run.trace.run.job_kind
         proposes = verdict.first_epoch is None  # else it would be of that epoch
         told = ranked(
@@ -157,8 +144,12 @@ def _asked_again(run: Run) -> Run:
     return _with_verdict(run, verdict.replace(findings=told))
 
 
-def _without(run: Run, code: NoGain, reason: str, baseline_error: float | None = None) -> Run:
-    """The run with the reason why there are no gains, for its causes and for its advice."""
+def _without(
+    run: Run, code: NoGain, reason: str | None = None, baseline_error: float | None = None
+) -> Run:
+    """The run with the reason why there are no gains, for its causes and for its advice; in words
+    where the code does not say it.
+    """
     verdict = run.summary.verdict
     told = tuple(
         each if each.gain is not None else without_gain(each, code, reason)

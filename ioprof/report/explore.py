@@ -467,6 +467,7 @@ class Run:
         """What a change would bring, see `ioprof.whatif`."""
         from ioprof.model.changes import Change, parse_speed
         from ioprof.model.prediction import whatif
+        from ioprof.report.texts.catalogue.answer import prediction_in_words
 
         factors = {
             cause: parse_speed(f"--{cause}", str(speed))
@@ -489,7 +490,8 @@ class Run:
             copy=copy,
             speeds=factors,
         )
-        return whatif(self.trace, change, None if other is None else other.trace)
+        found = whatif(self.trace, change, None if other is None else other.trace)
+        return prediction_in_words(found)
 
     def write_html(self, path: Path | str) -> None:
         """Write the report as one page that opens offline; as `ioprof report --html`."""

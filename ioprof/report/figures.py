@@ -151,12 +151,8 @@ def throughput(
     return figure
 
 
-def step_causes(
-    steps: pl.DataFrame, emulated: Collection[str] = (), highest_ms: float | None = None
-) -> go.Figure:
-    """What each step's time went to, stacked over the steps, for the rank that delayed the step;
-    `highest_ms` cuts the axis.
-    """
+def step_causes(steps: pl.DataFrame, emulated: Collection[str] = ()) -> go.Figure:
+    """What each step's time went to, stacked over the steps, for the rank that delayed the step."""
     table = step_rows(steps)
     figure = go.Figure(layout=layout(340, hovermode="x unified"))
     edges = (
@@ -182,8 +178,6 @@ def step_causes(
     _add_hover_of_step(figure, table, edges)
     figure.update_xaxes(title_text="step")
     figure.update_yaxes(title_text="milliseconds", rangemode="tozero")
-    if highest_ms:
-        figure.update_yaxes(range=[0, highest_ms])
     return figure
 
 

@@ -80,19 +80,14 @@ def ranks_by_pace(steps: pl.DataFrame) -> list[int]:
     )
 
 
-def chosen_ranks(
-    steps: pl.DataFrame, limit: int = MOST_RANKS, including: int | None = None
-) -> list[int]:
-    """At most `limit` ranks, in order of their numbers: the slowest, the fastest, `including`, and
-    evenly from between.
+def chosen_ranks(steps: pl.DataFrame, limit: int = MOST_RANKS) -> list[int]:
+    """At most `limit` ranks, in order of their numbers: the slowest, the fastest, and evenly from
+    between.
     """
     pace = ranks_by_pace(steps)
     if len(pace) <= limit:
         return sorted(pace)
-    chosen = [pace[round(place * (len(pace) - 1) / (limit - 1))] for place in range(limit)]
-    if including is not None and including not in chosen:
-        chosen[limit // 2] = including
-    return sorted(chosen)
+    return sorted(pace[round(place * (len(pace) - 1) / (limit - 1))] for place in range(limit))
 
 
 def step_rows(steps: pl.DataFrame, limit: int = MOST_STEPS) -> pl.DataFrame:

@@ -41,6 +41,7 @@ def contradictions(run: Run) -> list[str]:
     found = [*_of_words(run, f"{brief}\n{report}"), *_without_gain(summary)]
     if summary.verdict.bound_by is not None:
         found += [*_of_headline(summary, brief), *_of_causes(summary, brief), *_of_advice(summary)]
+        found += _of_shares(summary)
     return found
 
 
@@ -81,6 +82,22 @@ def _of_headline(summary: Summary, brief: str) -> Iterator[str]:
         yield f"numbers of no bar: {head}"
     if numbers[0] != max(groups):
         yield f"the largest part is not first: {head}"
+
+
+def _of_shares(summary: Summary) -> Iterator[str]:
+    """What the text says of the next cause, and of waits for batches, is in the table, or the text
+    says what else is in it."""
+    text, shares = summary.verdict.text, _printed(summary)
+    if any(each.code == "computing_line" for each in summary.verdict.sentences):
+        return
+    for match in re.finditer(r"next comes (.+?) with ([0-9.]+)%(?!, [0-9.]+% of it)", text):
+        if Decimal(match[2]) != shares[match[1].replace(" ", "_")]:
+            yield f"another share than in the table: {match[0]}"
+    waits = sum((shares[cause] for cause in shares if cause in LEAVES), Decimal(0))
+    match_of_waits = re.search(r"([0-9.]+)% went to waiting for batches", text)
+    has_others = "waited for" in text or "slower rank" in text
+    if match_of_waits and Decimal(match_of_waits[1]) != waits and not has_others:
+        yield f"{waits} in the table: {match_of_waits[0]}"
 
 
 def _printed(summary: Summary) -> dict[str, Decimal]:

@@ -24,6 +24,7 @@ from ioprof.analysis.ranks.straggler_advice import straggler_advice
 from ioprof.analysis.reads.read_patterns import AMPLIFIED, SMALL_READS
 from ioprof.format.run_record import (
     CodeShare,
+    CpuLimit,
     Facts,
     FileReads,
     Finding,
@@ -108,11 +109,11 @@ def _storage(evidence: Evidence) -> Found:
         return
     for pattern in evidence.patterns:
         if pattern.code == AMPLIFIED:
-            yield finding("read_less", remedy=pattern.remedy, seen=pattern.seen)
+            yield finding("read_less", pattern=pattern.code, **pattern.facts)
         if pattern.code == SMALL_READS and 2e9 * (pattern.seconds or 0.0) >= evidence.making_ns.get(
             "storage", 0
         ):
-            facts: Facts = {"remedy": pattern.remedy, "seen": pattern.seen}
+            facts: Facts = {"pattern": pattern.code, "took_s": pattern.seconds, **pattern.facts}
             yield finding("larger_reads", step_s=step_s, **facts)
     if file := _slow_file(evidence.files):
         rest_s = sum(other.seconds for other in evidence.files) - file.seconds
@@ -154,7 +155,7 @@ def _storage(evidence: Evidence) -> Found:
 def _demanded(evidence: Evidence) -> Found:
     """What storage would have to deliver, beside what it did."""
     seen, need = evidence.storage, evidence.demand
-    if need.bytes_per_s and need.reads_per_s and seen.accesses and evidence.wall_s:
+    if need.bytes_per_s and need.reads_per_s and seen.accesses:
         is_mean = need.mean_bytes_per_s is None
         yield finding(
             "storage",
@@ -164,8 +165,7 @@ def _demanded(evidence: Evidence) -> Found:
             if is_mean
             else need.bytes_per_s / need.reads_per_s,
             mean_bytes_per_s=need.mean_bytes_per_s,
-            got_bytes_per_s=seen.bytes / evidence.wall_s,
-            got_reads_per_s=seen.accesses / evidence.wall_s,
+            got_bytes_per_s=need.got_bytes_per_s,
         )
 
 
@@ -232,7 +232,8 @@ def _decode(evidence: Evidence) -> Found:
         yield finding("smaller_images", **cost)
     need, makers = evidence.demand.at_samples_per_s, run.config.workers or 1
     most = max((run.config.ranks or 1) * makers, run.cpus or 0)
-    if sample_s and need and need * sample_s > most:
+    has_quota = evidence.cpu is not None and CpuLimit.QUOTA in evidence.cpu.limits
+    if sample_s and need and need * sample_s > most and not has_quota:  # which is raised first
         facts: Facts = {"samples_per_s": need, "workers": need * sample_s, "cpus": run.cpus}
         yield finding("cores", cause="decode", by_loop=evidence.demand.by_loop, **facts)
 
@@ -370,7 +371,7 @@ def _to_device(evidence: Evidence) -> Found:
     found, copies = evidence.overlap["h2d"], evidence.charged["h2d"]
     if copies.reason_code is Reason.INCLUDES_PAGEABLE_COPIES:
         change = JobChange(pin_memory=True) if can_pin(evidence.run) else None
-        yield finding("pin_memory", cause="h2d", change=change, reason=copies.reason)
+        yield finding("pin_memory", cause="h2d", change=change, **copies.reason_facts)
         if evidence.run.job_kind is JobKind.BUILT_IN:
             return
     compute, copied_s = evidence.charged.get("compute"), found.total_s or 0.0

@@ -33,6 +33,10 @@ _LEAST_OF_CANDIDATE: Final = 0.02
 worth a word."""
 _LEAST_OF_LOADER: Final = 0.6
 """Part of the waiting for batches from which on one of several loaders is named for it."""
+_LEAST_LATE: Final = 0.01
+"""Of the steps' time, for waits for late ranks that are told."""
+_LEAST_PRINTED: Final = 0.0005
+"""The same, where a share that is told has them: less is printed as 0.0 %."""
 _LEAST_OF_STAGE: Final = 0.01
 """Part of the time of making batches from which on a stage is named."""
 
@@ -199,7 +203,7 @@ def _of_own(answer: Verdict, evidence: Evidence, shares: dict[str, float]) -> Ve
         "share": evidence.own[bound],
         "emulated": evidence.run.is_emulated,
     }
-    facts |= evidence.largest_part(bound) | _next(shares, bound)
+    facts |= evidence.largest_part(bound) | _next(evidence, shares, bound)
     if evidence.is_by_threads(bound):
         waits = evidence.waiting_line if facts.get("next") == "host" else None
         if waits:
@@ -213,6 +217,8 @@ def _of_own(answer: Verdict, evidence: Evidence, shares: dict[str, float]) -> Ve
 
 def _said(answer: Verdict, evidence: Evidence, shares: dict[str, float]) -> Verdict:
     bound, emulated = answer.bound_by or "", evidence.run.is_emulated
+    if bound == "straggler":  # all of it, whatever made the ranks late
+        shares = {cause: entry.share or 0.0 for cause, entry in evidence.charged.items()}
     facts: Facts = {
         "cause": bound,
         "share": shares.get(bound),
@@ -222,7 +228,7 @@ def _said(answer: Verdict, evidence: Evidence, shares: dict[str, float]) -> Verd
     if "compute" not in shares:
         return answer.said("without_compute", **facts, **evidence.largest_part(bound))
     if bound == "compute":
-        return _computing(answer.said("compute", **facts, **_next(shares)), evidence)
+        return _computing(answer.said("compute", **facts, **_next(evidence, shares)), evidence)
     facts |= {"compute": shares["compute"], "idle": 1 - shares["compute"]}
     facts |= evidence.largest_part(bound)
     is_of_workers = bound in evidence.making_ns and not evidence.is_work_of_others(bound)
@@ -234,7 +240,8 @@ def _said(answer: Verdict, evidence: Evidence, shares: dict[str, float]) -> Verd
             _with_startup(answer.said("batches", waits=waited, **facts), evidence), evidence
         )
     facts |= _of_loader(evidence) if bound in LEAVES else {}
-    facts |= _of_stragglers(evidence, (bound,)) | _next(shares, bound) | _meaning(evidence, bound)
+    facts |= _of_stragglers(evidence, (bound,)) | _meaning(evidence, bound)
+    facts |= _next(evidence, shares, bound)
     return _with_store(_with_startup(answer.said("cause", **facts), evidence), evidence)
 
 
@@ -294,8 +301,10 @@ def _waits_for_cores(evidence: Evidence) -> float | None:
     return waited if waited >= _LEAST_DELAY else None
 
 
-def _next(shares: dict[str, float], bound: str = "compute") -> Facts:
-    """The largest cause besides compute and the bound, if one is worth a word."""
+def _next(evidence: Evidence, shares: dict[str, float], bound: str = "compute") -> Facts:
+    """The largest cause besides compute and the bound, if one is worth a word, and how much of it
+    made a rank late that others waited for.
+    """
     if larger := _larger(shares, bound):
         return {"waits": sum(share for cause, share in shares.items() if cause in LEAVES), **larger}
     rest = {
@@ -304,7 +313,12 @@ def _next(shares: dict[str, float], bound: str = "compute") -> Facts:
         if cause not in ("compute", bound) and share >= 0.001
     }
     after = max(rest, key=lambda cause: rest[cause], default=None)
-    return {"next": after, "next_share": rest[after]} if after else {}
+    if after is None:
+        return {}
+    late = 0.0 if bound == "straggler" else evidence.straggler_wait.get(after, 0.0)
+    late_share = late if late >= _LEAST_PRINTED else None
+    share = evidence.charged[after].share if after == "straggler" else rest[after]
+    return {"next": after, "next_share": share, "next_late_share": late_share}
 
 
 def _larger(shares: dict[str, float], bound: str) -> Facts:
@@ -358,7 +372,7 @@ def _of_stragglers(evidence: Evidence, causes: Collection[str]) -> Facts:
     slowest = next(iter(waited_s), None)
     is_one = slowest is not None and waited_s[slowest] >= MOSTLY_ONE * sum(waited_s.values())
     facts: Facts = {"late_share": share, "late_rank": slowest if is_one else None}
-    return facts if share >= 0.01 else {}
+    return facts if share >= _LEAST_LATE else {}
 
 
 def _of_loader(evidence: Evidence) -> Facts:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ioprof.analysis.intervals import Intervals, pack, subtract, total, union, union_all
 from ioprof.analysis.selection import first_and_last
-from ioprof.format.run_record import DeviceTime, GpuWindow, RunRecord
+from ioprof.format.run_record import DeviceTime, GpuWindow, RunRecord, Sentence, sentence
 from ioprof.format.trace import Trace
 
 _FEWEST_STEPS: Final = 5
@@ -120,34 +120,23 @@ def slowdown(table: pl.DataFrame, seen: NDArray[np.bool_]) -> float | None:
     return float(np.median(inside) / np.median(outside)) - 1
 
 
-def gpu_not_seen(trace: Trace, table: pl.DataFrame) -> Iterator[str]:
-    """What the records of the GPU do not show, in sentences; `table` is that of all steps."""
+def gpu_gaps(trace: Trace, table: pl.DataFrame) -> Iterator[Sentence]:
+    """What the records of the GPU do not show; `table` is that of all steps."""
     seen = observed(trace, table)
     if not seen.all():
-        yield (
-            f"the GPU was recorded in {int(seen.sum()):,} of {len(seen):,} steps, and only these"
-            " are charged to causes"
-        )
+        yield sentence("gpu_steps", seen=int(seen.sum()), steps=len(seen))
     slower = slowdown(table, seen)
     if slower is not None and slower > _LEAST_SLOWDOWN:
-        yield (
-            f"steps took {slower:.0%} longer (median) while the GPU was recorded; compare rates of"
-            " runs without --gpu-window"
-        )
+        yield sentence("gpu_slowdown", ratio=slower)
     left_out = sum(sum(window.left_out.values()) for window in _windows(trace))
     if left_out:
-        yield f"{left_out:,} records of the GPU had impossible times and were left out"
+        yield sentence("gpu_left_out", records=left_out)
     unrecorded = sum(window.unrecorded_launches or 0 for window in _windows(trace))
     if unrecorded:
-        yield (
-            f"{unrecorded:,} launches of GPU kernels left no record: lost by Kineto, or captured"
-            " into a CUDA graph"
-        )
+        yield sentence("gpu_launches", launches=unrecorded)
     for note in trace.run.capture.gpu.notes if trace.run.capture.gpu else ():
         for reason, times in note.reasons.items():
-            yield f"GPU of process {note.pid}: {reason}" + (
-                f" ({times} times)" if times > 1 else ""
-            )
+            yield sentence("gpu_note", pid=note.pid, what=reason, times=times, is_often=times > 1)
 
 
 def _windows(trace: Trace) -> tuple[GpuWindow, ...]:

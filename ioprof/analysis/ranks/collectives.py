@@ -6,7 +6,7 @@ from typing import Final
 import polars as pl
 
 from ioprof.analysis.selection import COMPUTE
-from ioprof.format.run_record import CollectiveCapture, CollectiveSources, Reason
+from ioprof.format.run_record import CollectiveSources, Reason, Sentence, sentence
 from ioprof.format.trace import Trace
 
 _MOST_PROCESSES: Final = 8
@@ -43,50 +43,25 @@ def may_be_hidden(trace: Trace) -> bool:
     return bool(recorded) and not has_compute
 
 
-def collectives_not_seen(trace: Trace) -> Iterator[str]:
-    """One sentence for each thing that operations of NCCL did and the recording does not show."""
+def collective_gaps(trace: Trace) -> Iterator[Sentence]:
+    """What operations of NCCL did and the recording does not show."""
     recorded, reason = trace.run.capture.collectives, trace.run.capture.collectives_reason
     if reason and not recorded and "nccl" in (trace.run.config.backend or ""):
-        yield f"collectives were recorded only where the GPU was: {reason.text}"
+        yield sentence("collectives_of_gpu", why=reason)
     if reason is Reason.NCCL_PLUGIN_OF_JOB and recorded:
-        yield f"some processes recorded no collectives: {reason.text}"
+        yield sentence("no_collectives_of_some", why=reason)
     for each in recorded[:_MOST_PROCESSES]:
         if each.unended:
-            names = ", ".join(each.unended_names) + (
-                " and others" if each.unended > len(each.unended_names) else ""
-            )
-            yield (
-                f"{_name(each)} had not left {each.unended:,} operation{'s' * (each.unended > 1)}"
-                f" of NCCL when it ended: {names}"
-            )
+            names, others = each.unended_names, each.unended > len(each.unended_names)
+            facts = {"operations": each.unended, "names": list(names), "others": others}
+            yield sentence("unended_collectives", rank=each.rank, pid=each.pid, **facts)
     untimed = sum((each.without_times or 0) - (each.by_copy_engine or 0) for each in recorded)
     if untimed > 0:
-        yield (
-            f"{untimed:,} operations of NCCL have no times: no kernel and no transfer of them was"
-            f" reported ({_why(recorded)})"
-        )
-    by_copies = sum(each.by_copy_engine or 0 for each in recorded)
-    if by_copies:
-        yield (
-            f"{by_copies:,} operations of NCCL were made by copy engines, whose times NCCL does not"
-            " report"
-        )
-    captured = sum(each.captured or 0 for each in recorded)
-    if captured:
-        yield (
-            f"{captured:,} operations of NCCL were launched by CUDA graphs: their step is that in"
-            " which they ran"
-        )
-    untracked = sum((each.untracked or 0) + (each.lost or 0) for each in recorded)
-    if untracked:
-        yield f"{untracked:,} operations or records of NCCL found no room, and are not here"
-
-
-def _why(recorded: tuple[CollectiveCapture, ...]) -> str:
-    if any((each.api or 0) < 3 for each in recorded):
-        return "NCCL before 2.26 reports only transfers by the network"
-    return "they did not begin before the recording ended"
-
-
-def _name(each: CollectiveCapture) -> str:
-    return f"process {each.pid}" if each.rank is None else f"rank {each.rank} (pid {each.pid})"
+        is_old = any((each.api or 0) < 3 for each in recorded)
+        yield sentence("untimed_collectives", number=untimed, is_old=is_old)
+    if by_copies := sum(each.by_copy_engine or 0 for each in recorded):
+        yield sentence("collectives_by_copy_engines", number=by_copies)
+    if captured := sum(each.captured or 0 for each in recorded):
+        yield sentence("captured_collectives", number=captured)
+    if untracked := sum((each.untracked or 0) + (each.lost or 0) for each in recorded):
+        yield sentence("untracked_collectives", number=untracked)

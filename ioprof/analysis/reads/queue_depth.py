@@ -16,7 +16,7 @@ from ioprof.analysis.reads.storage_bound import (
     spread,
     storage_bound,
 )
-from ioprof.format.run_record import QueueDepth
+from ioprof.format.run_record import QueueDepth, sentence
 
 _NUM_SHOWN: Final = 60
 _MOST_WINDOWS: Final = 4096
@@ -82,7 +82,7 @@ class DepthOverTime:
             return None
         seconds = (self._end_ns - self._start_ns) / 1e9
         depths = np.diff(self._open_ns) / np.maximum(np.diff(self._edges), 1)
-        bound, reason = self._bound(depths)
+        bound, why = self._bound(depths)
         return QueueDepth(
             # Rounded, since the last digits depend on the order in which parts are added up.
             mean=round(
@@ -95,14 +95,14 @@ class DepthOverTime:
             latency_s=took_ns / number / 1e9,
             readers=len(self._readers),
             bound=bound,
-            reason=reason,
+            why=why,
         )
 
     def _bound(self, depths: NDArray[np.float64]) -> StorageBound:
         busy = float((depths >= _LEAST_BUSY).mean())
         number = int(self._classes.sum())
         if busy < _LEAST_BUSY or number < _LEAST_READS:
-            return StorageBound(None, f"reads were in progress in {busy:.0%} of the time only")
+            return StorageBound(None, sentence("storage_idle", busy_ratio=busy))
         return storage_bound(
             _quartiles(self._classes), _quartiles(self._size_classes), self._reads, self._bytes
         )

@@ -30,6 +30,16 @@ from ioprof.format.trace import Trace
 SMALL_READS: Final = "small reads"
 SEARCHING: Final = "searching"
 AMPLIFIED: Final = "amplified"
+PATTERNS: Final = (
+    SMALL_READS,
+    SEARCHING,
+    "reopening",
+    "page at a time",
+    "readahead of a map",
+    "readahead of ranges",
+    AMPLIFIED,
+    "readahead ended",
+)
 
 _NUM_FILES: Final = 10
 _LEAST_READS: Final = 200
@@ -186,38 +196,28 @@ class ReadPatterns:
         """Maps for which storage delivered more than was wanted of them: the values, where a loader
         recorded these; else at most the whole file in each epoch.
         """
-        fetched, wanted = self._of_values.tolist()
-        what = "the samples are"
+        (fetched, wanted), is_of_files = self._of_values.tolist(), False
         of_maps = files.filter(
             pl.col("file").is_in(list(self._of_maps)), pl.col("size_bytes").is_not_null()
         )
         sizes = dict(of_maps.select("file", "size_bytes").iter_rows())
         if not wanted and sizes:
             fetched = sum(self._of_maps[file] for file in sizes)
-            wanted = num_epochs * sum(sizes.values())
-            what = f"{num_epochs:,} × the whole files are"
+            wanted, is_of_files = num_epochs * sum(sizes.values()), True
         if fetched > max(_MOST_AMPLIFICATION * wanted, _LEAST_FETCHED):
-            yield ReadPattern(
-                AMPLIFIED,
-                f"{fetched / wanted:,.1f} × the bytes wanted came from storage:"
-                f" {fetched / 1e6:,.0f} MB of mapped files, and {what} {wanted / 1e6:,.0f} MB",
-                "switch readahead off for the map (--lmdb-readahead off; madvise, MADV_RANDOM), or"
-                " read by pread() (--lmdb-read pread)",
-            )
+            facts = {"fetched_bytes": fetched, "wanted_bytes": wanted, "ratio": fetched / wanted}
+            if is_of_files:
+                facts["epochs"] = num_epochs
+            yield ReadPattern(AMPLIFIED, facts=facts)
         ended = self._trace.rows(pl.col("name").cast(pl.String) == READAHEAD_ENDED, kinds=["fault"])
         if len(ended):
             steps = self._trace.rows(kinds=["step"])
             first, begin = (
                 table["start_ns"].to_numpy().min(initial=1 << 62) for table in (ended, steps)
             )
-            since_s = int(first - begin) / 1e9
-            when = f"{since_s:,.1f} s after the first step began" if since_s > 0 else "at the start"
-            yield ReadPattern(
-                "readahead ended",
-                f"{len(ended):,} processes switched readahead of the map off while they ran, the"
-                f" first {when}: the data no longer fits in the memory that the job leaves",
-                "give the job more memory, or --lmdb-readahead off from the start",
-            )
+            since_s = max(0.0, int(first - begin) / 1e9)
+            facts = {"processes": len(ended), "since_s": since_s}
+            yield ReadPattern("readahead ended", facts=facts)
 
     def of_epochs(self) -> pl.DataFrame:
         """Per epoch the accesses and bytes by source: `epoch`, `source`, `accesses`, `bytes`."""
@@ -249,27 +249,15 @@ class ReadPatterns:
             opens, pieces, took_ns = (
                 int(searched[name].sum()) for name in ("opens", "accesses", "took_ns")
             )
-            yield ReadPattern(
-                SEARCHING,
-                f"{len(searched):,} files were opened {opens:,} times, and each time read in"
-                f" {pieces / opens:,.0f} pieces, which took {took_ns / 1e9:,.2f} s",
-                "keep where each record of a file begins (an index), and open each file once per"
-                " worker",
-                took_ns / 1e9,
-            )
+            facts = {"files": len(searched), "opens": opens, "pieces": pieces / opens}
+            yield ReadPattern(SEARCHING, seconds=took_ns / 1e9, facts=facts)
         elif (
             self._faults < 0.5 * accesses
             and accesses >= _LEAST_READS
             and spent_ns >= _LEAST_SHARE * max(made_ns, 1)
         ):
-            mean = int(small["bytes"].sum()) / accesses
-            yield ReadPattern(
-                SMALL_READS,
-                f"{accesses:,} reads moved {mean:,.0f} bytes each and took {spent_ns / 1e9:,.2f} s",
-                "read whole records at once, or through a buffer of 1 MB (open(..., buffering=1 <<"
-                " 20))",
-                spent_ns / 1e9,
-            )
+            facts = {"reads": accesses, "each_bytes": int(small["bytes"].sum()) / accesses}
+            yield ReadPattern(SMALL_READS, seconds=spent_ns / 1e9, facts=facts)
         in_part = files.filter(
             pl.col("bytes") < _LEAST_PART_OF_FILE * pl.col("opens") * pl.col("size_bytes")
         )
@@ -281,44 +269,26 @@ class ReadPatterns:
         if opens >= max(
             _LEAST_READS, _LEAST_OPENS * opened * num_epochs
         ) and open_ns >= 0.2 * _LEAST_SHARE * max(made_ns, 1):
-            yield ReadPattern(
-                "reopening",
-                f"{opened:,} files were opened {opens:,} times, which took {open_ns / 1e9:,.2f} s",
-                "open each file once per worker and keep it open",
-            )
+            facts = {"files": opened, "opens": opens, "took_s": open_ns / 1e9}
+            yield ReadPattern("reopening", facts=facts)
         if self._faults >= _LEAST_READS:
             each = self._fault_bytes / self._faults
             if each <= 1.25 * PAGE_BYTES:
-                yield ReadPattern(
-                    "page at a time",
-                    f"{self._faults:,} page faults waited for storage and fetched one page each",
-                    "read the mapped file by read() or pread(), or tell the kernel what comes next"
-                    " (madvise, MADV_WILLNEED)",
-                )
+                yield ReadPattern("page at a time", facts={"faults": self._faults})
             elif (
                 self._jumps >= _RANDOM_RATIO * self._faults
                 and each > _MOST_AMPLIFICATION * PAGE_BYTES
             ):
-                yield ReadPattern(
-                    "readahead of a map",
-                    f"{self._jumps / self._faults:.0%} of {self._faults:,} page faults were at"
-                    f" random places, and each fetched {each / 1e3:,.0f} kB",
-                    "if samples are smaller than that, switch readahead off for the map (madvise,"
-                    " MADV_RANDOM), or use pread()",
-                )
+                facts = {"faults": self._faults, "random_ratio": self._jumps / self._faults}
+                yield ReadPattern("readahead of a map", facts=facts | {"each_bytes": each})
         yield from self._amplified(files, num_epochs)
         if asked > 0 and sum(each.by_calls for each in fetched.values()) > max(
             _MOST_AMPLIFICATION * asked, _LEAST_FETCHED
         ):
             for_data, asked = _fetched_for_data(self._trace, self._is_counted, fetched)
             if for_data > max(_MOST_AMPLIFICATION * asked, _LEAST_FETCHED):
-                yield ReadPattern(
-                    "readahead of ranges",
-                    f"{for_data / 1e6:,.0f} MB were fetched during calls that asked for"
-                    f" {asked / 1e6:,.0f} MB",
-                    "read ranges at random places without readahead (os.posix_fadvise,"
-                    " POSIX_FADV_RANDOM), or neighbours together",
-                )
+                facts = {"fetched_bytes": for_data, "asked_bytes": asked}
+                yield ReadPattern("readahead of ranges", facts=facts)
 
 
 def _fetched_for_data(

@@ -22,6 +22,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from ioprof.format.run_record import Sentence, sentence
+
 WAITED_NS: Final = 50_000
 """Reads that took at least so long waited for storage; shorter ones found what readahead had
 fetched."""
@@ -49,8 +51,8 @@ class StorageBound(NamedTuple):
 
     kind: Literal["latency", "throughput"] | None
     """None: the reads do not show it."""
-    reason: str
-    """What was seen, as a clause."""
+    why: Sentence
+    """What was seen."""
 
 
 class Quartiles(NamedTuple):
@@ -75,34 +77,24 @@ def storage_bound(
     The first window, in which workers start, is left out.
     """
     if took_ns.spread < _LEAST_SPREAD:
-        equal = (
-            f"half of the reads took {took_ns.low / 1e6:,.2f} to {took_ns.high / 1e6:,.2f} ms each"
-        )
+        facts = {"low_s": took_ns.low / 1e9, "high_s": took_ns.high / 1e9}
         if size.spread >= _LEAST_SIZE_SPREAD:
-            return StorageBound(
-                "latency", f"{equal}, of {size.low / 1e3:,.0f} to {size.high / 1e3:,.0f} kB"
-            )
-        return StorageBound(
-            None,
-            f"{equal}, all of about {size.middle / 1e3:,.0f} kB: both a latency and a rate do that",
-        )
+            facts |= {"low_bytes": size.low, "high_bytes": size.high}
+            return StorageBound("latency", sentence("equal_times", **facts))
+        return StorageBound(None, sentence("equal_reads", **facts, each_bytes=size.middle))
     slope, error, freedom = _slope(reads[1:], num_bytes[1:])
     if error > _MOST_SLOPE_ERROR:
-        return StorageBound(
-            None, "the times of reads differ, and how many there are per second does not show why"
-        )
-    with_size = (
-        f"reads per second change with the power {slope:.1f} ± {error:.1f} of bytes per read (-1: a"
-        " shared rate, 0: a latency)"
-    )
+        return StorageBound(None, sentence("unclear_times"))
     # By Student's distribution of the slope around 0 and around -1.
     least = max(error, _LEAST_SLOPE_ERROR) ** 2 * freedom
     log_odds = (
         (freedom + 1) / 2 * (math.log1p(slope**2 / least) - math.log1p((slope + 1) ** 2 / least))
     )
-    if abs(log_odds) < _LEAST_LOG_ODDS:
-        return StorageBound(None, f"{with_size}, which is near the middle")
-    return StorageBound("throughput" if log_odds > 0 else "latency", with_size)
+    is_unclear = abs(log_odds) < _LEAST_LOG_ODDS
+    why = sentence("reads_by_size", power=slope, error=error, is_unclear=is_unclear)
+    if is_unclear:
+        return StorageBound(None, why)
+    return StorageBound("throughput" if log_odds > 0 else "latency", why)
 
 
 def by_window(

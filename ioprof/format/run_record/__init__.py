@@ -139,6 +139,7 @@ from ioprof.format.run_record.verdict_json import (
     Subject,
     Verdict,
     known,
+    sentence,
 )
 from ioprof.format.run_record.whole_job_json import JobMinutes, KindSums, WholeJob
 
@@ -264,4 +265,5 @@ __all__ = [
     "known",
     "merge",
     "merge_loaders",
+    "sentence",
 ]

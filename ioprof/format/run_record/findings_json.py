@@ -2,7 +2,12 @@
 and epochs vary.
 """
 
+from typing import Any
+
+from msgspec import field
+
 from ioprof.format.run_record.record import Record
+from ioprof.format.run_record.verdict_json import Sentence
 
 
 class LoaderTime(Record, frozen=True):
@@ -130,22 +135,25 @@ class QueueDepth(Record, frozen=True):
     reads took longer the more there were at a time, and the rate stayed: fewer bytes help, more
     workers do not. Null: not known. The reads were of one size and took as long as each other, or
     varied too little to tell, or storage was in use for less than half of the time."""
-    reason: str
+    reason: str = ""
     """What was seen that says so."""
+    why: Sentence | None = None
+    """`reason` as a code and facts."""
 
 
 class ReadPattern(Record, frozen=True):
     """A costly way of reading."""
 
     code: str
-    """`small reads`, `searching`, `reopening`, `page at a time`, `readahead of a map`,
-    `readahead of ranges`, `amplified` or `readahead ended`."""
-    seen: str
+    """One of `ioprof.analysis.reads.read_patterns.PATTERNS`."""
+    seen: str = ""
     """What was seen, with its numbers."""
-    remedy: str
+    remedy: str = ""
     """What to change."""
     seconds: float | None = None
     """That these reads took, all processes added up. Null: not counted."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """The numbers that `seen` has."""
 
 
 class Reads(Record, frozen=True):

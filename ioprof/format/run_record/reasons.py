@@ -1,8 +1,7 @@
 """Why a number is missing, or what it includes that its name does not say: codes, and a sentence
 for each.
 
-Code compares codes. Sentences are for people; some carry numbers and are made where the numbers are
-known.
+Code compares codes. Sentences are for people; those that carry numbers are in the catalogue.
 """
 
 import re
@@ -178,6 +177,8 @@ class NoGain(StrEnum):
     """It changes what is recorded, not the job."""
     RUN_TOO_LARGE = "run_too_large"
     """A replay would take long, and is made on request."""
+    ASKS_PROCESS = "asks_process"
+    """Its workers wait for another process of the job."""
     NOT_CHARGED = "not_charged"
     """No time was charged to what it makes less."""
     DISAGREES = "disagrees"
@@ -253,7 +254,7 @@ _LABELS: Final = {
     PartCode.SAMPLER: "sampler",
     PartCode.WORKER_GC: "garbage collection in workers",
     PartCode.BEFORE_FORWARD: "Python before the forward pass",
-    PartCode.AFTER_COMPUTE: "Python after the computation of a step",
+    PartCode.AFTER_COMPUTE: "Python after the computation",
     PartCode.LAUNCHES: "waiting for kernel launches",
     PartCode.CORE_WAIT: "waiting for a core",
     PartCode.LOCK: "waiting for the interpreter lock, which thread {} held",

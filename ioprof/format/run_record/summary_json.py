@@ -24,7 +24,7 @@ from ioprof.format.run_record.replay_json import CauseGain, ReplayRecord
 from ioprof.format.run_record.run_json import AttemptRecord, Failure
 from ioprof.format.run_record.storage_json import Storage
 from ioprof.format.run_record.summary_upgrade import of_second_schema
-from ioprof.format.run_record.verdict_json import Ceilings, Verdict
+from ioprof.format.run_record.verdict_json import Ceilings, Sentence, Verdict
 from ioprof.format.run_record.whole_job_json import WholeJob
 from ioprof.format.schema import READ_SUMMARY_SCHEMAS, SUMMARY_SCHEMA
 
@@ -141,6 +141,8 @@ class CauseShare(Record, frozen=True):
     """Why `seconds` is null, or what it includes that its name does not say."""
     reason_code: Reason | None = None
     """`reason` as a code."""
+    reason_facts: dict[str, Any] = field(default_factory=dict)
+    """The numbers and names that `reason` has."""
     details: tuple[CauseDetail, ...] = ()
     """Named parts of `seconds`, largest first, at most five. Empty: nothing more is known."""
     workers_share: float | None = None
@@ -326,7 +328,8 @@ class Capture(Record, frozen=True):
     the processor's caches, and the observers' own Python is not counted. Null: see
     `overhead_reason`."""
     not_seen: tuple[str, ...]
-    """One sentence for each thing that the run did and the recording cannot show."""
+    """One sentence for each thing that the run did and the recording cannot show; made of
+    `gaps`."""
     folder: str | None = None
     """In which the capture files were written. Null: an older recording, or an import."""
     ns_per_call: float | None = None
@@ -369,6 +372,10 @@ class Capture(Record, frozen=True):
     negligible: tuple[str, ...] = ()
     """Sentences like those in `not_seen`, of reads whose bytes are too few to matter. Reports leave
     them out."""
+    gaps: tuple[Sentence, ...] = ()
+    """What `not_seen` says, as codes and facts."""
+    negligible_gaps: tuple[Sentence, ...] = ()
+    """The same of `negligible`."""
 
 
 class CpuEvidence(Record, frozen=True):

@@ -169,6 +169,11 @@ class Sentence(Record, frozen=True):
     """As those of a finding."""
 
 
+def sentence(code: str, **facts: Any) -> Sentence:
+    """Facts that are not known, null or false, are left out."""
+    return Sentence(code, known(facts))
+
+
 class Verdict(Record, frozen=True):
     """The answer: what the job waited for most, in a word and in a sentence."""
 
@@ -216,6 +221,6 @@ class Verdict(Record, frozen=True):
 
     def said(self, code: str, *, first: bool = False, **facts: Any) -> "Verdict":
         """The verdict with one more sentence, at its end or first of all."""
-        more = (Sentence(code, known(facts)),)
+        more = (sentence(code, **facts),)
         both = (*more, *self.sentences) if first else (*self.sentences, *more)
         return self.replace(sentences=both)

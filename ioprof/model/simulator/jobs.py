@@ -26,19 +26,14 @@ RGB256_BYTES: Final = 256 * 256 * 3
 DERIVED_ERROR: Final = 0.118
 """Of a rate that was derived for a model: that of Habitat (ATC 2021) over 6 devices, 5 models."""
 DECODED: Final = Value(
-    3.5e-3,
-    2.4e-3,
-    6e-3,
-    "measured",
-    "decoding, crop and collation of an ImageNet JPEG: Pillow 570/s, simplejpeg 840/s on 2 cores",
+    3.5e-3, 2.4e-3, 6e-3, "measured", "Pillow 570/s, simplejpeg 840/s on 2 cores"
 )
-COPIED: Final = Value(
-    0.3e-3, 0.1e-3, 1e-3, "assumed", "copies and crop of an image of 256 x 256 that is not encoded"
-)
-STEP: Final = Value(
-    0.5e-3, 0.1e-3, 5e-3, "assumed", "what a step takes on the host is known of recorded jobs only"
-)
-NOTHING: Final = Value(0.0, 0.0, 0.0, "source", "not known of this job, and not in its times")
+"""Decoding, crop and collation of an ImageNet JPEG."""
+COPIED: Final = Value(0.3e-3, 0.1e-3, 1e-3, "assumed", "not measured")
+"""Copies and crop of an image of 256 x 256 that is not encoded."""
+STEP: Final = Value(0.5e-3, 0.1e-3, 5e-3, "assumed", "known of recorded jobs only")
+"""What a step takes on the host."""
+NOTHING: Final = Value(0.0, 0.0, 0.0, "source", "in none of its times")
 SPREAD: Final = (
     np.array([0.01, 0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1.0]),
     np.array([0.635, 0.749, 0.904, 1.0, 1.10, 1.205, 1.28, 1.513, 2.24, 6.3]),

@@ -7,12 +7,14 @@ from typing import Final
 
 import polars as pl
 
+from ioprof import __version__
 from ioprof.analysis.ledger import TO_FIRST_STEP
 from ioprof.format.run_record import Capture, CauseShare, Phase, Summary
 from ioprof.format.schema import CAUSES
 from ioprof.report import views
 from ioprof.report.page.markup import Html, element, join, table
 from ioprof.report.texts.caveats import caveats
+from ioprof.report.texts.epoch_statements import to_first_step
 from ioprof.report.texts.prediction import replay_note
 from ioprof.report.texts.statements import (
     CauseRow,
@@ -170,8 +172,7 @@ def saves_section(summary: Summary, mtbf_s: float | None = None) -> Html:
     tables = []
     if found := summary.saves:
         tables.append(_parts_table("One checkpoint", found.parts))
-    start = [phase for phase in summary.ledger.phases if phase.name in TO_FIRST_STEP]
-    if start:
+    if start := to_first_step(summary):
         tables.append(_parts_table("From the command to the first step", start))
     if not tables:
         return nothing("no checkpoint and no start was recorded")

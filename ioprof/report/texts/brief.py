@@ -28,9 +28,11 @@ from ioprof.report.texts.prediction import gain_text, proof_hint
 from ioprof.report.texts.statements import (
     CauseRow,
     Statement,
+    by_workers,
     cause_rows,
     failure_lines,
     identity,
+    interval_statement,
     job_statements,
     setting,
     storage_statements,
@@ -63,9 +65,10 @@ def brief_text(
     steps: pl.DataFrame,
     price: float | None = None,
     trace: Trace | None = None,
+    mtbf_s: float | None = None,
 ) -> RenderableType:
     """What fits on one screen; `summary_text` has the rest. `price`: of a GPU-hour. `trace` has
-    what the job was asked for besides.
+    what the job was asked for besides. `mtbf_s`: between failures of the job.
     """
     blocks: list[RenderableType] = [
         Text(line, style=failure_style(summary)) for line in failure_lines(summary)[:_MOST_FAILURES]
@@ -84,7 +87,8 @@ def brief_text(
     blocks += [Text(line) for line in uring_notes(summary)]
     if not summary.steps.count:
         blocks += _without_steps(summary)
-    costs = _table(gpu_time_statements(summary, price))
+    interval = [interval_statement(summary, mtbf_s)] if mtbf_s else []
+    costs = _table((*gpu_time_statements(summary, price), *interval))
     ends = [*_block(costs), *_block(_looks(summary, steps), "Where to look")]
     left = _LINES - sum(map(_num_lines, (*blocks, *ends)))
     first = _changes(summary.verdict.findings[:1])
@@ -229,8 +233,8 @@ def _notes(entry: CauseShare, row: CauseRow, summary: Summary, most: float) -> s
         behind = share_of_stragglers(summary, (bound,))
         if behind >= _LEAST_SHARE:
             notes.append(f"and {behind:.1%} of stragglers")
-    if row.cause == bound and row.workers and row.cause in LEAVES and (entry.share or 0.0) < most:
-        notes.append(f"{row.workers}% of the workers' time")
+    if row.cause == bound and (entry.share or 0.0) < most and (of_workers := by_workers(row)):
+        notes.append(of_workers)
     if row.cause == "straggler" and entry.details:
         notes.append(clean(entry.details[0].name, 30))
     return "; ".join(notes)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from ioprof.analysis.reads.storage_bytes import are_untimed
-from ioprof.format.run_record import FailureCode, JobKind, Reason, Summary
+from ioprof.analysis.reads.storage_bytes import are_untimed, untimed_facts
+from ioprof.format.run_record import FailureCode, JobKind, Summary
 from ioprof.format.schema import BY_LAUNCHER
 from ioprof.report.texts.catalogue.answer import untimed_text
 from ioprof.report.texts.catalogue.options import JobOptions, options_of
@@ -38,6 +38,10 @@ step by step."""
 MOST_OTHERS: Final = 0.10
 """Share of a host's CPU time that other programs may take before rates of runs cannot be
 compared."""
+_UNTIMED_MAPS: Final = (
+    "page faults were not recorded, or so many other page faults occurred that those waiting for"
+    " readahead were only sampled"
+)
 MOST_UNEXPLAINED: Final = 0.10
 """Share of the time charged to `host`, which is what remains, above which the report says so."""
 
@@ -255,11 +259,15 @@ def _untimed_mappings(summary: Summary) -> Caveat | None:
     capture = summary.capture
     if not are_untimed(capture):
         return None
+    facts = untimed_facts(capture)
+    why = [
+        *(["rings of io_uring were used that cannot be followed"] if facts["uring_bytes"] else []),
+        *([_UNTIMED_MAPS] if facts["mapped_bytes"] else []),
+    ]
     return Caveat(
-        "mapped data not timed",
+        "data not timed",
         f"{untimed_text(capture)}, of {amount(capture.storage_bytes_kernel)} fetched from storage",
-        "page faults were not recorded, or so many other page faults occurred that those waiting"
-        " for readahead were only sampled",
+        "; ".join(why),
         "see the list of what was not seen; compare with a run on warm files: the difference is"
         " storage",
     )
@@ -386,19 +394,6 @@ def _uncertain_clocks(summary: Summary) -> Caveat | None:
     )
 
 
-def _pageable_copies(summary: Summary) -> Caveat | None:
-    copies = next((entry for entry in summary.steps.causes if entry.cause == "h2d"), None)
-    if copies is None or copies.reason_code is not Reason.INCLUDES_PAGEABLE_COPIES:
-        return None
-    return Caveat(
-        "copies from pageable memory",
-        str(copies.reason),
-        "the batch lies in ordinary memory, which the driver first copies into a page-locked buffer"
-        " of its own",
-        _options(summary).pinned_copies[:1].lower() + _options(summary).pinned_copies[1:],
-    )
-
-
 def _unexplained(summary: Summary) -> Caveat | None:
     host = next((entry for entry in summary.steps.causes if entry.cause == "host"), None)
     known = summary.unexplained_ratio
@@ -445,7 +440,6 @@ RULES: Final[tuple[Callable[[Summary], Caveat | None], ...]] = (
     _costly_recording,
     _emulated_device,
     _uncertain_clocks,
-    _pageable_copies,
     _unexplained,
 )
 """The closed list. A rule returns its caveat, or None where it does not hold."""

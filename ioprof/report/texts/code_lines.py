@@ -75,7 +75,7 @@ def _table(entries: Sequence[CodeShare], caption: str | None = None) -> Html:
         "function",
         "innermost library function",
         "time",
-        "share of the steps",
+        "share of the steps' time",
         "±",
         "samples",
     )
@@ -104,7 +104,7 @@ def _is_shown(entry: CodeShare) -> bool:
 def _sentence(entry: CodeShare) -> str:
     calling = f", which calls {clean(entry.library, 60)}" if entry.library else ""
     seconds = f"{duration(entry.seconds)} ± {duration(entry.uncertainty_s)}"
-    share = "" if entry.share is None else f", {percent(entry.share)} of the steps"
+    share = "" if entry.share is None else f", {percent(entry.share)} of the steps' time"
     where = f"{_place(entry, _FILE_LENGTH)} in {clean(entry.function, 40)}{calling}"
     samples = f"{count(entry.samples)} sample{'' if entry.samples == 1 else 's'}"
     return f"{_WHEN.get(entry.cause, entry.cause)}: {where}: {seconds}{share} ({samples})"

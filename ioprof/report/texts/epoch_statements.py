@@ -10,7 +10,6 @@ from ioprof.analysis.ledger import TO_FIRST_STEP
 from ioprof.analysis.save_interval import save_interval
 from ioprof.format.run_record import (
     EpochPrediction,
-    Ledger,
     NextRecording,
     Phase,
     Saves,
@@ -23,6 +22,8 @@ from ioprof.report.texts.whole_job import length
 _LEAST_PART: Final = 0.01  # of a checkpoint, or of the start, for a part that is named
 _LONGEST_FILE: Final = 60
 
+_NAMES: Final = {"start-up": "the job's own code"}
+"""Of phases by other words than their own."""
 _SURE: Final = 0.995
 """Share that is printed as 100 %."""
 _NEXT: Final = {
@@ -84,8 +85,6 @@ def extrapolation_lines(found: EpochPrediction) -> Iterator[str]:
 
 
 def _time(found: EpochPrediction) -> str:
-    if found.low_s is None:  # of a summary of before
-        return f"{duration(found.seconds)}, within {duration(found.error_s)}"
     if found.high_s is None:
         return f"at least {duration(found.low_s)}"
     error = percent(found.error_s / found.seconds) if found.seconds else ""
@@ -153,13 +152,22 @@ def interval_text(summary: Summary, mtbf_s: float | None) -> str:
     return text if found.now_ratio is None else f"{text}, {percent(found.now_ratio)} as it is now"
 
 
-def start_text(ledger: Ledger) -> str:
+def to_first_step(summary: Summary) -> list[Phase]:
+    """The phases of the job before its first step; none, if it made none."""
+    phases = summary.ledger.phases if summary.steps.count else ()
+    return [phase for phase in phases if phase.name in TO_FIRST_STEP]
+
+
+def start_text(summary: Summary) -> str:
     """What came before the first step, in parts that sum to it; empty: that is not known."""
-    phases = [phase for phase in ledger.phases if phase.name in TO_FIRST_STEP]
+    ledger, phases = summary.ledger, to_first_step(summary)
     whole_s = sum(phase.seconds for phase in phases)
     if not whole_s:
         return ""
     text = f"{duration(whole_s)} to the first step: {_parts(phases)}"
+    longest = ledger.imports[0] if ledger.imports else None
+    if longest is not None and longest.seconds >= _LEAST_PART * whole_s:
+        text += f"; of the imports {clean(longest.name, 40)} {duration(longest.seconds)}"
     if weights := ledger.weights:
         rate = (
             amount(weights.bytes / weights.ranks / weights.reading_s) if weights.reading_s else ""
@@ -181,5 +189,5 @@ def _parts(phases: Sequence[Phase]) -> str:
     whole_s = sum(phase.seconds for phase in phases)
     shown = [phase for phase in phases if phase.seconds >= _LEAST_PART * whole_s]
     rest_s = whole_s - sum(phase.seconds for phase in shown)
-    texts = [f"{phase.name} {duration(phase.seconds)}" for phase in shown]
-    return ", ".join([*texts, *([f"the rest {duration(rest_s)}"] if rest_s > 1e-9 else [])])
+    texts = [f"{_NAMES.get(phase.name, phase.name)} {duration(phase.seconds)}" for phase in shown]
+    return ", ".join([*texts, *([f"other {duration(rest_s)}"] if rest_s > 1e-9 else [])])

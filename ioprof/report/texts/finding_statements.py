@@ -8,6 +8,7 @@ from typing import Final
 from ioprof.analysis.cpu.code_lines import shortened
 from ioprof.format.run_record import Findings, Summary, WorkersTime
 from ioprof.report.texts.catalogue.filling import tell
+from ioprof.report.texts.catalogue.sentences import STAGES
 from ioprof.report.texts.units import clean, count, duration, percent
 
 _LEAST_PART: Final = 0.01
@@ -53,7 +54,7 @@ _SKEW: Final = (
     " ({first:duration} at first, {last:duration} in the end)]"
 )
 _TREND: Final = (
-    "{epochs:count}, a step took {first.step_s:duration} in the first and {last.step_s:duration} in"
+    "{epochs:count}; a step took {first.step_s:duration} in the first and {last.step_s:duration} in"
     " the last[; since the second epoch it is {growth:percent} [{grew:if}longer|shorter], because"
     " of"
     " {found.cause:words} ({cause_s:length} per step)][{reads:if}; from storage:"
@@ -117,11 +118,7 @@ def _workers(found: WorkersTime) -> str:
         parts = ", ".join(
             f"{clean(part.name or '', 40)} {percent(part.share)}" for part in named[:_MOST_NAMED]
         )
-        label = (
-            "Python and waiting in the dataset"
-            if cause.cause == "loader"
-            else cause.cause.replace("_", " ")
-        )
+        label = STAGES.get(cause.cause, cause.cause)
         shown.append(f"{percent(cause.share)} {label}{f' ({parts})' if parts else ''}")
     return f"made batches for {duration(found.seconds)}: {', '.join(shown)}"
 

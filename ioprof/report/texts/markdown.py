@@ -7,6 +7,7 @@ escaped, and a name mentions nobody.
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
 from functools import partial
 from typing import Final
 
@@ -18,6 +19,7 @@ from ioprof.report.texts.caveats import caveats
 from ioprof.report.texts.headline import headline
 from ioprof.report.texts.prediction import gain_text, proof_hint, replay_note
 from ioprof.report.texts.statements import (
+    by_workers,
     cause_rows,
     failures,
     setting,
@@ -26,7 +28,7 @@ from ioprof.report.texts.statements import (
     unseen,
     with_basis,
 )
-from ioprof.report.texts.units import MISSING, clean, duration, percent
+from ioprof.report.texts.units import MISSING, clean, duration
 from ioprof.report.texts.whole_job import window_text
 
 _MOST_FAILURES: Final = 3
@@ -94,6 +96,9 @@ def _cause(summary: Summary) -> str:
     """What the job waited for most, in the words of the table, and what stands before it."""
     verdict = summary.verdict
     bound = "not known" if verdict.bound_by is None else verdict.bound_by.replace("_", " ")
+    rows = {row.cause: row for row in cause_rows(summary.steps.causes)}
+    if (row := rows.get(verdict.bound_by or "")) and (of_workers := by_workers(row)):
+        bound += f" ({of_workers})"
     first = f"{verdict.first_epoch} in the first epoch, then " if verdict.first_epoch else ""
     parts = [first + bound]
     parts += [f"before the steps: {verdict.phase}"] if verdict.phase else []
@@ -138,7 +143,8 @@ def _causes(summary: Summary, write: Callable[[str], str]) -> Iterator[str]:
             f" {write(row.detail or '')} |"
         )
     if rest := known[len(shown) :]:
-        yield f"| {len(rest)} others | {percent(sum(entry.share or 0 for entry, _ in rest))} | | |"
+        share = sum(Decimal(row.share) for _, row in rest)
+        yield f"| {len(rest)} other{'s' if len(rest) > 1 else ''} | {share}% | | |"
 
 
 def _facts(summary: Summary, steps: pl.DataFrame) -> Iterator[str]:
@@ -152,9 +158,13 @@ def _facts(summary: Summary, steps: pl.DataFrame) -> Iterator[str]:
         )
     if summary.storage.slowest and (read := summary.storage.slowest[0]).path:
         yield (
-            f"slowest read: {duration(read.seconds)} from {read.source or 'an unknown source'},"
+            f"slowest read: {duration(read.seconds)} from {_source(read.source)},"
             f" {clean(read.path, 200)}"
         )
+
+
+def _source(source: str | None) -> str:
+    return (source or "unknown").replace("_", " ").replace("unknown", "an unknown source")
 
 
 def _advice(summary: Summary, write: Callable[[str], str]) -> Iterator[str]:

@@ -2,11 +2,13 @@
 that rests on.
 """
 
+import math
 import shlex
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ioprof.format.run_record import Finding, Summary
+from ioprof.model.changes import Change
 from ioprof.model.prediction import Prediction
 from ioprof.model.proof import Proof
 from ioprof.report.texts.catalogue.filling import tell
@@ -30,8 +32,8 @@ def prediction_lines(found: Prediction) -> Iterator[str]:
         )
     yield (
         f"Baseline: replayed {duration(found.baseline.step_s)} per batch, measured"
-        f" {duration(found.measured.step_s)} (error {found.baseline_error:+.1%}); the whole loop"
-        f" {duration(found.baseline.total_s)}, measured {duration(found.measured.total_s)}."
+        f" {duration(found.measured.step_s)} (error {_signed(found.baseline_error)}); the whole"
+        f" loop {duration(found.baseline.total_s)}, measured {duration(found.measured.total_s)}."
     )
     rates = ""
     if found.samples_per_s is not None and found.measured_samples_per_s is not None:
@@ -40,8 +42,8 @@ def prediction_lines(found: Prediction) -> Iterator[str]:
             f" {rate(found.measured_samples_per_s)}"
         )
     yield (
-        f"Predicted with {found.change.text}: {duration(found.predicted.step_s)} per batch{rates}:"
-        f" {found.speedup:.2f} × as fast (95 %: {found.speedup_range.low:.2f} to"
+        f"Predicted with {_change_text(found.change)}: {duration(found.predicted.step_s)} per"
+        f" batch{rates}: {found.speedup:.2f} × as fast (95 %: {found.speedup_range.low:.2f} to"
         f" {found.speedup_range.high:.2f})."
     )
     yield (
@@ -62,6 +64,39 @@ def prediction_lines(found: Prediction) -> Iterator[str]:
         )
     for each in found.assumptions:
         yield f"Assumes: {each.text}."
+
+
+def _change_text(change: Change) -> str:
+    """The change, as in `4 workers, decode 2 times as fast`."""
+    parts = [
+        f"{value:g} {name}"
+        for name in ("workers", "ranks", "cores")
+        if (value := getattr(change, name)) is not None
+    ]
+    parts += [f"prefetch {change.prefetch}"] if change.prefetch is not None else []
+    parts += [f"batches of {change.batch}"] if change.batch is not None else []
+    parts += ["persistent workers"] if change.persistent_workers else []
+    parts += ["no discarded batches"] if change.skip_discarded else []
+    parts += [f"{change.cache} page cache"] if change.cache else []
+    parts += [f"the layout {change.layout}"] if change.layout else []
+    parts += [f"images as {change.image}"] if change.image else []
+    parts += (
+        [f"batches like those of {change.like}"]
+        if change.like and not (change.layout or change.image)
+        else []
+    )
+    parts += [f"the device {change.device}"] if change.device else []
+    parts += [f"{change.copy} copies"] if change.copy else []
+    parts += [
+        f"{cause} at no cost" if math.isinf(speed) else f"{cause} {speed:g} times as fast"
+        for cause, speed in change.speeds.items()
+    ]
+    return ", ".join(parts) or "nothing changed"
+
+
+def _signed(error: float) -> str:
+    """Never minus zero."""
+    return f"{round(error, 3) + 0.0:+.1%}"
 
 
 def _of_kind(found: Prediction) -> str:
@@ -139,7 +174,7 @@ def replay_note(summary: Summary) -> str | None:
         return None
     if summary.replay.reason:
         return f"no gains: {clean(summary.replay.reason, 300)}"
-    error = f"{summary.replay.baseline_error or 0.0:+.1%}"
+    error = _signed(summary.replay.baseline_error or 0.0)
     return (
         "gain: of a step's time, if that cause cost nothing, and in brackets where it lies with 95"
         f" % probability (predicted by replay, whose own error is {error}; the range has the errors"

@@ -8,6 +8,7 @@ from typing import Final
 from rich import box
 from rich.table import Table
 
+from ioprof.model.simulator.jobs import MEASURED
 from ioprof.model.simulator.simulation import Epoch, Estimate, Simulation
 from ioprof.model.simulator.validation import CALIBRATES, USE, Comparison, Summed
 from ioprof.report.texts.units import amount, count, duration, percent, rate
@@ -85,6 +86,8 @@ def basis_lines(found: Simulation) -> Iterator[str]:
         yield f"Not known, and no limit here: {', '.join(found.unknown)}."
     for each in found.limits:
         yield f"Not modelled: {each}."
+    if found.job_basis == MEASURED:
+        yield "Not modelled: exchange among other ranks than the recorded ones."
 
 
 def validation_table(rows: Sequence[Comparison]) -> Table:

@@ -8,12 +8,19 @@ from typing import Final
 
 from ioprof.analysis.charge.saves import SAMPLED
 from ioprof.analysis.cpu.code_lines import shortened
+from ioprof.analysis.reads.lineage import LEAVES
 from ioprof.analysis.reads.storage_bytes import are_untimed, import_bytes
 from ioprof.format.run_record import CauseShare, DatasetRecord, ObjectStore, Reason, Summary
 from ioprof.report.texts.catalogue.answer import untimed_text
 from ioprof.report.texts.catalogue.filling import tell
 from ioprof.report.texts.cpu_statements import cpu_text
-from ioprof.report.texts.epoch_statements import epochs_text, interval_text, saves_text, start_text
+from ioprof.report.texts.epoch_statements import (
+    epochs_text,
+    interval_text,
+    saves_text,
+    start_text,
+    to_first_step,
+)
 from ioprof.report.texts.finding_statements import finding_lines
 from ioprof.report.texts.import_statements import device_text, more_text, steps_text
 from ioprof.report.texts.units import MISSING, amount, clean, count, duration, percent, rate, shares
@@ -29,6 +36,7 @@ _LONGEST_COMMAND: Final = 240
 _LEAST_PHASE_SHARE: Final = 0.01  # of the job, for a phase that is named
 _MOST_DEVICES: Final = 4  # in a report; summary.json has all
 _MOST_LIBRARIES: Final = 4
+_MOST_SENTENCES: Final = 20  # about failures, or what was not seen
 _LEAST_UNTIMED: Final = 0.05  # of the accesses, from which on it is said that they have no time
 _LEAST_RESIDUAL: Final = 0.02  # of a step, for a part of the residual that is named
 _LEAST_TIMES_READ: Final = (
@@ -45,9 +53,10 @@ _THROUGHPUT: Final = (
     " {found.device_samples_per_s:rate}[{emulated:if}, emulated][ ({reached:percent} reached)]]"
 )
 _CEILINGS: Final = (
-    "[{found.is_serial:if}the rank fetches for|{found.workers:count} worker{found.workers:s}"
-    " need{found.workers:needs}] {found.supply_s:duration} and the loop {found.consumer_s:duration}"
-    " per step, [{found.is_serial:if}one after the other|at the same time]:"
+    "[{found.is_serial:if}making batches takes the rank|making batches takes"
+    " {found.workers:count} worker{found.workers:s}] {found.supply_s:duration} and the rest of the"
+    " loop {found.consumer_s:duration} per step, [{found.is_serial:if}one after the other|at the"
+    " same time]:"
     " {found.predicted_s:duration} of the {found.step_s:duration} that a step takes[; beyond"
     " [{found.is_serial:if}their sum|the longer of the two]: {named}]"
 )
@@ -56,7 +65,7 @@ _RECEIVED: Final = (
     " other programs"
 )
 _STORAGE: Final = (
-    "{storage.accesses:count} accesses, {storage.bytes:amount}:"
+    "{storage.accesses:count} access{storage.accesses:es}, {storage.bytes:amount}:"
     " {split}[{storage.thread_bytes:if}; {storage.thread_bytes:amount} more were read by threads of"
     " the training process, and whether for batches is not known][{storage.other_bytes:if};"
     " {storage.other_bytes:amount} more were read for other purposes]"
@@ -79,7 +88,8 @@ _PRESSURE: Final = (
 _MAKING: Final = "[{demand.cores:if}; making the batches takes {demand.cores:.1f} cores then]"
 _NO_DEMAND: Final = (
     "not known: [{demand.reason.text}|no read was recorded, or the devices' rate is not"
-    f" known][{{few:if}}{{demand.num_reads:if}} ({{demand.num_reads:,}} reads)]{_MAKING}"
+    f" known][{{few:if}}{{demand.num_reads:if}} ({{demand.num_reads:,}}"
+    f" read{{demand.num_reads:s}})]{_MAKING}"
 )
 _DEMAND: Final = (
     "[{demand.is_least:if}at least ]{demand.bytes_per_s:amount}/s[{demand.is_delivered:if} of"
@@ -95,9 +105,10 @@ _DEMAND: Final = (
 )
 _CAPTURE: Final = (
     "{capture.events:count} events, {capture.lost:count} lost;"
-    " [{capture.storage_coverage_ratio:percent2} of {capture.storage_bytes_kernel:amount} fetched"
-    " from storage[ ({imports:MB0} came by mapped files while modules were imported[, {untimed}])|"
-    " ({untimed})]|{capture.coverage_ratio:percent2} of the bytes in proc io counters|coverage not"
+    " [{capture.storage_coverage_ratio:percent2} of the {capture.storage_bytes_kernel:amount}"
+    " fetched from storage were timed[ ({imports:MB0} came by mapped files while modules were"
+    " imported[, {untimed}])| ({untimed})]|{capture.coverage_ratio:percent2} of the bytes in proc"
+    " io counters were seen|coverage not"
     " known]; cost [{capture.overhead_ratio:percent2} to {most:percent2} of the job's time|at least"
     " {capture.overhead_ratio:percent2} of the job's time|not known["
     " ({capture.overhead_reason.text}"
@@ -140,7 +151,7 @@ class CauseRow:
     """What the job would gain if it cost nothing."""
 
 
-def statements(summary: Summary) -> tuple[Statement, ...]:
+def statements(summary: Summary, mtbf_s: float | None = None) -> tuple[Statement, ...]:
     """The lines below the table of causes, in the order in which every report shows them."""
     return (
         *(
@@ -159,7 +170,7 @@ def statements(summary: Summary) -> tuple[Statement, ...]:
         *_stages(summary),
         *_ceilings(summary),
         *job_statements(summary),
-        *save_statements(summary),
+        *save_statements(summary, mtbf_s),
         *(
             [Statement("prediction", epochs_text(summary.prediction), "predicted")]
             if summary.prediction
@@ -179,6 +190,7 @@ def statements(summary: Summary) -> tuple[Statement, ...]:
 
 
 _LEAST_GAIN: Final = 0.5  # percent, up to which a gain has no range
+_LEAST_DETAIL: Final = 0.0005  # of the steps' time, which is printed as 0.1 %
 
 
 def cause_rows(causes: Sequence[CauseShare]) -> tuple[CauseRow, ...]:
@@ -200,6 +212,13 @@ def cause_rows(causes: Sequence[CauseShare]) -> tuple[CauseRow, ...]:
     )
 
 
+def by_workers(row: CauseRow) -> str:
+    """What makes a cause of waiting for batches the answer where another one is larger: its share
+    of the workers' time; empty: it is none.
+    """
+    return f"{row.workers}% of the workers' time" if row.workers and row.cause in LEAVES else ""
+
+
 def _replayed(entry: CauseShare) -> tuple[str, str]:
     """The columns that rest on a replay: shares of the workers' time, and of a step's time."""
     workers = "" if entry.workers_share is None else f"{100 * entry.workers_share:.1f}"
@@ -213,7 +232,7 @@ def _replayed(entry: CauseShare) -> tuple[str, str]:
 
 def _detail(entry: CauseShare) -> str | None:
     """The largest named part of a cause and its share, in percent of all steps' time."""
-    if not entry.details:
+    if not entry.details or entry.details[0].share < _LEAST_DETAIL:
         return None
     first = entry.details[0]
     return f"{percent(first.share)} {clean(shortened(first.name, 34), 36)}"
@@ -282,16 +301,24 @@ def stopped_text(summary: Summary) -> str:
 
 
 def unseen(summary: Summary) -> tuple[str, ...]:
-    """What the run did and the recording cannot show, one sentence each."""
-    more = more_text(summary)
-    sentences = [*summary.capture.not_seen, *([more] if more else [])]
+    """What the run did and the recording cannot show, one sentence each; without what the table of
+    causes says.
+    """
+    more, capture = more_text(summary), summary.capture
+    in_table = {entry.reason_code for entry in summary.steps.causes if summary.steps.count}
+    said = {"unknown_sources"} if Reason.INCLUDES_UNKNOWN_SOURCES in in_table else set[str]()
+    codes = [each.code for each in capture.gaps] or [""] * len(capture.not_seen)
+    sentences = [
+        text for code, text in zip(codes, capture.not_seen, strict=False) if code not in said
+    ]
+    sentences += [more] if more else []
     return first_of([clean(sentence, 300) for sentence in sentences])
 
 
-def first_of(sentences: Sequence[str], limit: int = 20) -> tuple[str, ...]:
-    """The sentences, or the first `limit` of them and how many more there are."""
-    more = len(sentences) - limit
-    return (*sentences[:limit], f"and {more:,} more") if more > 0 else tuple(sentences)
+def first_of(sentences: Sequence[str]) -> tuple[str, ...]:
+    """The sentences, or the first `_MOST_SENTENCES` of them and how many more there are."""
+    shown, more = tuple(sentences[:_MOST_SENTENCES]), len(sentences) - _MOST_SENTENCES
+    return (*shown, f"and {more:,} more") if more > 0 else shown
 
 
 def title(summary: Summary) -> str:
@@ -312,7 +339,7 @@ def setting(summary: Summary) -> str:
     run = summary.run
     parts = (
         dataset(run.dataset),
-        None if run.loader is None else f"{clean(run.loader)} loader",
+        None if run.loader is None else _loader(clean(run.loader)),
         " and ".join(clean(name, 40) for name in run.libraries[:_MOST_LIBRARIES]),
         device(summary),
         None if run.ranks is None else f"{run.ranks} rank{'' if run.ranks == 1 else 's'}",
@@ -328,6 +355,10 @@ def setting(summary: Summary) -> str:
         None if run.loading_rank is None else f"rank {run.loading_rank} loads for all ranks",
     )
     return ", ".join(text for text in parts if text)
+
+
+def _loader(name: str) -> str:
+    return name if name.lower().endswith("loader") else f"{name} loader"
 
 
 def dataset(record: DatasetRecord | None) -> str:
@@ -474,22 +505,20 @@ def _ceilings(summary: Summary) -> Iterator[Statement]:
 
 
 def job_statements(summary: Summary) -> Iterator[Statement]:
-    """How long the job took, and for what."""
+    """How long the job took, and for what; `save_statements` has the parts of what came before the
+    first step.
+    """
     ledger = summary.ledger
-    shown = [phase for phase in ledger.phases if (phase.share or 0.0) >= _LEAST_PHASE_SHARE]
-    if ledger.wall_s is None or not shown:
+    before = to_first_step(summary)
+    phases = [phase for phase in ledger.phases if phase not in before]
+    shown = [phase for phase in phases if (phase.share or 0.0) >= _LEAST_PHASE_SHARE]
+    if ledger.wall_s is None or not (shown or before):
         return
-    parts = [f"{phase.name} {duration(phase.seconds)}" for phase in shown]
-    if rest := sum(phase.seconds for phase in ledger.phases if phase not in shown):
+    before_s = sum(phase.seconds for phase in before)
+    parts = [f"to the first step {duration(before_s)}"] if before_s else []
+    parts += [f"{phase.name} {duration(phase.seconds)}" for phase in shown]
+    if rest := sum(phase.seconds for phase in phases if phase not in shown):
         parts.append(f"other {duration(rest)}")
-    longest = ledger.imports[0] if ledger.imports else None
-    if longest is not None and longest.seconds >= _LEAST_PHASE_SHARE * ledger.wall_s:
-        parts = [
-            f"{part} ({clean(longest.name, 40)} {duration(longest.seconds)})"
-            if part.startswith("imports")
-            else part
-            for part in parts
-        ]
     of_all = "" if ledger.is_whole else " of its ranks"
     yield Statement("job", f"{duration(ledger.wall_s)}{of_all}: {', '.join(parts)}", "measured")
 
@@ -498,7 +527,7 @@ def save_statements(summary: Summary, mtbf_s: float | None = None) -> Iterator[S
     """What comes before the first step, what checkpoints take, and how often to save where the job
     fails every `mtbf_s` seconds on average.
     """
-    if text := start_text(summary.ledger):
+    if text := start_text(summary):
         yield Statement("start-up", text, "measured")
     if summary.saves is not None:
         names = [part.name for part in summary.saves.parts]
@@ -506,6 +535,7 @@ def save_statements(summary: Summary, mtbf_s: float | None = None) -> Iterator[S
         yield Statement(
             "checkpoints", saves_text(summary.saves), "derived" if sampled else "measured"
         )
+    if summary.saves is not None or mtbf_s:
         yield interval_statement(summary, mtbf_s)
 
 
@@ -602,7 +632,7 @@ def storage_statements(summary: Summary) -> Iterator[Statement]:
     text = tell(_STORAGE, storage=storage, split=split if sum(sources) else "no byte")
     yield Statement("storage", text, "measured")
     if storage.read_p50_s is None:
-        yield Statement("one read", "not known: of no access the time is known")
+        yield Statement("one read", "not known: no access has a time of its own")
         return
     untimed = storage.untimed / storage.accesses
     timed = 1 - untimed if untimed >= _LEAST_UNTIMED else None

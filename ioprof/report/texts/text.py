@@ -50,16 +50,18 @@ RUNS_PER_TABLE: Final = 4
 again."""
 
 
-def summary_text(summary: Summary, more: Sequence[Statement] = ()) -> RenderableType:
+def summary_text(
+    summary: Summary, more: Sequence[Statement] = (), mtbf_s: float | None = None
+) -> RenderableType:
     """The whole report of one run: failures, verdict, table of causes, statements and `more`, what
-    was not seen, caveats.
+    was not seen, caveats. `mtbf_s`: between failures of the job.
     """
     blocks: list[RenderableType] = [*_failures(summary), _heading(summary)]
     if summary.steps.count:
         blocks += [Text(""), _causes_table(summary), *_reasons(summary)]
-    blocks += _list("Your code (derived, by samples of Python's stacks):", code_lines(summary))
     blocks += _replay_note(summary)
-    blocks += [Text(""), _statements((*statements(summary), *more))]
+    blocks += _list("Your code (derived, by samples of Python's stacks):", code_lines(summary))
+    blocks += [Text(""), _statements((*statements(summary, mtbf_s), *more))]
     blocks += _advice(summary.verdict.findings)
     blocks += _list("Not seen:", unseen(summary))
     blocks += _caveats(caveats(summary))
@@ -186,12 +188,14 @@ def _replay_note(summary: Summary) -> list[RenderableType]:
 
 def _reasons(summary: Summary) -> list[RenderableType]:
     rows = [row for row in cause_rows(summary.steps.causes) if row.reason]
+    found: dict[tuple[str, bool], list[str]] = {}
+    for row in rows:
+        found.setdefault((row.reason or "", row.seconds == MISSING), []).append(row.cause)
     return [
         _hanging(
-            f"{row.cause}: {clean(row.reason, 300)}",
-            bullet=f"{MISSING} " if row.seconds == MISSING else "· ",
+            f"{', '.join(causes)}: {clean(reason, 300)}", bullet=f"{MISSING} " if missing else "· "
         )
-        for row in rows
+        for (reason, missing), causes in found.items()
     ]
 
 

@@ -12,9 +12,8 @@ from ioprof.report.texts.statements import Statement
 _EXCHANGE: Final = (
     "{found.gradient_bytes:amount} of gradients over {found.ranks:count} ranks in"
     " {found.seconds:duration} of a median step[{least:if}, {found.alone_s:duration} of it after"
-    " all"
-    " gradients were computed]: 2L(p-1)/p / t [{least:if}is at least|=]"
-    " {found.bytes_per_s:amount}/s[; an all-reduce of {near.bytes:amount} alone had"
+    " all gradients were computed]: [{least:if}at least ]{found.bytes_per_s:amount}/s of bus"
+    " bandwidth (2L(p-1)/p / t)[; an all-reduce of {near.bytes:amount} alone had"
     " {near.bytes_per_s:amount}/s ({ratio:percent} reached[{least:if}, or more])]"
 )
 _NETWORK: Final = (

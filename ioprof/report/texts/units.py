@@ -4,6 +4,7 @@ and the figures.
 
 import math
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Final
 
 from ioprof.errors import CommandError
@@ -142,3 +143,12 @@ def _three_digits(value: float) -> str:
 def sentence(text: str) -> str:
     """With a capital at its beginning."""
     return text[:1].upper() + text[1:]
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Sorted numbers as text: `1, 4 to 7`."""
+    rows = groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])
+    found = [[number for _, number in row] for _, row in rows]
+    return ", ".join(
+        f"{row[0]} to {row[-1]}" if len(row) > 2 else ", ".join(map(str, row)) for row in found
+    )

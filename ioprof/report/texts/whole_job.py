@@ -4,9 +4,8 @@ snapshot, some of its ranks, or several attempts.
 
 from typing import Final
 
-from ioprof.analysis.capture import ranges
 from ioprof.format.run_record import AttemptRecord, Summary, WholeJob, WhyMissing
-from ioprof.report.texts.units import amount, clean, count, duration, percent
+from ioprof.report.texts.units import amount, clean, count, duration, percent, ranges
 
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _MOST_ATTEMPTS: Final = 3  # of which it is said how they ended

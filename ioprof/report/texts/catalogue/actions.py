@@ -4,7 +4,8 @@
 
 from typing import Final
 
-from ioprof.format.run_record import NoGain
+from ioprof.format.run_record import NoGain, Reason
+from ioprof.report.texts.catalogue.findings import CAUSES
 from ioprof.report.texts.catalogue.sentences import STORE
 
 _TIME: Final = "[{of_workers:if}workers'|steps'] time"
@@ -75,8 +76,8 @@ ACTIONS: Final = {
         f"Receive {_NAME} in several streams at once, or copy it to local storage first: a step"
         " waits {step_s:ms} for data that others send"
     ),
-    "read_less": "Read no more than is wanted: {remedy}; {seen}",
-    "larger_reads": ("Read in larger pieces ({remedy}): {seen}; a step waits {step_s:ms} for data"),
+    "read_less": "Read no more than is wanted: <remedy>; <seen>",
+    "larger_reads": "Read in larger pieces (<remedy>): <seen>; a step waits {step_s:ms} for data",
     "slow_file": (
         "Copy {file:path} to faster storage, or keep it in memory: {reads:,} reads of this one file"
         " took {took_s:,.2f} s, the slowest {most_s:ms}; a step waits {step_s:ms} for data"
@@ -97,8 +98,7 @@ ACTIONS: Final = {
     "storage": (
         "Use storage that delivers {bytes_per_s:MB}/s in {reads_per_s:,.0f} reads/s"
         " ({each_bytes:kB} each): the devices need that[ for the batches that need most"
-        " ({mean_bytes_per_s:MB}/s on average)], and this run got {got_bytes_per_s:MB}/s in"
-        " {got_reads_per_s:,.0f} reads/s"
+        " ({mean_bytes_per_s:MB}/s on average)][, and this run got {got_bytes_per_s:MB}/s]"
     ),
     "copy": f"Copy {_NAME} to {_FASTER} before the job starts: a step waits {{step_s:ms}} for data",
     "pack_objects": (
@@ -188,7 +188,7 @@ ACTIONS: Final = {
         "Index once for a batch instead of once for each sample (a __getitems__ of the dataset, or"
         " sampler=BatchSampler(...) with batch_size=None): a batch is made of {samples:,} samples"
         " of"
-        " {sample_s:us}, which are mostly the calls and their collating"
+        " {sample_s:µs}, which are mostly the calls and their collating"
     ),
     "whole_tensors": (
         "Send a copy of what a sample takes from a larger tensor or memory map (.clone(), or"
@@ -384,7 +384,7 @@ ACTIONS: Final = {
         " pageable memory are slower, and the loop waits for each; a step waits {step_s:ms} for"
         " {num_bytes:MB} from the device"
     ),
-    "pin_memory": "{option.pinned_copies}: {reason}",
+    "pin_memory": f"{{option.pinned_copies}}: {CAUSES[Reason.INCLUDES_PAGEABLE_COPIES]}",
     "copy_less": (
         "Copy fewer bytes per sample (uint8 instead of float32, converted on the device), or use a"
         " device with a faster link: copies took {copied_s:,.2f} s, more than the"
@@ -433,7 +433,7 @@ ACTIONS: Final = {
     ),
     "validate_less": (
         "Validate less often, or on fewer batches: [{by_mode:if}passes in evaluation"
-        " mode|validation] took {share:.1%} of the steps' time[, {part_share:.1%} of the time for"
+        " mode|validation] took {share:.1%} of the steps' time[, {part_share:.1%} on"
         f" {{part}}]{_LINE}"
     ),
     "checkpoint_less": (
@@ -595,9 +595,19 @@ PRICES_OF_CAUSES: Final = {
     "checkpoint": "less often: more work is lost if the job fails",
     "validation": "less often: later news of how training goes",
 }
+PRICE_OF_SETTING: Final = "a setting"
 OTHER_PRICE: Final = "work on the code, once"
 
 REASONS: Final = {
+    NoGain.RUN_TOO_LARGE: (
+        "a replay of so many spans or ranks takes long; ask for it: ioprof report RUN --gains"
+    ),
+    NoGain.BASELINE_ERROR: (
+        "the replay of the run itself is wrong: its steps are {baseline_error:off}"
+    ),
+    NoGain.ASKS_PROCESS: (
+        "its workers wait for another process of the job, which may not answer more of them"
+    ),
     NoGain.NOT_MODELLED: "the replay does not model this change",
     NoGain.NOT_OF_STEPS: (
         "it is time of the job outside of its steps, which the replay does not cover"
@@ -607,7 +617,7 @@ REASONS: Final = {
         "the replay finds nothing to gain in what took most of the time, so one of the two is wrong"
     ),
 }
-"""Why there is no gain, where nothing more is known than the code."""
+"""Why there is no gain, where nothing more is known than the code, and the error of the replay."""
 REASONS_OF_CODES: Final = {
     "first_epoch": (
         "it is time of the first epoch alone, so that a job gains the less the more epochs it has"

@@ -16,10 +16,10 @@ from functools import partial
 from typing import Any, Final
 
 from ioprof.analysis.cpu.code_lines import shortened
-from ioprof.format.run_record import JobKind
+from ioprof.format.run_record import JobKind, Reason
 from ioprof.report.texts.catalogue.options import JobOptions, options_of
 from ioprof.report.texts.catalogue.sentences import STAGES
-from ioprof.report.texts.units import amount, clean, count, duration, percent, rate
+from ioprof.report.texts.units import amount, clean, count, duration, percent, ranges, rate
 
 _MARKS: Final = re.compile(r"([\[\]|])")
 
@@ -65,7 +65,6 @@ FORMS: Final[Mapping[str, Callable[[Any], str]]] = {
     "ms": lambda seconds: f"{seconds * 1e3:,.2f} ms",
     "ms1": lambda seconds: f"{seconds * 1e3:,.1f} ms",
     "ms0": lambda seconds: f"{seconds * 1e3:,.0f} ms",
-    "us": lambda seconds: f"{seconds * 1e6:,.1f} us",
     "µs": lambda seconds: f"{seconds * 1e6:,.1f} µs",
     "kB": lambda num_bytes: f"{num_bytes / 1e3:,.0f} kB",
     "kB1": lambda num_bytes: f"{num_bytes / 1e3:,.1f} kB",
@@ -80,6 +79,13 @@ FORMS: Final[Mapping[str, Callable[[Any], str]]] = {
     "words": _words,
     "lower": _lowered,
     "capital": lambda text: text[:1].upper() + text[1:],
+    "join": ", ".join,
+    "ranges": ranges,
+    "them": lambda number: "it" if number == 1 else "them",
+    "reason": lambda code: Reason(code).text,
+    "milliseconds": lambda seconds: f"{seconds * 1e3:,.2f}",
+    "thousands": lambda number: f"{number / 1e3:,.0f}",
+    "off": lambda error: f"{abs(error):.0%} too {'long' if error > 0 else 'short'}",
     "each": _each,
     "stages": _stages,
     "modules": _modules,

@@ -18,7 +18,8 @@ _WHERE: Final = (
 _LARGER: Final = "[, {larger:words} alone took {larger_share:.1%}]"
 _NEXT: Final = (
     "[; all waits for batches took {waits:.1%}, {larger:words} alone took {larger_share:.1%}|; next"
-    " comes {next:words} with {next_share:.1%}]"
+    " comes {next:words} with {next_share:.1%}[, {next_late_share:.1%} of it on ranks that others"
+    " waited for]]"
 )
 _OF_LOADER: Final = "[, {loader_ratio:.0%} of the waiting for the loader of {loader}]"
 _LATE: Final = (
@@ -172,7 +173,7 @@ SENTENCES: Final = {
         " them is not known."
     ),
     "doubt_unnamed": (
-        "Unsure, because nothing that was recorded says what [{waits:if}those did that it waited"
+        "Unsure, because the recording does not show what [{waits:if}those did that it waited"
         " for|most of this time was spent on]."
     ),
     "doubt_untimed": (
@@ -245,5 +246,5 @@ FORMS: Final = {
 """Words for values of facts."""
 STAGES: Final = {
     "page_cache": "page cache",
-    "loader": "what no read, decode or transform covers",
+    "loader": "Python and waiting in the dataset",
 }
