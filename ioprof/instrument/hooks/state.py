@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from ioprof.clock import monotonic_ns, process_start_ns
 from ioprof.errors import CaptureError
@@ -35,6 +35,7 @@ from ioprof.instrument.span import emit
 from ioprof.instrument.variables import CHANGE_VARIABLE
 
 if TYPE_CHECKING:
+    from ioprof.instrument.hooks.loader_use import LoaderUse
     from ioprof.instrument.hooks.products import Maker, Product, Products
 
 _MAX_FACTS = 1000
@@ -161,8 +162,9 @@ class HookState:
         number again."""
         self.loader_names = LoaderNames()
         self.loader_numbers = LoaderNumbers()
-        self.loader_uses: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-        """Loaders of torch, each with what its batches are used for."""
+        self.loader_uses: dict[int, tuple[ref[Any], LoaderUse]] = {}
+        """Loaders of torch by identity, since they need not be hashable, each with what its batches
+        are used for."""
         self.loader_change: LoaderChange | None = None
         """What `ioprof prove` asks for; None in every other job."""
         self.per_thread = _PerThread()
@@ -404,7 +406,7 @@ class HookState:
         self.gradients = GradientExchange()
         self.collectives = CollectiveState()
         self.dali_sources = WeakKeyDictionary()
-        self.loader_uses = WeakKeyDictionary()
+        self.loader_uses = {}
         self.thread_batches = self._new_thread_batches()
         self.garbage.forget()
         self.used_libraries = set()
