@@ -230,6 +230,20 @@ class HookState:
             raise UnknownVersionError(f"{getattr(owner, '__name__', owner)} has no {name}")
         self.patches.wrap(owner, name, lambda original: observer(original, self))
 
+    def call_after(self, owner: Any, name: str, then: Callable[[Any], None]) -> None:
+        """Call `then` with the object after its method `name` of `owner`, while this records."""
+
+        def observer(original: Function, state: HookState) -> Function:
+            def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+                result = original(self, *args, **kwargs)
+                if state.is_on:
+                    then(self)
+                return result
+
+            return method
+
+        self.wrap(owner, name, observer)
+
     def wrap_exported(
         self,
         module: Any,
