@@ -156,11 +156,9 @@ int hook_getaddrinfo(const char *node, const char *service, const void *hints, v
 {
     int result = REAL(getaddrinfo)(node, service, hints, found);
     if (result == 0 && node != NULL && is_recording_already()) {
-        int saved_errno = errno;
-        guard_enter();
+        int saved_errno = begin_own_work();
         add_host_names(node, *found);
-        guard_leave();
-        errno = saved_errno;
+        end_own_work(saved_errno);
     }
     return result;
 }

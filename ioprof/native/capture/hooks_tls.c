@@ -13,7 +13,6 @@
 #include "real.h"
 
 #include <dlfcn.h>
-#include <errno.h>
 #include <string.h>
 
 #define NUM_CALLERS 32
@@ -66,12 +65,10 @@ static void *real_for(struct tls_callers *callers, void *caller, const char *nam
             return atomic_load_explicit(&entry->function, memory_order_relaxed);
         }
     }
-    int saved_errno = errno;
-    guard_enter();
+    int saved_errno = begin_own_work();
     void *found = find_function(caller, name);
     *get_descriptor = find_function(caller, "SSL_get_fd");
-    guard_leave();
-    errno = saved_errno;
+    end_own_work(saved_errno);
     uint32_t place = found == NULL ? NUM_CALLERS : atomic_fetch_add(&callers->count, 1);
     if (place < NUM_CALLERS) {
         struct tls_caller *entry = &callers->entries[place];
@@ -91,25 +88,21 @@ static void *real_for(struct tls_callers *callers, void *caller, const char *nam
 static void end_write(void *connection, void *get_descriptor, const void *buffer, int64_t written,
                       int64_t start)
 {
-    int saved_errno = errno;
-    guard_enter();
+    int saved_errno = begin_own_work();
     int descriptor =
         get_descriptor == NULL ? -1 : ((descriptor_getter *)get_descriptor)(connection);
     struct iovec part = {(void *)(uintptr_t)buffer, (size_t)written};
     exchange_sent(tls_key(connection), true, descriptor, (struct transfer){&part, 1, written},
                   start);
-    guard_leave();
-    errno = saved_errno;
+    end_own_work(saved_errno);
 }
 
 static void end_read(void *connection, void *buffer, int64_t got)
 {
-    int saved_errno = errno;
-    guard_enter();
+    int saved_errno = begin_own_work();
     struct iovec part = {buffer, (size_t)got};
     exchange_decrypted(tls_key(connection), (struct transfer){&part, 1, got});
-    guard_leave();
-    errno = saved_errno;
+    end_own_work(saved_errno);
 }
 
 int hook_SSL_write(void *connection, const void *buffer, int size)
@@ -168,11 +161,9 @@ void hook_SSL_free(void *connection)
     REAL_TLS(SSL_free);
     (void)get_descriptor;
     if (connection != NULL && is_recording_already()) {
-        int saved_errno = errno;
-        guard_enter();
+        int saved_errno = begin_own_work();
         exchange_closed(tls_key(connection));
-        guard_leave();
-        errno = saved_errno;
+        end_own_work(saved_errno);
     }
     if (real != NULL)
         real(connection);

@@ -46,8 +46,7 @@ static void end_sending(int descriptor, const struct sending *sending, bool has_
 static __attribute__((noinline)) void follow(int descriptor, struct open_file *file,
                                              struct transfer sent, int64_t start)
 {
-    int saved_errno = errno;
-    guard_enter();
+    int saved_errno = begin_own_work();
     if (unsent_key != 0 && flags_of(file) & FILE_NO_HTTP)
         exchange_below(descriptor);
     else if (!(flags_of(file) & FILE_HTTP))
@@ -55,8 +54,7 @@ static __attribute__((noinline)) void follow(int descriptor, struct open_file *f
     if (flags_of(file) & FILE_HTTP &&
         !exchange_sent(socket_key(descriptor), false, -1, sent, start))
         stop_following(file);
-    guard_leave();
-    errno = saved_errno;
+    end_own_work(saved_errno);
 }
 
 static inline bool may_be_followed(const struct open_file *file)
@@ -77,16 +75,14 @@ static inline bool is_known_file(int descriptor)
 /* A `user` span named "write" with file and bytes (`WRITE` in schema.py), if it took long. */
 static void end_writing(int descriptor, int64_t start, ssize_t written)
 {
-    int saved_errno = errno;
+    int saved_errno = begin_own_work();
     int64_t end = clock_now();
-    guard_enter();
     if (end - start < SLOW_CALL_NS)
         tally_short_call(end - start);
     else
         emit_event(&(struct event){start, end, written, -1, known_path(descriptor), NAME("write"),
                                    KIND_USER, SOURCE_NONE});
-    guard_leave();
-    errno = saved_errno;
+    end_own_work(saved_errno);
 }
 
 /* 0: the kernel will refuse it. */
