@@ -413,3 +413,20 @@ def test_every_way_to_read(tmp_path: Path) -> None:
     offsets = [0, 1000, 1000, 2000, 3000, 3000, 4000, 4000, 5000, 6000, 7000, 19000, 19500]
     assert offsets == reads["offset"].to_list()
     assert 12_500 == reads["bytes"].sum() == trace.run.processes[0].reads.io_rchar
+
+
+REFUSED = """
+import ctypes, os, sys
+writev = ctypes.CDLL(None, use_errno=True).writev
+reader, pipe = os.pipe()
+file = os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY)
+for descriptor, count in ((-1, 1), (pipe, 1), (pipe, -1), (pipe, 5000), (file, -1), (file, 5000)):
+    print(writev(descriptor, ctypes.c_void_p(8), count), ctypes.get_errno())
+"""
+
+
+def test_what_the_kernel_refuses_to_write_is_not_looked_at(tmp_path: Path) -> None:
+    """Addresses and counts of parts that are none, of a pipe, and counts of a file's."""
+    command = [sys.executable, "-c", REFUSED, str(tmp_path / "file")]
+    alone = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert alone == run_captured(tmp_path / "spool", *command)

@@ -7,6 +7,7 @@ from typing import Any
 import polars as pl
 import pytest
 import torch
+from hooked import of_kind, recorded, run
 from timeline import timeline
 from told import summarise
 from torch.distributed import checkpoint
@@ -59,6 +60,46 @@ def test_the_size_in_a_folder_is_that_of_the_files_of_this_rank(tmp_path: Path) 
         ((state, writer), {}),
     ):
         assert written + 10 == bytes_written(arguments, named)
+
+
+NESTED = """
+import sys, torch
+sys.path.insert(0, sys.argv[1])
+from lightning.pytorch.trainer.trainer import Trainer
+from safetensors import torch as tensors
+Trainer(tensors.save_model).save_checkpoint(torch.nn.Linear(100, 100), sys.argv[1] + "/model")
+Trainer(lambda model, path: torch.distributed.checkpoint.async_save(
+    model.state_dict(), checkpoint_id=path, no_dist=True,
+).result()).save_checkpoint(torch.nn.Linear(100, 100), sys.argv[1] + "/folder")
+"""
+TRAINER = """
+import torch.distributed.checkpoint
+class Trainer:
+    def __init__(self, save):
+        self.save = save
+    def save_checkpoint(self, model, path):
+        return self.save(model, path)
+"""
+"""As a library of training has it."""
+
+
+@pytest.mark.job(every=4)
+def test_what_a_save_has_others_save_is_a_part_of_it(tmp_path: Path) -> None:
+    """A file counts once, through however many functions it is saved; and what a library saves
+    asynchronously goes on in the background."""
+    folder = tmp_path / "lightning/pytorch/trainer"
+    folder.mkdir(parents=True)
+    for package in (folder, *folder.parents[:2]):
+        (package / "__init__.py").touch()
+    (folder / "trainer.py").write_text(TRAINER)
+    run(["-W", "ignore", "-c", NESTED, tmp_path], tmp_path / "spool")
+    saves = of_kind(recorded(tmp_path / "spool"), "checkpoint").with_columns(
+        name=pl.col("name").cast(str)
+    )
+    background, in_thread = "async save in the background", pl.col("tid") == pl.col("pid")
+    followed = saves.filter(in_thread | (pl.col("name") == background))
+    assert [background, "save", "save"] == sorted(followed["name"])
+    assert (tmp_path / "model").stat().st_size == saves["bytes"][0]
 
 
 def test_ranks_write_parts() -> None:

@@ -3,6 +3,7 @@ made it to who got it."""
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -105,3 +106,36 @@ def test_collate_lies_within_its_fetch(compared: Compared) -> None:
         (pl.col("start_ns") >= pl.col("start_ns_fetch")).all()
         & (pl.col("end_ns") <= pl.col("end_ns_fetch")).all()
     ).item()
+
+
+UNHASHABLE = """
+import dataclasses, sys, torch
+from torch.utils.data import DataLoader
+@dataclasses.dataclass
+class Loader(DataLoader):
+    rows: list
+    workers: int
+    def __post_init__(self):
+        DataLoader.__init__(self, self.rows, num_workers=self.workers)
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters())
+for workers in (0, 0, 1):
+    for batch in Loader([torch.ones(1)] * 3, workers):
+        model(batch).sum().backward()
+        optimizer.step()
+"""
+
+
+def test_a_loader_need_not_be_hashable(tmp_path: Path) -> None:
+    """One that is equal to another is another one; and the job goes on."""
+    program = tmp_path / "program.py"
+    program.write_text(UNHASHABLE)
+    run([program], tmp_path / "spool")
+    assert 9 == len(of_kind(recorded(tmp_path / "spool"), "wait").drop_nulls("batch"))
+    facts = [
+        json.loads(line)
+        for path in (tmp_path / "spool").glob("facts-*.jsonl")
+        for line in path.read_text().splitlines()
+    ]
+    made = [fact["made_loader"] for fact in facts if "made_loader" in fact]
+    assert {(0, 0), (1, 0), (2, 1)} == {(each["number"], each["workers"]) for each in made}

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 from hooked import finish, job_has, of_kind, recorded, run, start
@@ -13,6 +14,7 @@ from repository import PROGRAMS
 
 from ioprof.format.schema import COLLECTED_AT
 from ioprof.ingest.counters import read_counters
+from ioprof.instrument.hooks.own_batches import _num_samples as num_samples
 
 pytestmark = pytest.mark.job
 
@@ -114,6 +116,19 @@ def test_own_batches(tmp_path: Path) -> None:
     waits = of_kind(trace, "wait").drop_nulls("batch")
     assert 12 + 12 + 3 + 3 + 12 + 12 == len(waits) == waits["batch"].n_unique()
     assert set(waits["batch"]) == set(of_kind(trace, "fetch")["batch"])
+
+
+class Hostile(list[Any]):
+    """A batch of the job's own, of which nothing can be asked."""
+
+    def __len__(self) -> int:
+        raise RuntimeError
+
+
+def test_a_batch_of_any_kind_has_samples_or_none() -> None:
+    """The first dimension that its arrays share; what a class of the job raises is none of it."""
+    assert 8 == num_samples({"a": np.ones((8, 2)), "b": np.ones(8)})
+    assert -1 == num_samples(Hostile()) == num_samples([np.ones(3), np.ones(3)])
 
 
 COLLECT = """

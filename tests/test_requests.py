@@ -4,8 +4,11 @@ log, what bounds a store, and no secret in a run."""
 import json
 import os
 import shutil
+import socketserver
+import ssl
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jobs import ioprof
 from limited_senders import make_certificate
-from preload import captured, environment, needs_library, run_captured
+from preload import captured, environment, needs_library, run_captured, run_python
 from repository import NATIVE, PROGRAMS
 from strategies import examples
 from told import summarise
@@ -64,6 +67,9 @@ REQUESTS: Final = (
     ("GET /a?X-Sig=1 HTTP/1.1\r\nhost: h\r\nRange: bytes=7-9\r\n\r\n", DONE, 0, 7, "http://h/a"),
     ("GET http://u:p@h/a#x HTTP/1.1\r\nHost: x\r\n\r\n", DONE, 0, -1, "http://h/a"),
     ("PUT /a HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc", DONE, 3, -1, "http://h/a"),
+    ("CONNECT h:443 HTTP/1.0\r\n\r\n", DONE, 0, -1, "http://h:443"),
+    ("CONNECT h:443 HTTP/1.1\r\nHost: h:443\r\n\r\n", DONE, 0, -1, "http://h:443"),
+    ("OPTIONS * HTTP/1.1\r\nHost: h\r\n\r\n", DONE, 0, -1, "http://h"),
     ("\r\nGET /a HTTP/1.0\n\n", DONE, 0, -1, "http:///a"),
     ("GET /a FTP/1.1\r\n", INVALID, 0, -1, ""),
     ("PUT /a HTTP/1.1\r\nContent-Length: 99999999999999999999\r\n", INVALID, 0, -1, ""),
@@ -251,6 +257,129 @@ def test_uploads_are_requests_and_no_reads(tmp_path: Path) -> None:
     assert trace.spans.filter(pl.col("source") == "socket").is_empty()
     (found,) = object_stores(trace)
     assert (300_010, 0, 1) == (found.bytes_sent, found.bytes, found.connections)
+
+
+@contextmanager
+def upgrading_server(num_bytes: int, certificate: Path | None) -> Iterator[int]:
+    """The port of a server that changes to another protocol, in which it answers one byte with so
+    many."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            request = b""
+            while b"\r\n\r\n" not in request:
+                request += self.request.recv(4096)
+            self.request.sendall(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: other\r\n\r\n")
+            self.request.recv(1)
+            self.request.sendall(bytes(num_bytes))
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+
+
+UPGRADE: Final = """
+import socket, ssl, sys
+connection = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+if sys.argv[2] == "tls":
+    connection = ssl._create_unverified_context().wrap_socket(connection)
+connection.sendall(b"GET /a HTTP/1.1\\r\\nHost: h\\r\\nUpgrade: other\\r\\n\\r\\n")
+head = b""
+while b"\\r\\n\\r\\n" not in head:
+    head += connection.recv(4096)
+connection.sendall(b"x")
+print(sum(map(len, iter(lambda: connection.recv(1 << 16), b""))))
+"""
+UPGRADE_IN_MEMORY: Final = """
+import asyncio, ssl, sys
+async def main():
+    context = ssl._create_unverified_context()
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(sys.argv[1]), ssl=context)
+    writer.write(b"GET /a HTTP/1.1\\r\\nHost: h\\r\\nUpgrade: other\\r\\n\\r\\n")
+    await reader.readuntil(b"\\r\\n\\r\\n")
+    writer.write(b"x")
+    print(len(await reader.read()))
+asyncio.run(main())
+"""
+
+
+@needs_library
+@pytest.mark.job(every=4)
+@pytest.mark.parametrize("how", ["plain", "tls", "memory"])
+def test_what_follows_an_upgrade_is_read_from_the_peer(how: str, tmp_path: Path) -> None:
+    """The bytes of a protocol that is not understood are those of the address, encrypted or not."""
+    certificate = tmp_path / "certificate.pem"
+    if how != "plain":
+        if shutil.which("openssl") is None:
+            pytest.skip("no openssl to make a certificate")
+        make_certificate(certificate)
+    num_bytes, program = 2_000_000, UPGRADE_IN_MEMORY if how == "memory" else UPGRADE
+    with upgrading_server(num_bytes, None if how == "plain" else certificate) as port:
+        said = run_python(tmp_path / "spool", program, port, how)
+    trace = captured(tmp_path / "spool")
+    reads = trace.spans.filter(pl.col("source") == "socket").join(trace.files, on="file")
+    seen = reads.filter(pl.col("path").str.starts_with("tcp://"))["bytes"].sum()
+    assert num_bytes == int(said)
+    assert num_bytes <= seen <= 1.05 * num_bytes
+
+
+DISCARD: Final = """
+import ctypes, socket, threading
+server = socket.create_server(("127.0.0.1", 0))
+def answer():
+    connection = server.accept()[0]
+    connection.recv(1000)
+    connection.sendall(b"HTTP/1.1 200 OK\\r\\nContent-Length: 9\\r\\n\\r\\n" + bytes(9))
+thread = threading.Thread(target=answer)
+thread.start()
+client = socket.create_connection(server.getsockname())
+client.sendall(b"GET / HTTP/1.1\\r\\nHost: h\\r\\n\\r\\n")
+thread.join()
+print(ctypes.CDLL(None).recv(client.fileno(), None, 100, socket.MSG_TRUNC))
+"""
+
+
+@needs_library
+@pytest.mark.job
+def test_what_is_discarded_is_not_looked_at(tmp_path: Path) -> None:
+    """With MSG_TRUNC the kernel writes nothing of a stream, and needs no buffer (tcp(7))."""
+    assert "47\n" == run_python(tmp_path / "spool", DISCARD)
+
+
+@needs_library
+@pytest.mark.job
+@pytest.mark.parametrize("major", [3, 1], ids=["same version", "another version"])
+def test_each_call_reaches_the_copy_that_its_caller_is_linked_to(
+    major: int, tmp_path: Path
+) -> None:
+    """Of two copies of OpenSSL in one process: the function is that without ioprof, by whatever
+    address it is called."""
+    names: dict[int, Path] = {}
+    for copy, version in ((10, 3), (20, major)):
+        names[copy] = tmp_path / f"lib{copy}.so"
+        script = tmp_path / f"versions{copy}"
+        script.write_text(f"OPENSSL_{version} {{ global: *; }};")
+        compiled(
+            "openssl_copies.c", names[copy], f"-DCOPY={copy}", f"-DMAJOR={version}", "-fPIC",
+            "-shared", f"-Wl,-soname,{names[copy].name}", f"-Wl,--version-script={script}",
+        )  # fmt: skip
+    linked = ("-O2", f"-Wl,-rpath,{tmp_path}", "-Wl,--no-as-needed")
+    caller = compiled(
+        "openssl_copies.c", tmp_path / "caller.so", "-DCALLER", "-fPIC", "-shared", *linked,
+        str(names[20]),
+    )  # fmt: skip
+    program = compiled("openssl_copies.c", tmp_path / "program", *linked, str(names[10]))
+    alone = subprocess.run([program, caller], capture_output=True, text=True, check=True).stdout
+    assert alone == ("10 10\n11 11\n" if major == 3 else "10 20\n11 21\n")
+    assert alone == run_captured(tmp_path / "spool", program, caller)
 
 
 # ------------------------------------------------------------------------------------ the answer

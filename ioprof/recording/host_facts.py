@@ -5,7 +5,7 @@ import platform
 import resource
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -43,19 +43,29 @@ class CpuMeter:
     def __init__(self) -> None:
         self._begin = _cpu_seconds()
 
-    def others_ratio(self, not_waited_for_s: float = 0.0) -> float:
+    def others_ratio(self, children: Iterable[int | None] = ()) -> float:
         """Share, 0 to 1, of all CPU time since the meter was made that was neither idle nor used by
         this process and its children.
 
         Time that the hypervisor took away ("steal") counts as used by others. High: the run's rates
         depend on other programs. Children count once they were waited for: those of a process that
-        was killed never are, and would count as others. `not_waited_for_s` is what own children
-        used that still run.
+        was killed never are, and would count as others. `children` are own ones that still run, by
+        pid; None: there is none such.
         """
         busy_s, own_s, all_s = (
             now - then for now, then in zip(_cpu_seconds(), self._begin, strict=True)
         )
-        return max(0.0, busy_s - own_s - not_waited_for_s) / all_s if all_s > 0 else 0.0
+        own_s += sum(_cpu_seconds_of(pid) for pid in children if pid is not None)
+        return max(0.0, busy_s - own_s) / all_s if all_s > 0 else 0.0
+
+
+def _cpu_seconds_of(pid: int) -> float:
+    """CPU seconds that a process used so far."""
+    try:
+        used = psutil.Process(pid).cpu_times()
+    except psutil.Error:
+        return 0.0
+    return float(used.user + used.system)
 
 
 def _cpu_seconds() -> tuple[float, float, float]:

@@ -151,7 +151,7 @@ class Recording:
 
     def make_early(self) -> Fork | None:
         """The copy, which makes the run; None: there is none."""
-        if self._early is None or self._storing.is_there:
+        if self._early is None or self._storing.pid is not None:
             return None
         return self._early.make(self._pending.run)
 
@@ -262,7 +262,7 @@ class Recording:
         if status == "complete":
             return host.replace(
                 others_cpu_ratio=self._meter.others_ratio(
-                    self._storing.cpu_s() + (self._early.cpu_s() if self._early else 0.0)
+                    (self._storing.pid, self._early.pid if self._early else None)
                 )
             )
         return host.replace(

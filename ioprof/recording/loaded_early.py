@@ -51,17 +51,10 @@ class LoadedEarly:
             self._process = None
         os.close(reading)
 
-    def cpu_s(self) -> float:
-        """CPU seconds that it used so far."""
-        import psutil
-
-        if self._process is None:
-            return 0.0
-        try:
-            used = psutil.Process(self._process.pid).cpu_times()
-        except psutil.Error:
-            return 0.0
-        return float(used.user + used.system)
+    @property
+    def pid(self) -> int | None:
+        """None: it is not there, or not there any more."""
+        return None if self._process is None else self._process.pid
 
     def make(self, record: RunRecord) -> Fork | None:
         """Have it make the run; the process to wait for. None: it is not there any more."""

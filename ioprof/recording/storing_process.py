@@ -74,21 +74,9 @@ class StoringProcess:
             wait_s = _LOOK_S
 
     @property
-    def is_there(self) -> bool:
-        """Whether it was started."""
-        return self._process is not None
-
-    def cpu_s(self) -> float:
-        """CPU seconds that the process used so far."""
-        if self._process is None:
-            return 0.0
-        import psutil
-
-        try:
-            used = psutil.Process(self._process.pid).cpu_times()
-        except psutil.Error:
-            return 0.0
-        return float(used.user + used.system)
+    def pid(self) -> int | None:
+        """None: it was not started, or has ended."""
+        return None if self._process is None else self._process.pid
 
     def store(self, spool: Path, out: Path, record: RunRecord) -> bytes | None:
         """Have the process do what `stored_run.store_run` does; what it knows of the spans in the

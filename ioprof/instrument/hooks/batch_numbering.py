@@ -203,6 +203,14 @@ def pipe_of(queue: Any) -> int:
         return 0
 
 
+def consumer_pid() -> int:
+    """The process that made this one, a worker; a forkserver lies between the two."""
+    import multiprocessing  # which a worker has loaded
+
+    parent = multiprocessing.parent_process()
+    return os.getppid() if parent is None or parent.pid is None else parent.pid
+
+
 def _number(blocks: list[tuple[int, int]], task: int) -> int:
     place = len(blocks) - 1
     if place >= 0 and task < blocks[place][0]:

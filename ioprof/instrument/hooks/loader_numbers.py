@@ -76,10 +76,11 @@ def path_to(loader: Any, frame: FrameType) -> tuple[str, str]:
         else:
             frames.append(outer)
         outer = outer.f_back
-    lines = [f"{Path(each.f_code.co_filename).name}:{each.f_lineno}" for each in frames]
+    files = [each.f_code.co_filename for each in frames]
+    lines = [f"{Path(file).name}:{each.f_lineno}" for file, each in zip(files, frames, strict=True)]
     names = [f"{line}:{each.f_code.co_name}" for line, each in zip(lines, frames, strict=True)]
     place = next(
-        (line for line, each in zip(lines, frames, strict=True) if is_of_job(each)),
+        (line for line, file in zip(lines, files, strict=True) if is_of_job(file)),
         lines[0] if lines else "?",
     )
     return blake2b(
@@ -118,9 +119,8 @@ def _local(frame: FrameType, name: str) -> Any:
     return found
 
 
-def is_of_job(frame: FrameType) -> bool:
-    """Whether it is of the job's own code, and of no library."""
-    name = frame.f_code.co_filename
-    return not name.startswith(("<frozen", _STANDARD_LIBRARY)) and not any(
-        part in name for part in _PACKAGES
+def is_of_job(file: str) -> bool:
+    """Whether a file is of the job's own code, and of no library."""
+    return not file.startswith(("<frozen", _STANDARD_LIBRARY)) and not any(
+        part in file for part in _PACKAGES
     )

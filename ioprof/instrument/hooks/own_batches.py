@@ -52,12 +52,12 @@ def _num_samples(batch: Any) -> int:
     """The first dimension that all arrays of a batch share; -1: there is none, or it need not be
     the number of samples: a list of equal shapes may be the samples themselves.
     """
-    parts = batch.values() if isinstance(batch, dict) else batch
-    if not isinstance(batch, dict | list | tuple):
-        parts = (batch,)
-    elif len(batch) > _MOST_PARTS:
-        return _UNKNOWN
     try:
+        parts = batch.values() if isinstance(batch, dict) else batch
+        if not isinstance(batch, dict | list | tuple):
+            parts = (batch,)
+        elif len(batch) > _MOST_PARTS:
+            return _UNKNOWN
         shapes = [tuple(shape) for each in parts if (shape := getattr(each, "shape", None))]
         first = {int(shape[0]) for shape in shapes}
     except Exception:  # an object of the job may do anything when it is asked

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from ioprof.clock import monotonic_ns, process_start_ns
 from ioprof.errors import CaptureError
@@ -35,6 +35,7 @@ from ioprof.instrument.span import emit
 from ioprof.instrument.variables import CHANGE_VARIABLE
 
 if TYPE_CHECKING:
+    from ioprof.instrument.hooks.loader_use import LoaderUse
     from ioprof.instrument.hooks.products import Maker, Product, Products
 
 _MAX_FACTS = 1000
@@ -164,8 +165,9 @@ class HookState:
         number again."""
         self.loader_names = LoaderNames()
         self.loader_numbers = LoaderNumbers()
-        self.loader_uses: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-        """Loaders of torch, each with what its batches are used for."""
+        self.loader_uses: dict[int, tuple[ref[Any], LoaderUse]] = {}
+        """Loaders of torch by identity, since they need not be hashable, each with what its batches
+        are used for."""
         self.loader_change: LoaderChange | None = None
         """What `ioprof prove` asks for; None in every other job."""
         self.per_thread = _PerThread()
@@ -230,6 +232,20 @@ class HookState:
         if not callable(vars(owner).get(name)):
             raise UnknownVersionError(f"{getattr(owner, '__name__', owner)} has no {name}")
         self.patches.wrap(owner, name, lambda original: observer(original, self))
+
+    def call_after(self, owner: Any, name: str, then: Callable[[Any], None]) -> None:
+        """Call `then` with the object after its method `name` of `owner`, while this records."""
+
+        def observer(original: Function, state: HookState) -> Function:
+            def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+                result = original(self, *args, **kwargs)
+                if state.is_on:
+                    then(self)
+                return result
+
+            return method
+
+        self.wrap(owner, name, observer)
 
     def wrap_exported(
         self,
@@ -407,7 +423,7 @@ class HookState:
         self.gradients = GradientExchange()
         self.collectives = CollectiveState()
         self.dali_sources = WeakKeyDictionary()
-        self.loader_uses = WeakKeyDictionary()
+        self.loader_uses = {}
         self.thread_batches = self._new_thread_batches()
         self.garbage.forget()
         self.used_libraries = set()

@@ -25,6 +25,8 @@ _MOST_ENTRIES: Final = 64
 """Entries of a container that are looked at,"""
 _DEEPEST: Final = 4
 """and levels of containers."""
+AHEAD: Final = 512
+"""Tasks that may have been sent before the loop waits for the next result."""
 _MOST_HELD: Final = 64
 _MOST_TASKS: Final = 64
 """Tasks of a pool whose arguments are looked at."""
@@ -90,6 +92,17 @@ class Supply:
                 take_numbered(state, thread, of_earlier(), begin_ns, finish_ns, name, of_step)
         take_numbered(state, thread, number(), start_ns, end_ns, name)
 
+    def begin_series(self, loader: str, place: int, state: HookState, job: int = 0) -> Series:
+        """The numbers of the tasks of a job of a pool of that kind, from this place on."""
+        state.start_rank()
+        if state.steps.batch < 0:
+            state.record_fact(loader=loader, workers=self.workers)
+        series = Series(state.batch_numbers, self.pipe)
+        series.epoch = job - 1
+        series.begin_epoch()
+        series.limit = place
+        return series
+
     def _count_step(self, step: int) -> None:
         if self._first < 0:
             self._first = step
@@ -108,6 +121,15 @@ def supply_of(pool: Any) -> Supply:
     if supply is None:
         supply = vars(pool)[_SUPPLY] = Supply()
     return supply
+
+
+def reach_ahead(series: Series, place: int, state: HookState) -> None:
+    """Take numbers for the tasks up to those that may have been sent when the loop gets that of
+    this place. Which of them there are is not known, so that none of their numbers is given back.
+    """
+    series.sent = place + AHEAD
+    series.reach(state.spool, state.identity.rank)
+    series.sent = series.limit
 
 
 def is_fed(state: HookState) -> bool:

@@ -3,7 +3,6 @@
 #include "decimal.h"
 #include "real.h"
 
-#include <errno.h>
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>
 #include <linux/sock_diag.h>
@@ -137,8 +136,7 @@ static uint64_t find_socket(int descriptor, uint64_t inode, bool sends)
 uint64_t find_channel(int descriptor, struct open_file *file, bool sends)
 {
     struct stat status;
-    int saved_errno = errno;
-    guard_enter();
+    int saved_errno = begin_own_work();
     uint64_t found = NO_CHANNEL;
     if (flags_of(file) & FILE_EVENT)
         found = find_event(descriptor);
@@ -146,8 +144,7 @@ uint64_t find_channel(int descriptor, struct open_file *file, bool sends)
         found = flags_of(file) & FILE_PIPE
                     ? object_hash(status.st_ino << 24 ^ status.st_dev, OF_FILE)
                     : find_socket(descriptor, status.st_ino, sends);
-    guard_leave();
-    errno = saved_errno;
+    end_own_work(saved_errno);
     if (sends)
         SET(file, sends, found);
     else

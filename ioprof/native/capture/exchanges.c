@@ -88,9 +88,28 @@ static bool is_free(const struct connection *connection)
     return GET(connection, key) == 0 || connection->generation != GET(process, generation);
 }
 
+/* From now on the encrypted bytes below a connection are recorded. */
+static void uncover(struct connection *connection)
+{
+    struct open_file *file = known_file(connection->descriptor);
+    if (file != NULL && GET(file, key) == GET(connection, key)) /* else the descriptor is another */
+        clear_flags(file, FILE_BELOW_HTTP);
+    connection->descriptor = -1;
+}
+
+/* Unlocks a connection; false: it is not followed any more. */
+static bool release(struct connection *connection)
+{
+    bool is_followed = !connection->is_opaque;
+    if (!is_followed)
+        uncover(connection);
+    unlock(&connection->holder);
+    return is_followed;
+}
+
 /* Enters a connection, locked; NULL: there is no room for the table. Where all places are taken,
  * one of them is taken over. */
-static struct connection *new_connection(uint64_t key, bool is_tls, int descriptor)
+static struct connection *new_connection(uint64_t key, bool is_tls)
 {
     struct connection *table = map_table(&connections, NUM_CONNECTIONS * sizeof *table),
                       *found = NULL;
@@ -101,11 +120,13 @@ static struct connection *new_connection(uint64_t key, bool is_tls, int descript
     }
     if (found == NULL)
         return NULL;
+    if (!is_free(found))
+        uncover(found);
     SET(found, key, key);
     found->generation = GET(process, generation);
     found->is_tls = is_tls;
     found->is_opaque = found->is_used = found->in_flight = false;
-    found->descriptor = descriptor;
+    found->descriptor = -1;
     found->read.is_open = false;
     found->request.phase = HTTP_DONE;
     return found;
@@ -217,7 +238,7 @@ static void feed_received(struct connection *connection, const char *data, size_
     connection->is_opaque = response->phase == HTTP_INVALID || is_tunnel;
 }
 
-/* Each part of a transfer; false: its bytes are not known, and so not where a message ends. */
+/* Each part of a transfer whose bytes are known. */
 #define EACH_PART(transfer, data, size, statement)                                           \
     do {                                                                                     \
         int64_t left_ = (transfer).bytes;                                                    \
@@ -251,35 +272,36 @@ bool begins_exchange(int descriptor, struct transfer sent)
     return address.ss_family == AF_INET || address.ss_family == AF_INET6;
 }
 
-static void mark_below(int descriptor)
+static void cover(struct connection *connection, int descriptor)
 {
-    struct open_file *file = descriptor < 0 ? NULL : known_file(descriptor);
-    if (file != NULL)
-        set_flags(file, FILE_BELOW_HTTP | FILE_NO_HTTP);
+    struct open_file *file = known_file(descriptor);
+    connection->descriptor = descriptor;
+    if (file == NULL)
+        return;
+    SET(file, key, GET(connection, key));
+    set_flags(file, FILE_BELOW_HTTP | FILE_NO_HTTP);
 }
 
 bool exchange_sent(uint64_t key, bool is_tls, int descriptor, struct transfer sent, int64_t start)
 {
     struct connection *connection = known_connection(key);
     if (connection == NULL) {
-        connection = new_connection(key, is_tls, descriptor);
+        connection = new_connection(key, is_tls);
         if (connection == NULL)
             return false;
         connection->is_opaque = !begins_request(sent);
         if (!connection->is_opaque)
-            mark_below(descriptor);
+            cover(connection, descriptor);
     }
     connection->is_opaque = connection->is_opaque || sent.parts == NULL;
     if (!connection->is_opaque)
         EACH_PART(sent, data, size, feed_sent(connection, data, size, start));
-    bool is_followed = !connection->is_opaque;
-    if (is_followed) {
+    if (!connection->is_opaque) {
         last_sent.key = key;
         last_sent.end = clock_now();
         unsent_key = is_tls && connection->descriptor < 0 ? key : 0;
     }
-    unlock(&connection->holder);
-    return is_followed;
+    return release(connection);
 }
 
 /* Where a thread sends a request and then receives, it waits from the request on, though it may
@@ -339,9 +361,7 @@ bool exchange_received(uint64_t key, struct transfer received, struct receipt_wa
     if (connection == NULL)
         return false;
     add_received(connection, received, wait, wait.end);
-    bool is_followed = !connection->is_opaque;
-    unlock(&connection->holder);
-    return is_followed;
+    return release(connection);
 }
 
 void exchange_below(int descriptor)
@@ -350,8 +370,7 @@ void exchange_below(int descriptor)
     unsent_key = 0;
     if (connection == NULL)
         return;
-    connection->descriptor = descriptor;
-    mark_below(descriptor);
+    cover(connection, descriptor);
     unlock(&connection->holder);
 }
 
@@ -368,11 +387,11 @@ void note_encrypted(int descriptor, struct receipt_wait wait)
     encrypted.wait = wait;
 }
 
-bool exchange_decrypted(uint64_t key, struct transfer received)
+void exchange_decrypted(uint64_t key, struct transfer received)
 {
     struct connection *connection = known_connection(key);
     if (connection == NULL)
-        return false;
+        return;
     int64_t now = clock_now();
     struct receipt_wait wait = {now, now, false};
     if (encrypted.is_known && encrypted.descriptor == connection->descriptor) {
@@ -380,9 +399,7 @@ bool exchange_decrypted(uint64_t key, struct transfer received)
         encrypted.is_known = false;
     }
     add_received(connection, received, wait, now);
-    bool is_followed = !connection->is_opaque;
-    unlock(&connection->holder);
-    return is_followed;
+    release(connection);
 }
 
 void exchange_closed(uint64_t key)
@@ -392,6 +409,7 @@ void exchange_closed(uint64_t key)
         return;
     if (connection->in_flight && !connection->is_opaque)
         end_exchange(connection, clock_now());
+    uncover(connection);
     SET(connection, key, 0);
     unlock(&connection->holder);
 }

@@ -56,7 +56,7 @@ void exchange_closed(uint64_t key);
 
 /* The same of a connection through TLS, after `exchange_sent`: what was received from its socket
  * since it was last asked for is when it waited. */
-bool exchange_decrypted(uint64_t key, struct transfer received);
+void exchange_decrypted(uint64_t key, struct transfer received);
 
 /* A receipt from a socket which may be below TLS. */
 void note_encrypted(int descriptor, struct receipt_wait wait);

@@ -6,6 +6,7 @@
 
 #include "gnu_source.h"
 
+#include <errno.h>
 #include <stdatomic.h>
 #include <stdint.h>
 
@@ -36,6 +37,20 @@ static inline void guard_leave(void)
 {
     atomic_signal_fence(memory_order_seq_cst);
     ioprof_guard--;
+}
+
+/* The library's own work in a call of the job: errno stays that of the call. */
+static inline int begin_own_work(void)
+{
+    int saved_errno = errno;
+    guard_enter();
+    return saved_errno;
+}
+
+static inline void end_own_work(int saved_errno)
+{
+    guard_leave();
+    errno = saved_errno;
 }
 
 static inline uint32_t num_forks(void)

@@ -57,11 +57,9 @@ static void end_fcntl(int descriptor, int command, long argument, int result)
 static uint64_t lock_of_file(int descriptor)
 {
     struct stat status;
-    int saved_errno = errno;
-    guard_enter();
+    int saved_errno = begin_own_work();
     bool is_known = fstat(descriptor, &status) == 0;
-    guard_leave();
-    errno = saved_errno;
+    end_own_work(saved_errno);
     return is_known ? object_hash(status.st_ino << 24 ^ status.st_dev, FILE_LOCKED) : 0;
 }
 
@@ -214,14 +212,12 @@ void hook_closefrom(int first)
  * file is one to keep. */
 static void end_rename(int64_t start, int folder, const char *path)
 {
-    int saved_errno = errno;
+    int saved_errno = begin_own_work();
     int64_t end = clock_now();
-    guard_enter();
     if (!is_in_spool(path))
         emit_event(&(struct event){start, end, -1, -1, path_number(folder, path), NAME("rename"),
                                    KIND_USER, SOURCE_NONE});
-    guard_leave();
-    errno = saved_errno;
+    end_own_work(saved_errno);
 }
 
 #define RENAME(name, parameters, arguments, from_folder, to_folder) \

@@ -37,8 +37,7 @@ static void end_mmap(void *mapped, int descriptor, int64_t start, size_t length,
         map_uring(descriptor, (uint64_t)offset, mapped);
         return;
     }
-    int saved_errno = errno;
-    guard_enter();
+    int saved_errno = begin_own_work();
     int32_t path = GET(file, path);
     mappings[mappings_made++ % MAPPINGS] =
         (struct mapping){(uintptr_t)mapped, length, offset, path, GET(process, generation)};
@@ -49,8 +48,7 @@ static void end_mmap(void *mapped, int descriptor, int64_t start, size_t length,
                                    SOURCE_STORAGE});
         tally_fetched(blocks * 512);
     }
-    guard_leave();
-    errno = saved_errno;
+    end_own_work(saved_errno);
 }
 
 /* The last mapping of this thread that contains the address; NULL: another thread made it, or it
@@ -89,14 +87,12 @@ static void end_advice(void *address, int64_t start, int64_t blocks)
     int64_t end = clock_now();
     int64_t offset =
         mapping == NULL ? -1 : mapping->offset + (int64_t)((uintptr_t)address - mapping->start);
-    int saved_errno = errno;
-    guard_enter();
+    int saved_errno = begin_own_work();
     emit_event(&(struct event){start, end, blocks * 512, offset, mapped_path(mapping),
                                NAME("madvise"), KIND_READ, SOURCE_STORAGE});
     tally_fetched(blocks * 512);
     compare_when_due(end);
-    guard_leave();
-    errno = saved_errno;
+    end_own_work(saved_errno);
 }
 
 /* Leaves errno as it is: the calls succeeded. */

@@ -39,15 +39,9 @@ PREAD(pread64)
 PREAD_CHECKED(__pread_chk)
 PREAD_CHECKED(__pread64_chk)
 
-/* IOV_MAX parts at most; what the kernel would refuse goes to the real function. */
-static bool is_valid(const struct iovec *parts, int count)
-{
-    return parts != NULL && count > 0 && count <= 1024;
-}
-
 ssize_t hook_readv(int descriptor, const struct iovec *parts, int count)
 {
-    if (!is_valid(parts, count) || !is_recording())
+    if (!has_valid_parts(parts, count) || !is_recording())
         return REAL(readv)(descriptor, parts, count);
     return read_request(&(struct request){descriptor, count, parts, AT_POSITION, 0}, CALLER);
 }
@@ -55,7 +49,7 @@ ssize_t hook_readv(int descriptor, const struct iovec *parts, int count)
 #define PREADV(name)                                                                         \
     ssize_t hook_##name(int descriptor, const struct iovec *parts, int count, off_t offset)  \
     {                                                                                        \
-        if (offset < 0 || !is_valid(parts, count) || !is_recording())                        \
+        if (offset < 0 || !has_valid_parts(parts, count) || !is_recording())                 \
             return REAL(name)(descriptor, parts, count, offset);                             \
         return read_request(&(struct request){descriptor, count, parts, offset, 0}, CALLER); \
     }
@@ -63,7 +57,7 @@ ssize_t hook_readv(int descriptor, const struct iovec *parts, int count)
     ssize_t hook_##name(int descriptor, const struct iovec *parts, int count, off_t offset,      \
                         int flags)                                                               \
     {                                                                                            \
-        if (offset < AT_POSITION || !is_valid(parts, count) || !is_recording())                  \
+        if (offset < AT_POSITION || !has_valid_parts(parts, count) || !is_recording())           \
             return REAL(name)(descriptor, parts, count, offset, flags);                          \
         return read_request(&(struct request){descriptor, count, parts, offset, flags}, CALLER); \
     }

@@ -12,32 +12,34 @@
 #include <sys/select.h>
 #include <sys/socket.h>
 
-#define INTO_BUFFER &(struct iovec){buffer, size}, 1
+#define INTO_BUFFER &(struct iovec){buffer, size}
 
-/* What is received with MSG_PEEK is received again. */
-#define RECEIVE(name, parameters, arguments, flags, ...)                          \
-    ssize_t hook_##name parameters                                                \
-    {                                                                             \
-        if (((flags) & (MSG_PEEK | MSG_ERRQUEUE)) || !is_recording() ||           \
-            regular_file(descriptor) != NULL)                                     \
-            return REAL(name) arguments;                                          \
-        struct receiving receiving = begin_receiving(descriptor);                 \
-        ssize_t got = REAL(name) arguments;                                       \
-        end_receiving(&receiving, got, __VA_ARGS__, __builtin_return_address(0)); \
-        return got;                                                               \
+/* What is received with MSG_PEEK is received again; with MSG_TRUNC, a stream is not written to the
+ * buffer. */
+#define RECEIVE(name, parameters, arguments, flags, parts, count)                   \
+    ssize_t hook_##name parameters                                                  \
+    {                                                                               \
+        if (((flags) & (MSG_PEEK | MSG_ERRQUEUE)) || !is_recording() ||             \
+            regular_file(descriptor) != NULL)                                       \
+            return REAL(name) arguments;                                            \
+        struct receiving receiving = begin_receiving(descriptor);                   \
+        ssize_t got = REAL(name) arguments;                                         \
+        end_receiving(&receiving, got, (flags) & MSG_TRUNC ? NULL : (parts), count, \
+                      __builtin_return_address(0));                                 \
+        return got;                                                                 \
     }
 
 RECEIVE(recv, (int descriptor, void *buffer, size_t size, int flags),
-        (descriptor, buffer, size, flags), flags, INTO_BUFFER)
+        (descriptor, buffer, size, flags), flags, (INTO_BUFFER), 1)
 RECEIVE(__recv_chk, (int descriptor, void *buffer, size_t size, size_t room, int flags),
-        (descriptor, buffer, size, room, flags), flags, INTO_BUFFER)
+        (descriptor, buffer, size, room, flags), flags, (INTO_BUFFER), 1)
 RECEIVE(recvfrom,
         (int descriptor, void *buffer, size_t size, int flags, void *address, void *length),
-        (descriptor, buffer, size, flags, address, length), flags, INTO_BUFFER)
+        (descriptor, buffer, size, flags, address, length), flags, (INTO_BUFFER), 1)
 RECEIVE(__recvfrom_chk,
         (int descriptor, void *buffer, size_t size, size_t room, int flags, void *address,
          void *length),
-        (descriptor, buffer, size, room, flags, address, length), flags, INTO_BUFFER)
+        (descriptor, buffer, size, room, flags, address, length), flags, (INTO_BUFFER), 1)
 RECEIVE(recvmsg, (int descriptor, void *message, int flags), (descriptor, message, flags), flags,
         got < 0 ? NULL : ((const struct msghdr *)message)->msg_iov,
         got < 0 ? 0 : (int)((const struct msghdr *)message)->msg_iovlen)
@@ -154,11 +156,9 @@ int hook_getaddrinfo(const char *node, const char *service, const void *hints, v
 {
     int result = REAL(getaddrinfo)(node, service, hints, found);
     if (result == 0 && node != NULL && is_recording_already()) {
-        int saved_errno = errno;
-        guard_enter();
+        int saved_errno = begin_own_work();
         add_host_names(node, *found);
-        guard_leave();
-        errno = saved_errno;
+        end_own_work(saved_errno);
     }
     return result;
 }

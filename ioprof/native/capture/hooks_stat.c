@@ -44,9 +44,10 @@ TIMED(int, fallocate64, (int descriptor, int mode, off_t offset, off_t size),
       (descriptor, mode, offset, size), "fallocate", known_path(descriptor))
 
 /* A folder is read into a buffer of about a thousand entries, and readdir mostly takes the next of
- * these: to time such a call of 10 ns would cost four times as much. These are the first fields of
- * glibc's DIR. Another C library may have others, so they are used once a first call has changed
- * them as it should; where it never does, each call is timed. */
+ * these: to time such a call, which does not enter the kernel, would cost several times as much as
+ * the call. These are the first fields of glibc's DIR. Another C library may have others, so they
+ * are used once a first call has changed them as it should; where it never does, each call is
+ * timed. */
 struct folder_buffer {
     int descriptor, lock;
     size_t allocated, filled, position;

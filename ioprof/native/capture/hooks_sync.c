@@ -1,7 +1,5 @@
 /* Hooks of calls that wait until what was written is on storage.
- *
- * Writes themselves are not hooked: they mostly end in memory, and what they take shows in the
- * stacks of the thread. */
+ * Writes themselves mostly end in memory, see hooks_write.c. */
 #include "paths.h"
 #include "real.h"
 #include "short_calls.h"
@@ -60,7 +58,7 @@ FLUSH(fsync, (int descriptor), (descriptor), descriptor, true)
 FLUSH(fdatasync, (int descriptor), (descriptor), descriptor, true)
 FLUSH(syncfs, (int descriptor), (descriptor), descriptor, true)
 FLUSH(msync, (void *address, size_t length, int flags), (address, length, flags), -1,
-      flags &MS_SYNC)
+      (flags & MS_SYNC) != 0)
 
 void hook_sync(void)
 {

@@ -16,15 +16,13 @@ static void end_asynchronous(const struct aiocb *request, ssize_t result)
     if (request->aio_lio_opcode != LIO_READ || !is_recording())
         return;
     struct open_file *file = regular_file(request->aio_fildes);
-    int saved_errno = errno;
+    int saved_errno = begin_own_work();
     int64_t now = clock_now();
-    guard_enter();
     tally_read(result > 0 ? (uint64_t)result : 0);
     if (result > 0 && file != NULL)
         emit_event(&(struct event){now, now, result, request->aio_offset, GET(file, path),
                                    NAME("aio"), KIND_READ, SOURCE_UNKNOWN});
-    guard_leave();
-    errno = saved_errno;
+    end_own_work(saved_errno);
 }
 
 #define AIO_RETURN(name)                       \

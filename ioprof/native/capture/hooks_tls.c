@@ -3,8 +3,9 @@
  * own is not seen here.
  *
  * Several copies of OpenSSL may be in one process, so that the function to call is that which the
- * caller is linked to. It may be in no global scope: Python's modules are loaded with a scope of
- * their own. */
+ * caller is linked to, as the dynamic linker decides: that of the global scope; if it has none, or
+ * one of another version, that of the caller's library, as Python's modules are loaded with a scope
+ * of their own. */
 #include "exchanges.h"
 #include "guard.h"
 #include "peers.h"
@@ -12,87 +13,96 @@
 #include "real.h"
 
 #include <dlfcn.h>
-#include <errno.h>
 #include <string.h>
 
 #define NUM_CALLERS 32
 
-/* Where a call came from, and what it is passed on to. */
+/* Where a call of one hook came from, and what it is passed on to. */
 struct tls_caller {
     _Atomic(void *) address;
     _Atomic(void *) function;
     _Atomic(void *) get_descriptor; /* SSL_get_fd of the same copy; NULL: it has none */
 };
 
-static struct tls_caller callers[NUM_CALLERS];
-static _Atomic uint32_t num_callers;
+/* One address may call several hooks: functions that end with a call of one leave the address of
+ * their own caller. */
+struct tls_callers {
+    _Atomic uint32_t count;
+    struct tls_caller entries[NUM_CALLERS];
+};
 
 typedef int descriptor_getter(const void *connection);
+typedef unsigned long version_getter(void);
 
-/* In the scope of the caller's library, which then stays loaded. The program itself has the global
- * one, behind this library. */
+/* By which the versions of the symbols are told apart; 0: there is none, as before OpenSSL 1.1. */
+static unsigned long major_version(void *scope)
+{
+    version_getter *get = (version_getter *)dlsym(scope, "OpenSSL_version_num");
+    return get == NULL ? 0 : get() >> 28;
+}
+
+/* The caller's library stays loaded then. The program itself has the global scope, behind this
+ * library. */
 static void *find_function(void *caller, const char *name)
 {
     const char *path = library_at(caller);
     void *library = path == NULL || path[0] == '\0' ? NULL : dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
-    void *found = library == NULL ? NULL : dlsym(library, name);
-    return found == NULL ? dlsym(RTLD_NEXT, name) : found;
+    void *global = dlsym(RTLD_NEXT, name), *own = library == NULL ? NULL : dlsym(library, name);
+    bool is_own =
+        global == NULL || (own != NULL && major_version(library) != major_version(RTLD_NEXT));
+    return is_own ? own : global;
 }
 
 /* The real function for a caller; what was found is kept in the table if there is room for it. */
-static void *real_for(void *caller, const char *name, void **get_descriptor)
+static void *real_for(struct tls_callers *callers, void *caller, const char *name,
+                      void **get_descriptor)
 {
-    uint32_t known = atomic_load_explicit(&num_callers, memory_order_acquire);
+    uint32_t known = atomic_load_explicit(&callers->count, memory_order_acquire);
     for (uint32_t place = 0; place < known && place < NUM_CALLERS; place++) {
-        struct tls_caller *entry = &callers[place];
+        struct tls_caller *entry = &callers->entries[place];
         if (atomic_load_explicit(&entry->address, memory_order_acquire) == caller) {
             *get_descriptor = atomic_load_explicit(&entry->get_descriptor, memory_order_relaxed);
             return atomic_load_explicit(&entry->function, memory_order_relaxed);
         }
     }
-    int saved_errno = errno;
-    guard_enter();
+    int saved_errno = begin_own_work();
     void *found = find_function(caller, name);
     *get_descriptor = find_function(caller, "SSL_get_fd");
-    guard_leave();
-    errno = saved_errno;
-    uint32_t place = found == NULL ? NUM_CALLERS : atomic_fetch_add(&num_callers, 1);
+    end_own_work(saved_errno);
+    uint32_t place = found == NULL ? NUM_CALLERS : atomic_fetch_add(&callers->count, 1);
     if (place < NUM_CALLERS) {
-        atomic_store_explicit(&callers[place].function, found, memory_order_relaxed);
-        atomic_store_explicit(&callers[place].get_descriptor, *get_descriptor,
-                              memory_order_relaxed);
-        atomic_store_explicit(&callers[place].address, caller, memory_order_release);
+        struct tls_caller *entry = &callers->entries[place];
+        atomic_store_explicit(&entry->function, found, memory_order_relaxed);
+        atomic_store_explicit(&entry->get_descriptor, *get_descriptor, memory_order_relaxed);
+        atomic_store_explicit(&entry->address, caller, memory_order_release);
     }
     return found;
 }
 
-#define REAL_TLS(name)           \
-    void *get_descriptor = NULL; \
-    real_##name##_type *real =   \
-        (real_##name##_type *)real_for(__builtin_return_address(0), #name, &get_descriptor)
+#define REAL_TLS(name)                                         \
+    static struct tls_callers callers;                         \
+    void *get_descriptor = NULL;                               \
+    real_##name##_type *real = (real_##name##_type *)real_for( \
+        &callers, __builtin_return_address(0), #name, &get_descriptor)
 
 static void end_write(void *connection, void *get_descriptor, const void *buffer, int64_t written,
                       int64_t start)
 {
-    int saved_errno = errno;
-    guard_enter();
+    int saved_errno = begin_own_work();
     int descriptor =
         get_descriptor == NULL ? -1 : ((descriptor_getter *)get_descriptor)(connection);
     struct iovec part = {(void *)(uintptr_t)buffer, (size_t)written};
     exchange_sent(tls_key(connection), true, descriptor, (struct transfer){&part, 1, written},
                   start);
-    guard_leave();
-    errno = saved_errno;
+    end_own_work(saved_errno);
 }
 
 static void end_read(void *connection, void *buffer, int64_t got)
 {
-    int saved_errno = errno;
-    guard_enter();
+    int saved_errno = begin_own_work();
     struct iovec part = {buffer, (size_t)got};
     exchange_decrypted(tls_key(connection), (struct transfer){&part, 1, got});
-    guard_leave();
-    errno = saved_errno;
+    end_own_work(saved_errno);
 }
 
 int hook_SSL_write(void *connection, const void *buffer, int size)
@@ -151,11 +161,9 @@ void hook_SSL_free(void *connection)
     REAL_TLS(SSL_free);
     (void)get_descriptor;
     if (connection != NULL && is_recording_already()) {
-        int saved_errno = errno;
-        guard_enter();
+        int saved_errno = begin_own_work();
         exchange_closed(tls_key(connection));
-        guard_leave();
-        errno = saved_errno;
+        end_own_work(saved_errno);
     }
     if (real != NULL)
         real(connection);

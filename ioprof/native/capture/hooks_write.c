@@ -1,10 +1,9 @@
 /* Hooks of calls that write: to a pipe, socket or eventfd, for which somebody may wait, and to
  * files, of which those that take long are spans. */
-#include "channels.h"
-#include "exchanges.h"
 #include "real.h"
+#include "receiving.h"
+#include "request.h"
 #include "short_calls.h"
-#include "switches.h"
 
 #include <errno.h>
 #include <sys/socket.h>
@@ -47,19 +46,15 @@ static void end_sending(int descriptor, const struct sending *sending, bool has_
 static __attribute__((noinline)) void follow(int descriptor, struct open_file *file,
                                              struct transfer sent, int64_t start)
 {
-    int saved_errno = errno;
-    guard_enter();
+    int saved_errno = begin_own_work();
     if (unsent_key != 0 && flags_of(file) & FILE_NO_HTTP)
         exchange_below(descriptor);
     else if (!(flags_of(file) & FILE_HTTP))
         set_flags(file, begins_exchange(descriptor, sent) ? FILE_HTTP : FILE_NO_HTTP);
     if (flags_of(file) & FILE_HTTP &&
-        !exchange_sent(socket_key(descriptor), false, -1, sent, start)) {
-        clear_flags(file, FILE_HTTP);
-        set_flags(file, FILE_NO_HTTP);
-    }
-    guard_leave();
-    errno = saved_errno;
+        !exchange_sent(socket_key(descriptor), false, -1, sent, start))
+        stop_following(file);
+    end_own_work(saved_errno);
 }
 
 static inline bool may_be_followed(const struct open_file *file)
@@ -70,52 +65,51 @@ static inline bool may_be_followed(const struct open_file *file)
 
 #define LEAST_WRITE_BYTES 4096 /* a shorter one is a line of a log, and is not timed */
 
-/* When a write of so many bytes to a file begins; 0: it is not timed. Of a file that was not seen
- * when it was opened nothing is known: the spool's own are such. */
-static inline int64_t begin_writing(int descriptor, size_t size)
+/* Of a file that was not seen when it was opened nothing is known: the spool's own are such. */
+static inline bool is_known_file(int descriptor)
 {
-    bool is_timed = size >= LEAST_WRITE_BYTES && is_recording_already() &&
-                    known_file(descriptor) != NULL && regular_file(descriptor) != NULL;
-    return is_timed ? clock_now() : 0;
+    return is_recording_already() && known_file(descriptor) != NULL &&
+           regular_file(descriptor) != NULL;
 }
 
 /* A `user` span named "write" with file and bytes (`WRITE` in schema.py), if it took long. */
 static void end_writing(int descriptor, int64_t start, ssize_t written)
 {
-    int saved_errno = errno;
+    int saved_errno = begin_own_work();
     int64_t end = clock_now();
-    guard_enter();
     if (end - start < SLOW_CALL_NS)
         tally_short_call(end - start);
     else
         emit_event(&(struct event){start, end, written, -1, known_path(descriptor), NAME("write"),
                                    KIND_USER, SOURCE_NONE});
-    guard_leave();
-    errno = saved_errno;
+    end_own_work(saved_errno);
 }
 
+/* 0: the kernel will refuse it. */
 static size_t size_of_parts(const struct iovec *parts, int count)
 {
     size_t size = 0;
+    if (!has_valid_parts(parts, count))
+        return 0;
     for (int i = 0; i < count; i++)
         size += parts[i].iov_len;
     return size;
 }
 
 /* `otherwise`: what is done if it is not timed. */
-#define WRITE(name, parameters, arguments, size, otherwise) \
-    ssize_t hook_##name parameters                          \
-    {                                                       \
-        int64_t start = begin_writing(descriptor, size);    \
-        if (start == 0)                                     \
-            return otherwise;                               \
-        ssize_t written = REAL(name) arguments;             \
-        end_writing(descriptor, start, written);            \
-        return written;                                     \
+#define WRITE(name, parameters, arguments, size, otherwise)           \
+    ssize_t hook_##name parameters                                    \
+    {                                                                 \
+        if (!is_known_file(descriptor) || (size) < LEAST_WRITE_BYTES) \
+            return otherwise;                                         \
+        int64_t start = clock_now();                                  \
+        ssize_t written = REAL(name) arguments;                       \
+        end_writing(descriptor, start, written);                      \
+        return written;                                               \
     }
 
-#define SEND_BY(type, function, name, parameters, arguments, has_sent, ...)                        \
-    type function parameters                                                                       \
+#define SEND_BY(linkage, type, function, name, parameters, arguments, has_sent, ...)               \
+    linkage type function parameters                                                               \
     {                                                                                              \
         struct sending sending = begin_sending(descriptor);                                        \
         type sent = REAL(name) arguments;                                                          \
@@ -127,39 +121,31 @@ static size_t size_of_parts(const struct iovec *parts, int count)
     }
 
 #define SEND(type, name, parameters, arguments, has_sent, ...) \
-    SEND_BY(type, hook_##name, name, parameters, arguments, has_sent, __VA_ARGS__)
+    SEND_BY(, type, hook_##name, name, parameters, arguments, has_sent, __VA_ARGS__)
 
-static SEND_BY(ssize_t, send_by_write, write, (int descriptor, const void *buffer, size_t size),
-               (descriptor, buffer, size), sent > 0,
-               FROM_BUFFER) static SEND_BY(ssize_t, send_by_writev, writev,
-                                           (int descriptor, const struct iovec *parts, int count),
-                                           (descriptor, parts, count), sent > 0, parts, count)
-    WRITE(write, (int descriptor, const void *buffer, size_t size), (descriptor, buffer, size),
-          size, send_by_write(descriptor, buffer, size))
-        WRITE(writev, (int descriptor, const struct iovec *parts, int count),
-              (descriptor, parts, count), size_of_parts(parts, count),
-              send_by_writev(descriptor, parts, count))
-            WRITE(pwrite, (int descriptor, const void *buffer, size_t size, off_t offset),
-                  (descriptor, buffer, size, offset), size,
-                  REAL(pwrite)(descriptor, buffer, size, offset))
-                WRITE(pwrite64, (int descriptor, const void *buffer, size_t size, off_t offset),
-                      (descriptor, buffer, size, offset), size,
-                      REAL(pwrite64)(descriptor, buffer, size, offset))
+SEND_BY(static, ssize_t, send_by_write, write, (int descriptor, const void *buffer, size_t size),
+        (descriptor, buffer, size), sent > 0, FROM_BUFFER)
+SEND_BY(static, ssize_t, send_by_writev, writev,
+        (int descriptor, const struct iovec *parts, int count), (descriptor, parts, count),
+        sent > 0, parts, count)
+WRITE(write, (int descriptor, const void *buffer, size_t size), (descriptor, buffer, size), size,
+      send_by_write(descriptor, buffer, size))
+WRITE(writev, (int descriptor, const struct iovec *parts, int count), (descriptor, parts, count),
+      size_of_parts(parts, count), send_by_writev(descriptor, parts, count))
+WRITE(pwrite, (int descriptor, const void *buffer, size_t size, off_t offset),
+      (descriptor, buffer, size, offset), size, REAL(pwrite)(descriptor, buffer, size, offset))
+WRITE(pwrite64, (int descriptor, const void *buffer, size_t size, off_t offset),
+      (descriptor, buffer, size, offset), size, REAL(pwrite64)(descriptor, buffer, size, offset))
 
-                    SEND(ssize_t, send,
-                         (int descriptor, const void *buffer, size_t size, int flags),
-                         (descriptor, buffer, size, flags), sent > 0, FROM_BUFFER)
-                        SEND(ssize_t, sendto,
-                             (int descriptor, const void *buffer, size_t size, int flags,
-                              const void *address, unsigned length),
-                             (descriptor, buffer, size, flags, address, length), sent > 0,
-                             FROM_BUFFER)
-                            SEND(ssize_t, sendmsg, (int descriptor, const void *message, int flags),
-                                 (descriptor, message, flags), sent > 0,
-                                 ((const struct msghdr *)message)->msg_iov,
-                                 (int)((const struct msghdr *)message)->msg_iovlen)
-                                SEND(int, sendmmsg,
-                                     (int descriptor, void *messages, unsigned count, int flags),
-                                     (descriptor, messages, count, flags), sent > 0, NULL, 0)
-                                    SEND(int, eventfd_write, (int descriptor, uint64_t value),
-                                         (descriptor, value), sent == 0, NULL, 0)
+SEND(ssize_t, send, (int descriptor, const void *buffer, size_t size, int flags),
+     (descriptor, buffer, size, flags), sent > 0, FROM_BUFFER)
+SEND(ssize_t, sendto,
+     (int descriptor, const void *buffer, size_t size, int flags, const void *address,
+      unsigned length),
+     (descriptor, buffer, size, flags, address, length), sent > 0, FROM_BUFFER)
+SEND(ssize_t, sendmsg, (int descriptor, const void *message, int flags),
+     (descriptor, message, flags), sent > 0, ((const struct msghdr *)message)->msg_iov,
+     (int)((const struct msghdr *)message)->msg_iovlen)
+SEND(int, sendmmsg, (int descriptor, void *messages, unsigned count, int flags),
+     (descriptor, messages, count, flags), sent > 0, NULL, 0)
+SEND(int, eventfd_write, (int descriptor, uint64_t value), (descriptor, value), sent == 0, NULL, 0)

@@ -280,15 +280,17 @@ size_t http_feed(struct http_message *message, const char *data, size_t size)
     return used;
 }
 
-/* A target is a path, or for a proxy a whole URL, which may have credentials. */
+/* A target is a path; for a proxy a whole URL, which may have credentials, or after CONNECT a host
+ * and port; or `*`, which is the host itself. */
 size_t http_url(const struct http_message *message, bool is_tls, char *into, size_t *origin_length)
 {
     const char *path = message->target, *host = message->host;
     const char *scheme = is_tls ? "https://" : "http://", *given = strstr(path, "://");
     size_t host_length = strlen(host);
-    if (path[0] != '/' && given != NULL) {
+    bool is_host = strcmp(message->method, "CONNECT") == 0;
+    if (path[0] != '/' && (given != NULL || is_host)) {
         scheme = strncasecmp(path, "https:", 6) == 0 ? "https://" : "http://";
-        host = given + 3;
+        host = is_host ? path : given + 3;
         host_length = strcspn(host, "/");
         path = host + host_length;
         for (const char *at = memchr(host, '@', host_length); at != NULL;
@@ -296,6 +298,8 @@ size_t http_url(const struct http_message *message, bool is_tls, char *into, siz
             host_length -= (size_t)(at + 1 - host);
             host = at + 1;
         }
+    } else if (path[0] != '/') {
+        path = "";
     }
     size_t length = strlen(scheme);
     memcpy(into, scheme, length);

@@ -165,19 +165,16 @@ void compare_around_child(bool after)
 {
     if (!is_recording_already())
         return;
-    int saved_errno = errno;
-    guard_enter();
+    int saved_errno = begin_own_work();
     compare_counters(ring_now(), after);
-    guard_leave();
-    errno = saved_errno;
+    end_own_work(saved_errno);
 }
 
 void compare_at_end(bool closed)
 {
     if (ioprof_guard >= GUARD_VFORK || !has_begun())
         return;
-    int saved_errno = errno;
-    guard_enter();
+    int saved_errno = begin_own_work();
     int64_t now = ring_now();
     compare_counters(now, false);
     end_urings();
@@ -187,6 +184,5 @@ void compare_at_end(bool closed)
         has_open_file(getpid(), "anon_inode:[io_uring]", false, is_followed_uring))
         set_noted(NOTED_IO_URING);
     ring.header->closed = closed;
-    guard_leave();
-    errno = saved_errno;
+    end_own_work(saved_errno);
 }

@@ -6,7 +6,6 @@
 #include "readahead.h"
 #include "real.h"
 
-#include <errno.h>
 #include <unistd.h>
 
 table_pages open_files[MAX_DESCRIPTORS / WINDOW_DESCRIPTORS];
@@ -61,11 +60,9 @@ HOT void set_file_status(int descriptor, const struct stat *status)
     struct open_file *file = known_file(descriptor);
     if (file == NULL)
         return;
-    int saved_errno = errno;
-    guard_enter();
+    int saved_errno = begin_own_work();
     set_status(descriptor, file, status);
-    guard_leave();
-    errno = saved_errno;
+    end_own_work(saved_errno);
 }
 
 /* A descriptor that the hooks did not see being opened: inherited, received, or opened by the C
@@ -80,16 +77,14 @@ static void add_unseen_file(int descriptor, struct open_file *file, const struct
 __attribute__((noinline)) void identify_file(int descriptor, struct open_file *file)
 {
     struct stat status;
-    int saved_errno = errno;
-    guard_enter();
+    int saved_errno = begin_own_work();
     if (fstat(descriptor, &status) == 0) {
         if (!is_known(file))
             add_unseen_file(descriptor, file, &status);
         set_status(descriptor, file, &status);
         publish_file(file);
     }
-    guard_leave();
-    errno = saved_errno;
+    end_own_work(saved_errno);
 }
 
 void copy_file(int from, int to)

@@ -40,7 +40,8 @@ struct open_file {
     _Atomic uint32_t owner; /* the thread that opened it */
     _Atomic(struct file_system *) system;
     _Atomic int64_t position, size; /* size: by the last fstat of the process; -1: unknown */
-    _Atomic uint64_t key; /* of the file among those with readahead (readahead.h); 0: unknown */
+    _Atomic uint64_t key; /* of the file among those with readahead (readahead.h), of a socket below
+                             TLS that of its connection (exchanges.h); 0: unknown */
     _Atomic int64_t readahead; /* READAHEAD_USED_UP, or 0 */
     _Atomic int64_t
         next; /* where the last read ended; `readahead` holds for a read that begins there.

@@ -28,10 +28,10 @@ struct volume {
 /* `caller`: an address within the function that made the call; NULL: not known. `from_here` is what
  * this descriptor received so far. Under the reentrancy guard. */
 struct peer judge_socket(int descriptor, const void *caller, int64_t got, struct volume *from_here);
+struct peer judge_pipe(int descriptor, struct volume *from_here);
+
 /* The path of the library that an address lies in; NULL: not known. */
 const char *library_at(const void *address);
-
-struct peer judge_pipe(int descriptor, struct volume *from_here);
 
 #pragma GCC visibility pop
 

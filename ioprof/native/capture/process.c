@@ -5,7 +5,6 @@
 #include "real.h"
 #include "usage.h"
 
-#include <errno.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -115,10 +114,8 @@ __attribute__((noinline)) bool begin_recording(void)
     if (atomic_load(&recording_mode) != MODE_ON ||
         atomic_load(&process->generation) == RECORDING_FAILED)
         return false;
-    int saved_errno = errno;
-    guard_enter();
+    int saved_errno = begin_own_work();
     begin_process();
-    guard_leave();
-    errno = saved_errno;
+    end_own_work(saved_errno);
     return has_begun();
 }

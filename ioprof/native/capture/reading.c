@@ -91,8 +91,7 @@ void emit_sources(struct open_file *file, int64_t start, int64_t middle, int64_t
 
 void end_reading(const struct reading *reading, int64_t got, int64_t end)
 {
-    int saved_errno = errno;
-    guard_enter();
+    int saved_errno = begin_own_work();
     if (!reading->is_uncounted)
         tally_read(got > 0 ? (uint64_t)got : 0);
     if (got > 0) {
@@ -109,8 +108,7 @@ void end_reading(const struct reading *reading, int64_t got, int64_t end)
         emit_empty_read(reading->file, reading->start, end, reading->position);
     }
     compare_when_due(end);
-    guard_leave();
-    errno = saved_errno;
+    end_own_work(saved_errno);
 }
 
 /* --------------------------------------------------------------- reads made by other functions */

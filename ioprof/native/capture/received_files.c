@@ -4,8 +4,6 @@
 #include "events.h"
 #include "paths.h"
 
-#include <errno.h>
-
 #define LEAST_BYTES 65536
 #define NUM_CREATED 1024
 #define NUM_RECEIVED 32
@@ -70,19 +68,16 @@ void end_created(int descriptor, struct open_file *file)
     int64_t bytes = atomic_load(&received_bytes) - GET(entry, received);
     if (GET(entry, descriptor) != descriptor || bytes < LEAST_BYTES)
         return;
-    int saved_errno = errno;
-    guard_enter();
+    int saved_errno = begin_own_work();
     if (fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode) &&
         status.st_size >= LEAST_BYTES && bytes >= status.st_size / 2)
         add_received(GET(file, path), atomic_load(&last_peer), bytes);
-    guard_leave();
-    errno = saved_errno;
+    end_own_work(saved_errno);
 }
 
 void rename_received_file(int from_folder, const char *from, int to_folder, const char *to)
 {
-    int saved_errno = errno;
-    guard_enter();
+    int saved_errno = begin_own_work();
     int32_t path = path_number(from_folder, from);
     for (int place = 0; path >= 0 && place < NUM_RECEIVED; place++) {
         __auto_type entry = &received[place];
@@ -93,6 +88,5 @@ void rename_received_file(int from_folder, const char *from, int to_folder, cons
         emit_received(renamed, GET(entry, peer), GET(entry, bytes));
         break;
     }
-    guard_leave();
-    errno = saved_errno;
+    end_own_work(saved_errno);
 }

@@ -140,13 +140,6 @@ static void add_receipt(struct receiver *receiver, const struct open_file *file,
 
 /* ------------------------------------------------------------------------------ from the hooks */
 
-/* A connection that was upgraded to another protocol, or that could not be understood. */
-static void stop_following(struct open_file *file)
-{
-    clear_flags(file, FILE_HTTP);
-    set_flags(file, FILE_NO_HTTP);
-}
-
 /* When the thread waited for a receipt: in poll and its like before it, or in the call itself,
  * which may also only have copied. */
 static struct receipt_wait wait_of(const struct receiving *receiving, const struct poll_wait *poll,

@@ -55,6 +55,13 @@ static inline bool is_peer(const struct open_file *file)
     return flags_of(file) & (FILE_SOCKET | FILE_PIPE);
 }
 
+/* A connection that was upgraded to another protocol, or that could not be understood. */
+static inline void stop_following(struct open_file *file)
+{
+    clear_flags(file, FILE_HTTP);
+    set_flags(file, FILE_NO_HTTP);
+}
+
 /* Of a descriptor that regular_file has identified. */
 static inline struct receiving begin_receiving(int descriptor)
 {

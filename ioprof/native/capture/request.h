@@ -4,12 +4,15 @@
 
 #include "gnu_source.h"
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 #include <sys/uio.h>
 
 #define AT_POSITION (-1) /* a request's offset: the descriptor's position, which then moves */
 #define MAX_READ_BYTES 0x7ffff000 /* of one read, whatever was asked for (read(2)) */
+#define MAX_PARTS 1024            /* IOV_MAX */
 #define MAX_SPLIT_PARTS 16        /* of a readv that may be made in two halves */
 
 struct request {
@@ -33,5 +36,11 @@ struct request rest_of_request(const struct request *request, int64_t done, stru
 int64_t wanted_bytes(const struct request *request);
 
 #pragma GCC visibility pop
+
+/* What the kernel would refuse goes to the real function. */
+static inline bool has_valid_parts(const struct iovec *parts, int count)
+{
+    return parts != NULL && count > 0 && count <= MAX_PARTS;
+}
 
 #endif

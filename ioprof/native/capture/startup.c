@@ -8,7 +8,6 @@
 #include "switches.h"
 #include "waits.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/utsname.h>
@@ -86,8 +85,7 @@ static enum recording_mode read_environment(void)
  * yet. */
 static __attribute__((constructor)) void begin_program(void)
 {
-    int saved_errno = errno;
-    guard_enter();
+    int saved_errno = begin_own_work();
     atomic_store(&recording_mode, read_environment());
     if (atomic_load(&recording_mode) == MODE_ON) {
         clock_setup();
@@ -105,8 +103,7 @@ static __attribute__((constructor)) void begin_program(void)
         program_is_python = is_python();
         program_pid = (uint32_t)real_system_call(SYS_getpid, 0, 0, 0, 0, 0, 0);
     }
-    guard_leave();
-    errno = saved_errno;
+    end_own_work(saved_errno);
 }
 
 /* Destructors of other libraries may still read after this one: those reads are recorded all the

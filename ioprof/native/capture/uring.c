@@ -258,8 +258,7 @@ struct uring_entry begin_uring(int descriptor, const void *queue)
     struct uring *ring = entry.ring;
     if (ring == NULL)
         return entry;
-    int saved_errno = errno;
-    guard_enter();
+    int saved_errno = begin_own_work();
     if (ring->completion_tail == NULL || ring->requests == NULL || !lock_uring(ring)) {
         ring->is_incomplete = true;
         entry.ring = NULL;
@@ -274,8 +273,7 @@ struct uring_entry begin_uring(int descriptor, const void *queue)
             entry.before = read_usage();
         }
     }
-    guard_leave();
-    errno = saved_errno;
+    end_own_work(saved_errno);
     return entry;
 }
 
@@ -284,8 +282,7 @@ void end_uring(const struct uring_entry *entry)
     struct uring *ring = entry->ring;
     if (ring == NULL)
         return;
-    int saved_errno = errno;
-    guard_enter();
+    int saved_errno = begin_own_work();
     int64_t now = clock_now();
     struct usage after = entry->has_usage ? read_usage() : entry->before;
     int64_t blocks = after.blocks - entry->before.blocks;
@@ -301,8 +298,7 @@ void end_uring(const struct uring_entry *entry)
     } else {
         ring->is_incomplete = true;
     }
-    guard_leave();
-    errno = saved_errno;
+    end_own_work(saved_errno);
 }
 
 /* ---------------------------------------------------------------------------------------- ends */
@@ -348,12 +344,10 @@ void end_uring_of(int descriptor, const void *queue)
     struct uring *ring = find_uring(descriptor, queue);
     if (ring == NULL)
         return;
-    int saved_errno = errno;
-    guard_enter();
+    int saved_errno = begin_own_work();
     finish(ring);
     atomic_store_explicit(&ring->generation, 0, memory_order_release);
-    guard_leave();
-    errno = saved_errno;
+    end_own_work(saved_errno);
 }
 
 void end_urings(void)

@@ -2,7 +2,6 @@
 
 #include "real.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <semaphore.h>
@@ -226,11 +225,9 @@ uint64_t shared_object(const void *address)
     uint64_t object = atomic_load_explicit(&known->object, memory_order_relaxed);
     if (object != 0 && atomic_load_explicit(&known->check, memory_order_relaxed) == (object ^ key))
         return object;
-    int saved_errno = errno;
-    guard_enter();
+    int saved_errno = begin_own_work();
     object = find_shared_object(key);
-    guard_leave();
-    errno = saved_errno;
+    end_own_work(saved_errno);
     atomic_store_explicit(&known->object, object, memory_order_relaxed);
     atomic_store_explicit(&known->check, object ^ key, memory_order_relaxed);
     return object;

@@ -7,8 +7,6 @@ from typing import Final
 
 import polars as pl
 
-from ioprof import __version__
-from ioprof.analysis.ledger import TO_FIRST_STEP
 from ioprof.format.run_record import Capture, CauseShare, Phase, Summary
 from ioprof.format.schema import CAUSES
 from ioprof.report import views

@@ -9,16 +9,14 @@ are those of `futures`.
 from types import ModuleType
 from typing import Any, Final
 
-from ioprof.instrument.hooks.batch_numbering import Series, pipe_of
+from ioprof.instrument.hooks.batch_numbering import pipe_of
 from ioprof.instrument.hooks.libraries.process_pools import TaskNumbers, WatchedQueue
 from ioprof.instrument.hooks.patches import Function
 from ioprof.instrument.hooks.state import HookState
-from ioprof.instrument.hooks.supplies import Supply, supply_of
+from ioprof.instrument.hooks.supplies import AHEAD, Supply, reach_ahead, supply_of
 from ioprof.instrument.hooks.versions import require
 
 LOADER: Final = "process pool"
-_AHEAD: Final = 512
-"""Tasks that may have been sent before the loop waits for the next result."""
 _TASK: Final = "_ioprof_task"
 
 
@@ -73,23 +71,10 @@ def number_of(task: tuple[Supply, int], state: HookState) -> int:
 
 
 def _reach(supply: Supply, state: HookState, place: int) -> None:
-    """Take numbers for the tasks up to those that may have been sent when that of this place is
-    taken.
-    """
-    series = supply.series
-    if series is None:
-        if not supply.pipe:
-            return
-        state.start_rank()
-        if state.steps.batch < 0:
-            state.record_fact(loader=LOADER, workers=supply.workers)
-        series = supply.series = Series(state.batch_numbers, supply.pipe)
-        series.begin_epoch()
-        series.limit = place
-    if place + _AHEAD > series.limit:
-        series.sent = place + _AHEAD
-        series.reach(state.spool, state.identity.rank)
-        series.sent = series.limit
+    if supply.series is None and supply.pipe:
+        supply.series = supply.begin_series(LOADER, place, state)
+    if supply.series is not None and place + AHEAD > supply.series.limit:
+        reach_ahead(supply.series, place, state)
 
 
 def _observe_worker(original: Function, state: HookState) -> Function:

@@ -12,7 +12,6 @@ numbered over all pools of a process.
 """
 
 import multiprocessing
-import os
 import queue
 from collections import deque
 from collections.abc import Iterator
@@ -21,18 +20,23 @@ from types import ModuleType
 from typing import Any, Final
 
 from ioprof.clock import monotonic_ns
-from ioprof.instrument.hooks.batch_numbering import PublishedNumbers, Series, pipe_of
+from ioprof.instrument.hooks.batch_numbering import PublishedNumbers, Series, consumer_pid, pipe_of
 from ioprof.instrument.hooks.handover import maker_of, may_make, take
 from ioprof.instrument.hooks.patches import Function
 from ioprof.instrument.hooks.products import MAX_HELD, Product
 from ioprof.instrument.hooks.state import HookState
-from ioprof.instrument.hooks.supplies import Supply, is_fed, may_be_batch, supply_of
+from ioprof.instrument.hooks.supplies import (
+    AHEAD,
+    Supply,
+    is_fed,
+    may_be_batch,
+    reach_ahead,
+    supply_of,
+)
 from ioprof.instrument.hooks.versions import require
 from ioprof.instrument.span import emit
 
 LOADER: Final = "multiprocessing Pool"
-_AHEAD: Final = 512
-"""Tasks of a job that may have been sent before the loop waits for the next result."""
 _NO_KEYWORDS: Final[dict[str, Any]] = {}
 _LOOK_AGAIN_NS: Final = 10_000_000
 """Time after which a task without a number is looked for again: most pools never get any."""
@@ -201,32 +205,21 @@ def product_of_job(job: Any, place: int) -> Product | None:
 def _number(job: Any, state: HookState, place: int) -> int:
     """Of the task at this place of a job; -1: it is not known."""
     series: Series | None = vars(job).get(_SERIES)
-    if place >= 0 and (series is None or place + _AHEAD > series.limit):
+    if place >= 0 and (series is None or place + AHEAD > series.limit):
         _number_tasks(job, state, place)
         series = vars(job).get(_SERIES)
     return series.number(place) if series is not None and place >= 0 else -1
 
 
 def _number_tasks(job: Any, state: HookState, place: int) -> None:
-    """Take numbers for the tasks of a job up to those that may have been sent when the loop gets
-    that of this place.
-    """
     series: Series | None = vars(job).get(_SERIES)
     if series is None:
         supply: Supply | None = vars(job).get(_SUPPLY)
         if supply is None or not supply.pipe:  # a pool of threads
             return
-        state.start_rank()
-        if state.steps.batch < 0:
-            state.record_fact(loader=LOADER, workers=supply.workers)
-        series = vars(job)[_SERIES] = Series(state.batch_numbers, supply.pipe)
-        series.epoch = job._job - 1  # noqa: SLF001
-        series.begin_epoch()
-        series.limit = place
-    series.sent = place + _AHEAD
-    series.reach(state.spool, state.identity.rank)
-    # which of these tasks there are is not known, so that none of their numbers is given back
-    series.sent = series.limit
+        job_number = job._job  # noqa: SLF001
+        series = vars(job)[_SERIES] = supply.begin_series(LOADER, place, state, job_number)
+    reach_ahead(series, place, state)
 
 
 def _observe_worker(original: Function, state: HookState) -> Function:
@@ -247,9 +240,7 @@ class TaskNumbers(PublishedNumbers):
     """The numbers of the tasks of a worker, and the task that it is working on."""
 
     def __init__(self, state: HookState, pipe: int) -> None:
-        parent = multiprocessing.parent_process()
-        pid = os.getppid() if parent is None or parent.pid is None else parent.pid
-        super().__init__(state.spool, pid, pipe)
+        super().__init__(state.spool, consumer_pid(), pipe)
         self._state = state
         self._looked_ns = 0
         self._begin_ns = 0

@@ -8,14 +8,12 @@ is that of its newest item. In a process of its own the `fetch` is what lies bet
 it sends; numbers travel as those of torch's DataLoader do (`batch_numbering`).
 """
 
-import multiprocessing
-import os
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
 from ioprof.clock import monotonic_ns
-from ioprof.instrument.hooks.batch_numbering import PublishedNumbers, Series, pipe_of
+from ioprof.instrument.hooks.batch_numbering import PublishedNumbers, Series, consumer_pid, pipe_of
 from ioprof.instrument.hooks.patches import Function
 from ioprof.instrument.hooks.products import Products
 from ioprof.instrument.hooks.state import HookState
@@ -158,9 +156,7 @@ def _observe_process(module: ModuleType, original: Function, state: HookState) -
         if state.is_on:
             state.start_deferred()
             state.identity.become_worker(-1, 0)
-            parent = multiprocessing.parent_process()
-            pid = os.getppid() if parent is None or parent.pid is None else parent.pid
-            numbers = PublishedNumbers(state.spool, pid, pipe_of(data_q))
+            numbers = PublishedNumbers(state.spool, consumer_pid(), pipe_of(data_q))
             data_q = _Sender(data_q, numbers, module._Status, state)  # noqa: SLF001
         return original(cmd_q, data_q, *args, **kwargs)
 

@@ -77,9 +77,12 @@ def _observe_function(label: str, original: Function, state: HookState) -> Funct
         if not state.is_on:
             return original(*args, **kwargs)
         if thread.in_checkpoint:
+            before = thread.saved_bytes
             result = original(*args, **kwargs)
-            if label == "save":
-                thread.saved_bytes += max(0, _bytes_written(args, kwargs))
+            if label == "save":  # what it called may have written the same files
+                written = before + max(0, _bytes_written(args, kwargs))
+                thread.saved_bytes = max(thread.saved_bytes, written)
+            _follow_upload(label, result)
             return result
         state.start_deferred()
         thread.in_checkpoint, thread.saved_bytes = True, 0
@@ -93,16 +96,19 @@ def _observe_function(label: str, original: Function, state: HookState) -> Funct
             end_ns = monotonic_ns()
             emit("checkpoint", start_ns, end_ns, label, bytes=size)
             thread.loop.add_gap(start_ns, end_ns)
-        # A future, or an object that has one for the upload (torch 2.7 and newer).
-        future: Any = (
-            getattr(result, "upload_completion", result) if label == "async save" else None
-        )
-        if hasattr(future, "add_done_callback"):
-            name = f"{label} in the background"
-            future.add_done_callback(lambda _: emit("checkpoint", end_ns, monotonic_ns(), name))
+        _follow_upload(label, result)
         return result
 
     return checkpoint
+
+
+def _follow_upload(label: str, result: Any) -> None:
+    """Emit what an asynchronous save, which has returned, does in the background."""
+    # a future, or an object that has one for the upload (torch 2.7 and newer)
+    future: Any = getattr(result, "upload_completion", result) if label == "async save" else None
+    if hasattr(future, "add_done_callback"):
+        begin_ns, name = monotonic_ns(), f"{label} in the background"
+        future.add_done_callback(lambda _: emit("checkpoint", begin_ns, monotonic_ns(), name))
 
 
 def _bytes_written(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:

@@ -14,6 +14,7 @@ import inspect
 from functools import partial
 from types import ModuleType
 from typing import Any, Final
+from weakref import ref
 
 from ioprof.clock import monotonic_ns
 from ioprof.instrument.hooks.batch_numbering import Series, pipe_of
@@ -50,10 +51,11 @@ def observe(module: ModuleType, state: HookState) -> None:
 
 def _use(loader: Any, state: HookState) -> LoaderUse:
     """What the batches of a loader are used for, by whichever of its iterators."""
-    found = state.loader_uses.get(loader)
-    if found is None:
-        found = state.loader_uses[loader] = LoaderUse(loader, state.record_fact)
-    return found
+    key, uses = id(loader), state.loader_uses
+    if key not in uses:
+        reference = ref(loader, lambda _: uses.pop(key, None))
+        uses[key] = reference, LoaderUse(loader, state.record_fact)
+    return uses[key][1]
 
 
 def _series(iterator: Any, state: HookState) -> Series:

@@ -132,13 +132,12 @@ def _num_samples(arguments: tuple[Any, ...]) -> int | None:
     return int(shape[0]) if shape else None
 
 
-def _caller(frame: FrameType | None) -> str:
+def _caller(frame: FrameType) -> str:
     """The function of the job's own code that calls the model: `mine (train.py:20)`."""
-    while (
-        frame is not None
-        and frame.f_back is not None
-        and (not is_of_job(frame) or frame.f_globals.get("__name__", "").startswith("ioprof."))
+    while frame.f_back is not None and (
+        not is_of_job(frame.f_code.co_filename)
+        or frame.f_globals.get("__name__", "").startswith("ioprof.")
     ):
         frame = frame.f_back
-    code = frame.f_code if frame else _caller.__code__
-    return f"{code.co_name} ({Path(code.co_filename).name}:{frame.f_lineno if frame else 0})"
+    code = frame.f_code
+    return f"{code.co_name} ({Path(code.co_filename).name}:{frame.f_lineno})"

@@ -5,9 +5,7 @@ What the stages compute and wait for has the spans of modules, backward passes a
 """
 
 from types import ModuleType
-from typing import Any
 
-from ioprof.instrument.hooks.patches import Function
 from ioprof.instrument.hooks.state import HookState
 from ioprof.instrument.hooks.versions import require, require_names
 
@@ -18,15 +16,12 @@ def observe(module: ModuleType, state: HookState) -> None:
     require_names(module._PipelineSchedule.__init__, "_n_microbatches")  # noqa: SLF001
     for schedule in (module.PipelineScheduleSingle, module.PipelineScheduleMulti):
         require_names(schedule.__init__, "_num_stages")
-        state.wrap(schedule, "__init__", _observe_init)
-
-
-def _observe_init(original: Function, state: HookState) -> Function:
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        if state.is_on:
-            state.record_fact(
-                parallel="pipeline", microbatches=self._n_microbatches, stages=self._num_stages
-            )
-
-    return init
+        state.call_after(
+            schedule,
+            "__init__",
+            lambda made: state.record_fact(
+                parallel="pipeline",
+                microbatches=made._n_microbatches,  # noqa: SLF001
+                stages=made._num_stages,  # noqa: SLF001
+            ),
+        )

@@ -5,9 +5,7 @@ passes.
 """
 
 from types import ModuleType
-from typing import Any
 
-from ioprof.instrument.hooks.patches import Function
 from ioprof.instrument.hooks.state import HookState
 from ioprof.instrument.hooks.versions import require
 
@@ -15,13 +13,4 @@ from ioprof.instrument.hooks.versions import require
 def observe(module: ModuleType, state: HookState) -> None:
     """Observe `torch.distributed.fsdp._fully_shard._fsdp_state`."""
     require(module, "FSDPState")
-    state.wrap(module.FSDPState, "__init__", _observe_init)
-
-
-def _observe_init(original: Function, state: HookState) -> Function:
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        if state.is_on:
-            state.record_fact(parallel="fsdp")
-
-    return init
+    state.call_after(module.FSDPState, "__init__", lambda _: state.record_fact(parallel="fsdp"))

@@ -1,12 +1,10 @@
 """Observes the loop of a DataLoader's worker: the number of the batch that it fetches next."""
 
-import multiprocessing
-import os
 from functools import partial
 from types import ModuleType
 from typing import Any, Final
 
-from ioprof.instrument.hooks.batch_numbering import PublishedNumbers, pipe_of
+from ioprof.instrument.hooks.batch_numbering import PublishedNumbers, consumer_pid, pipe_of
 from ioprof.instrument.hooks.patches import Function
 from ioprof.instrument.hooks.pytorch.kept_data import KeptData
 from ioprof.instrument.hooks.state import HookState
@@ -104,7 +102,7 @@ def observe_loop(resume: type, original: Function, state: HookState) -> Function
         if state.is_on:
             state.start_deferred()
             state.identity.become_worker(-1, worker_id)
-            numbers = PublishedNumbers(state.spool, _consumer_pid(), pipe_of(data_queue))
+            numbers = PublishedNumbers(state.spool, consumer_pid(), pipe_of(data_queue))
             index_queue = _TaskQueue(index_queue, numbers, resume, kept, state)
         ended = original(
             dataset_kind,
@@ -125,9 +123,3 @@ def observe_loop(resume: type, original: Function, state: HookState) -> Function
         return ended
 
     return _worker_loop
-
-
-def _consumer_pid() -> int:
-    """The process that made this one; a forkserver lies between the two."""
-    parent = multiprocessing.parent_process()
-    return os.getppid() if parent is None or parent.pid is None else parent.pid
