@@ -227,6 +227,33 @@ def test_a_long_start_is_said_first(start_s: int, phase: str | None) -> None:
     )
 
 
+def test_a_long_loading_of_weights_is_said_first() -> None:
+    """With its file."""
+    trace = slower(timeline("step 0\ncompute main 0", **CPU))
+    read = {
+        **trace.spans.filter(pl.col("kind") == "step").row(0, named=True),
+        "kind": "read",
+        "step": None,
+        "file": 0,
+        "bytes": 1 << 30,
+        "source": "storage",
+        "start_ns": -20 * 10**9,
+        "end_ns": -1,
+    }
+    spans = pl.concat([pl.DataFrame([read], schema=trace.spans.schema), trace.spans])
+    files = pl.DataFrame([{"file": 0, "path": "/m/a.safetensors"}], schema=trace.files.schema)
+    process = {"pid": 100, "rank": 0, "role": "rank", "first_ns": -21 * 10**9}
+    run = trace.run.replace(processes=RunRecord.of({"processes": [process]}).processes)
+    found = summarise(Trace(run, spans, files)).verdict
+    assert "loading weights" == found.phase
+    assert "on loading weights (/m/a.safetensors)" in found.text
+    assert found.findings[0].subject is not None
+    assert ("file", "/m/a.safetensors") == (
+        found.findings[0].subject.kind,
+        found.findings[0].subject.name,
+    )
+
+
 # -------------------------------------------------------------------------------------------- tools
 
 
