@@ -100,11 +100,16 @@ def _is_long(phase: Phase, others_ratio: float) -> bool:
 
 
 def _line(evidence: Evidence, phase: Phase) -> CodeShare | None:
-    """The line of the user's own code that most of the start-up was spent in."""
+    """The line of the user's own code that most of the start-up was spent in; its time is the mean
+    of the ranks, as that of the phase.
+    """
     own = [
         line
         for line in evidence.code
         if line.cause == START and line.is_own and line.samples >= FEWEST_SAMPLES
     ]
     largest = max(own, key=lambda line: line.seconds, default=None)
-    return largest if largest and largest.seconds >= LEAST_NAMED_RATIO * phase.seconds else None
+    if largest is None:
+        return None
+    largest = largest.replace(seconds=largest.seconds / max(1, len(evidence.steps.per_rank)))
+    return largest if largest.seconds >= LEAST_NAMED_RATIO * phase.seconds else None
