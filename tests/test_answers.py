@@ -227,6 +227,52 @@ def test_a_long_start_is_said_first(start_s: int, phase: str | None) -> None:
     )
 
 
+def test_a_line_of_the_start_takes_no_longer_than_that() -> None:
+    """Both are means of the ranks."""
+    trace = slower(timeline("step 0\ncompute main 0\nstep r1 0\ncompute r1 main 0", **CPU))
+    stacks = [
+        ((tick - 30) * 10**9 + 1, "node1", rank, pid, pid, "rank", "/job/data.py:9:index")
+        for rank, pid in ((0, 100), (1, 200))
+        for tick in range(30)
+    ]
+    processes = [
+        {"pid": pid, "rank": rank, "role": "rank", "first_ns": -30 * 10**9}
+        for rank, pid in ((0, 100), (1, 200))
+    ]
+    run = trace.run.replace(processes=RunRecord.of({"processes": processes}).processes)
+    table = pl.DataFrame(stacks, schema=trace.stacks.schema, orient="row")
+    found = summarise(Trace(run, trace.spans, trace.files, trace.counters, table)).verdict
+    (facts,) = (each.facts for each in found.sentences if each.code == "phase")
+    assert facts["took_s"] / 2 < facts["line_s"] <= facts["took_s"]
+
+
+def test_a_long_loading_of_weights_is_said_first() -> None:
+    """With its file."""
+    trace = slower(timeline("step 0\ncompute main 0", **CPU))
+    read = {
+        **trace.spans.filter(pl.col("kind") == "step").row(0, named=True),
+        "kind": "read",
+        "step": None,
+        "file": 0,
+        "bytes": 1 << 30,
+        "source": "storage",
+        "start_ns": -20 * 10**9,
+        "end_ns": -1,
+    }
+    spans = pl.concat([pl.DataFrame([read], schema=trace.spans.schema), trace.spans])
+    files = pl.DataFrame([{"file": 0, "path": "/m/a.safetensors"}], schema=trace.files.schema)
+    process = {"pid": 100, "rank": 0, "role": "rank", "first_ns": -21 * 10**9}
+    run = trace.run.replace(processes=RunRecord.of({"processes": [process]}).processes)
+    found = summarise(Trace(run, spans, files)).verdict
+    assert "loading weights" == found.phase
+    assert "on loading weights (/m/a.safetensors)" in found.text
+    assert found.findings[0].subject is not None
+    assert ("file", "/m/a.safetensors") == (
+        found.findings[0].subject.kind,
+        found.findings[0].subject.name,
+    )
+
+
 # -------------------------------------------------------------------------------------------- tools
 
 

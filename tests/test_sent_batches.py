@@ -43,7 +43,7 @@ def test_batches_are_looked_at_ever_less_often(monkeypatch: pytest.MonkeyPatch) 
         sent_batches, "emit", lambda *_args, **named: recorded.append(named["batch"])
     )
     for place in range(1, 101):
-        sent_batches.record_sent([], place, place)
+        sent_batches.record_batch([], place, place, is_sent=True)
     assert [4, 8, 16, 32, 64] == recorded
 
 

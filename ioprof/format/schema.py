@@ -154,6 +154,9 @@ file and the bytes, and of those that gave a file its name, with the new one."""
 SENT: Final = "batch"
 """Name of `deliver` spans without length: what a worker sends with a batch, in `bytes`, and what
 its tensors have, in `offset`."""
+RETURNED: Final = "returned"
+"""Name of `deliver` spans without length: what a dataset returned for a batch, in `bytes`. Not of
+all batches, and of none with objects whose size is not known."""
 TOKENS: Final = "tokens"
 """Name of `deliver` spans without length: the tokens of a batch that are no padding, in `bytes`
 (null: not known), and its positions, in `offset`. Not of all batches."""

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from ioprof.analysis.answer.finding import finding
+from ioprof.analysis.answer.read_advice import READ_LESS
 from ioprof.errors import CommandError
 from ioprof.format.run_record import Cost, CpuLimit, Facts, Finding, JobChange, JobKind, NoGain
 from ioprof.model.accuracy import (
@@ -46,8 +47,9 @@ for nothing is compared with a cause at no cost."""
 _MANY_EPOCHS: Final = 100
 _TIMES: Final = (2, 4)
 """As many workers as there are now are tried."""
-_LESS_IS_DONE: Final = ("discard", "shards")
-"""Batches of no use, and workers without work: what they cost is lost, whatever else is changed."""
+_LESS_IS_DONE: Final = ("discard", "shards", *READ_LESS)
+"""Batches of no use, workers without work, and bytes that no batch has: what they cost is lost,
+whatever else is changed."""
 _FREE: Final = (
     "prefetch",
     "persistent_workers",
@@ -59,7 +61,7 @@ _FREE: Final = (
     "cpu_rank_affinity",
 )
 _HARDWARE: Final = ("device", "storage", "cores", "slow_file")
-_MEASURED: Final = ("phase", "discard", *(f"cpu_{limit}" for limit in CpuLimit))
+_MEASURED: Final = ("phase", "share_reads", "discard", *(f"cpu_{limit}" for limit in CpuLimit))
 """Time outside of the steps that is longer than what they lost, and a lack of CPU time: both were
 measured, and the replay of the steps knows neither."""
 _NO_CHANGE: Final = (NoGain.OF_RECORDING, NoGain.NOT_OF_STEPS)
@@ -308,13 +310,16 @@ def _is_there(proposed: Finding, found: list[Finding], recorded: Pipeline) -> bo
     """Whether a finding changes the same setting already. Work that costs less is none: a faster
     device and less padding both make computing faster, and each adds to the other.
     """
-    if proposed.change is None or proposed.change.speeds:
-        return False
-    mine = set(kinds(change_of(proposed.change), recorded))
-    return any(
-        each.change is not None and mine & set(kinds(change_of(each.change), recorded))
-        for each in found
-    )
+    mine = _changed(proposed, recorded)
+    return any(mine & _changed(each, recorded) for each in found)
+
+
+def _changed(found: Finding, recorded: Pipeline) -> set[Kind | str]:
+    """The settings that a finding changes."""
+    if (change := found.change) is None or change.speeds:
+        return set()
+    settings = set(kinds(change_of(change), recorded)) - {Kind.STORAGE, Kind.STAGE}
+    return settings | ({"discarded"} if change.skip_discarded else set())
 
 
 def _with_prediction(advice: Finding, predictor: Predictor) -> Finding:

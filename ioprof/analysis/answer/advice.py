@@ -21,7 +21,7 @@ from ioprof.analysis.charge.gpu_windows import loop_ratio
 from ioprof.analysis.charge.saves import MAY_BE_BESIDE
 from ioprof.analysis.cpu.code_lines import asks_process, line_text
 from ioprof.analysis.ranks.straggler_advice import straggler_advice
-from ioprof.analysis.reads.read_patterns import AMPLIFIED, SMALL_READS
+from ioprof.analysis.reads.read_patterns import SMALL_READS
 from ioprof.format.run_record import (
     CodeShare,
     CpuLimit,
@@ -96,7 +96,7 @@ def _compute(evidence: Evidence) -> Found:
 
 
 def _storage(evidence: Evidence) -> Found:
-    seen, dataset, depth = evidence.storage, evidence.dataset, evidence.depth
+    seen, dataset, depth = evidence.storage, evidence.dataset, evidence.reads.depth
     detail = evidence.largest_detail("storage", LEAST_NAMED_RATIO)
     step_s, name = evidence.seconds_per_step("storage"), detail.name if detail else None
     is_sent = seen.bytes_socket + seen.bytes_pipe > seen.bytes_from_storage + seen.bytes_unknown
@@ -107,16 +107,14 @@ def _storage(evidence: Evidence) -> Found:
         yield finding("receive_streams", file=name, step_s=step_s)
         yield from _if_latency(more_workers(evidence, "peers", step_s=step_s), "peer")
         return
-    for pattern in evidence.patterns:
-        if pattern.code == AMPLIFIED:
-            yield finding("read_less", pattern=pattern.code, **pattern.facts)
+    for pattern in evidence.reads.patterns:
         if pattern.code == SMALL_READS and 2e9 * (pattern.seconds or 0.0) >= evidence.making_ns.get(
             "storage", 0
         ):
             facts: Facts = {"pattern": pattern.code, "took_s": pattern.seconds, **pattern.facts}
             yield finding("larger_reads", step_s=step_s, **facts)
-    if file := _slow_file(evidence.files):
-        rest_s = sum(other.seconds for other in evidence.files) - file.seconds
+    if file := _slow_file(evidence.reads.files):
+        rest_s = sum(other.seconds for other in evidence.reads.files) - file.seconds
         yield finding(
             "slow_file",
             cause="storage",

@@ -33,15 +33,13 @@ from ioprof.format.run_record import (
     DatasetRecord,
     Demand,
     Facts,
-    FileReads,
     FrameUse,
     ImageRecord,
     LoaderTime,
     MissingRanks,
     Overlap,
     PartCode,
-    QueueDepth,
-    ReadPattern,
+    Reads,
     Reason,
     RunRecord,
     Saves,
@@ -129,12 +127,8 @@ class Evidence:
     """Lines of Python by samples of stacks, see `stacks.unexplained`."""
     ceilings: Ceilings | None = None
     """What the workers can make and what the loop can take."""
-    depth: QueueDepth | None = None
-    """How many reads from storage were in progress, and what bounds them."""
-    patterns: tuple[ReadPattern, ...] = ()
-    """Costly ways in which the job read."""
-    files: tuple[FileReads, ...] = ()
-    """Files that took most of the time of reading."""
+    reads: Reads = field(default_factory=Reads)
+    """How the job read."""
     loaders: tuple[LoaderTime, ...] = ()
     """The job's loaders, most waiting first."""
     takes_turns: bool = False

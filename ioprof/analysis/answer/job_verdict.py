@@ -6,6 +6,7 @@ from typing import Final
 
 from ioprof.analysis.answer.evidence import EXCHANGE, LEAST_NAMED_RATIO, Evidence
 from ioprof.analysis.answer.finding import finding, not_modelled
+from ioprof.analysis.answer.read_advice import shared_reads
 from ioprof.analysis.cpu.code_lines import FEWEST_SAMPLES, line_text
 from ioprof.analysis.cpu.stacks import START
 from ioprof.analysis.reads.lineage import LEAVES
@@ -29,6 +30,7 @@ _LEAST_S: Final = {
     "launch": LEAST_IMPORTS_S,
     "process group": LEAST_IMPORTS_S,
     "first batch": 5.0,
+    "loading weights": LEAST_S,
     "restart": LEAST_S,
     "between": LEAST_S,
     "end": LEAST_S,
@@ -58,9 +60,11 @@ def with_phase(verdict: Verdict, evidence: Evidence, ledger: Ledger) -> Verdict:
         if _is_long(phase, others) and phase.name != verdict.bound_by
     ]
     largest = max(phases, key=lambda phase: phase.seconds, default=None)
+    shared = tuple(shared_reads(evidence))
     if largest is None or not ledger.wall_s:
-        return verdict
+        return verdict.replace(findings=(*verdict.findings, *shared))
     line = _line(evidence, largest) if largest.name == "start-up" else None
+    loads = largest.name == "loading weights"
     imports = ledger.imports[:2] if largest.name == "imports" else ()
     facts: Facts = {
         "phase": largest.name,
@@ -68,6 +72,7 @@ def with_phase(verdict: Verdict, evidence: Evidence, ledger: Ledger) -> Verdict:
         "share": largest.share or 0.0,
         "line": line_text(line) if line else None,
         "line_s": line.seconds if line else None,
+        "file": ledger.weights.file if loads and ledger.weights else None,
         "modules": [{"name": each.name, "seconds": each.seconds} for each in imports],
     }
     more = finding("phase", no_gain=NoGain.NOT_OF_STEPS, **facts)
@@ -77,8 +82,9 @@ def with_phase(verdict: Verdict, evidence: Evidence, ledger: Ledger) -> Verdict:
         if phase.name in ("first batch", "steps", "epoch start")
     )
     lost_s = steps_s * (1 - (evidence.shares.get("compute") or 0.0))
-    before = verdict.findings
-    ordered = (more, *before) if largest.seconds >= lost_s else (*before, more)
+    is_most = any(each.facts["took_s"] >= LEAST_NAMED_RATIO * largest.seconds for each in shared)
+    mine, before = (*shared, more) if is_most else (more, *shared), verdict.findings
+    ordered = (*mine, *before) if largest.seconds >= lost_s else (*before, *mine)
     verdict = verdict.said("phase", first=True, wall_s=ledger.wall_s, **facts)
     return verdict.replace(findings=ordered, phase=largest.name)
 
@@ -94,11 +100,16 @@ def _is_long(phase: Phase, others_ratio: float) -> bool:
 
 
 def _line(evidence: Evidence, phase: Phase) -> CodeShare | None:
-    """The line of the user's own code that most of the start-up was spent in."""
+    """The line of the user's own code that most of the start-up was spent in; its time is the mean
+    of the ranks, as that of the phase.
+    """
     own = [
         line
         for line in evidence.code
         if line.cause == START and line.is_own and line.samples >= FEWEST_SAMPLES
     ]
     largest = max(own, key=lambda line: line.seconds, default=None)
-    return largest if largest and largest.seconds >= LEAST_NAMED_RATIO * phase.seconds else None
+    if largest is None:
+        return None
+    largest = largest.replace(seconds=largest.seconds / max(1, len(evidence.steps.per_rank)))
+    return largest if largest.seconds >= LEAST_NAMED_RATIO * phase.seconds else None

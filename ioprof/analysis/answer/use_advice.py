@@ -1,12 +1,13 @@
-"""What to change in how a loop uses its loader: batches that it throws away, workers that have
-nothing to make, workers that are started for one pass, and a call for each sample where one for a
-batch would do.
+"""What to change in how a loop uses its loader: batches that it throws away, bytes that are read
+and not used, workers that have nothing to make, workers that are started for one pass, and a call
+for each sample where one for a batch would do.
 """
 
 from typing import Final
 
 from ioprof.analysis.answer.evidence import Evidence
 from ioprof.analysis.answer.finding import Found, finding, of_detail
+from ioprof.analysis.answer.read_advice import READ_LESS, read_advice
 from ioprof.analysis.reads.lineage import LEAVES
 from ioprof.format.run_record import Facts, Finding, JobChange, NoGain, PartCode
 
@@ -44,6 +45,7 @@ def use_advice(evidence: Evidence) -> Found:
     if workers and (idle := use.idle_workers(workers)):
         change = JobChange(workers=workers)
         yield finding("shards", cause="loader", change=change, idle=idle, workers=workers)
+    yield from read_advice(evidence)
     yield from _single_calls(evidence)
     yield from _padding(evidence)
     yield from _frames(evidence)
@@ -65,8 +67,12 @@ def keep_cache(found: list[Finding], evidence: Evidence) -> list[Finding]:
     return [mine.replace(is_bound=not kept.is_measured), *others]
 
 
-def comes_first(found: Finding, evidence: Evidence) -> bool:
-    """Whether a finding without a gain is before all others."""
+def comes_first(found: Finding, evidence: Evidence, bound: str) -> bool:
+    """Whether a finding is before all others of which no gain is known: of less to read where reads
+    are the bound, and one without a gain.
+    """
+    if found.code in READ_LESS:
+        return found.cause == bound
     waited_s = sum(
         entry.seconds or 0.0 for cause, entry in evidence.charged.items() if cause in LEAVES
     )

@@ -57,7 +57,7 @@ def verdict(evidence: Evidence) -> Verdict:
         found = [*deeper_queue(evidence), *found]
     found += [each for each in _of_others(evidence, compared, bound, is_own) if each not in found]
     of_use = list(use_advice(evidence))
-    found = [*(each for each in of_use if comes_first(each, evidence)), *found]
+    found = [*(each for each in of_use if comes_first(each, evidence, bound)), *found]
     found = keep_cache(found, evidence)
     possible = [*of_use, *_candidates(evidence, shares)]
     more = (each for each in possible if each.no_gain is None and not _is_in(each, found))

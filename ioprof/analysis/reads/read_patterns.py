@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 
 from ioprof.analysis.charge.duration_classes import UNTIMED, quantiles_ns
+from ioprof.analysis.ranks.variation import steps_bounds
 from ioprof.analysis.reads.queue_depth import DepthOverTime
 from ioprof.analysis.reads.read_sums import (
     IS_CALL,
@@ -20,6 +21,13 @@ from ioprof.analysis.reads.read_sums import (
     PAGE_BYTES,
     SIZE_STEP,
     ReadSums,
+)
+from ioprof.analysis.reads.read_use import (
+    LEAST_FETCHED,
+    MOST_AMPLIFICATION,
+    ReadsOfBatches,
+    reads_of_ranks,
+    repeated_reads,
 )
 from ioprof.analysis.reads.sources import CODE, INSTALLED, METADATA, is_received
 from ioprof.analysis.reads.storage_bytes import ProcessId, StorageBytes
@@ -30,12 +38,13 @@ from ioprof.format.trace import Trace
 SMALL_READS: Final = "small reads"
 SEARCHING: Final = "searching"
 AMPLIFIED: Final = "amplified"
+MAP_READAHEAD: Final = "readahead of a map"
 PATTERNS: Final = (
     SMALL_READS,
     SEARCHING,
     "reopening",
     "page at a time",
-    "readahead of a map",
+    MAP_READAHEAD,
     "readahead of ranges",
     AMPLIFIED,
     "readahead ended",
@@ -59,9 +68,6 @@ _MOST_OPENS: Final = 2
 _LEAST_PART_OF_FILE: Final = 0.5
 """Of a file that is read for each time that it is opened, from which on it is a sample, which has
 to be opened each time."""
-_MOST_AMPLIFICATION: Final = 2.0
-_LEAST_FETCHED: Final = 1 << 24
-"""Bytes that calls fetched, up to which it is not said that they asked for less."""
 _READAHEAD_BYTES: Final = 128 << 10
 """What a call fetches beyond its own bytes at most, by the kernel's default (read_ahead_kb)."""
 _RANDOM_RATIO: Final = 0.5
@@ -103,6 +109,7 @@ class ReadPatterns:
         self._trace, self._depth, self._epochs = trace, depth, epochs
         self._is_counted = is_counted
         self._sums = ReadSums(trace.files["file"], epochs)
+        self._of_batches = ReadsOfBatches(trace)
         # others: stat, close, mmap
         is_open = (
             (pl.col("kind") == "open") & pl.col("name").is_null() & pl.col("batch").is_not_null()
@@ -137,7 +144,9 @@ class ReadPatterns:
         flags = part["flags"].to_numpy()
         self._sums.add(part, flags)
         is_read = (flags & (IS_READ | IS_OPEN)) == IS_READ
-        self._add_values(part.filter(pl.Series(is_read)))
+        reads = part.filter(pl.Series(is_read))
+        self._add_values(reads)
+        self._of_batches.add(reads)
         rows = np.flatnonzero(is_read & _MAY_BE_STORAGE[part["source_code"].to_numpy()])
         columns = (
             part[name].to_numpy() for name in ("start_ns", "end_ns", "size", "pid_id", "tid_id")
@@ -190,6 +199,9 @@ class ReadPatterns:
             depth=self._depth.found(),
             file_bytes=file_bytes,
             times_read=int(files["bytes"].sum()) / file_bytes if file_bytes else None,
+            returned=self._of_batches.found(),
+            repeated=repeated_reads(self._trace, self._is_counted, files),
+            shared=reads_of_ranks(self._trace, steps_bounds(self._trace)[0]),
         )
 
     def _amplified(self, files: pl.DataFrame, num_epochs: int) -> Iterator[ReadPattern]:
@@ -204,7 +216,7 @@ class ReadPatterns:
         if not wanted and sizes:
             fetched = sum(self._of_maps[file] for file in sizes)
             wanted, is_of_files = num_epochs * sum(sizes.values()), True
-        if fetched > max(_MOST_AMPLIFICATION * wanted, _LEAST_FETCHED):
+        if wanted and fetched > max(MOST_AMPLIFICATION * wanted, LEAST_FETCHED):
             facts = {"fetched_bytes": fetched, "wanted_bytes": wanted, "ratio": fetched / wanted}
             if is_of_files:
                 facts["epochs"] = num_epochs
@@ -277,18 +289,18 @@ class ReadPatterns:
                 yield ReadPattern("page at a time", facts={"faults": self._faults})
             elif (
                 self._jumps >= _RANDOM_RATIO * self._faults
-                and each > _MOST_AMPLIFICATION * PAGE_BYTES
+                and each > MOST_AMPLIFICATION * PAGE_BYTES
             ):
                 facts = {"faults": self._faults, "random_ratio": self._jumps / self._faults}
-                yield ReadPattern("readahead of a map", facts=facts | {"each_bytes": each})
+                yield ReadPattern(MAP_READAHEAD, facts=facts | {"each_bytes": each})
         yield from self._amplified(files, num_epochs)
         if asked > 0 and sum(each.by_calls for each in fetched.values()) > max(
-            _MOST_AMPLIFICATION * asked, _LEAST_FETCHED
+            MOST_AMPLIFICATION * asked, LEAST_FETCHED
         ):
             for_data, asked = _fetched_for_data(self._trace, self._is_counted, fetched)
-            if for_data > max(_MOST_AMPLIFICATION * asked, _LEAST_FETCHED):
+            if for_data > max(MOST_AMPLIFICATION * asked, LEAST_FETCHED):
                 facts = {"fetched_bytes": for_data, "asked_bytes": asked}
-                yield ReadPattern("readahead of ranges", facts=facts)
+                yield ReadPattern("readahead of ranges", facts=facts | {"ratio": for_data / asked})
 
 
 def _fetched_for_data(

@@ -153,7 +153,57 @@ class ReadPattern(Record, frozen=True):
     seconds: float | None = None
     """That these reads took, all processes added up. Null: not counted."""
     facts: dict[str, Any] = field(default_factory=dict)
-    """The numbers that `seen` has."""
+    """The numbers that `seen` has; `ratio`: bytes that were fetched for each that was wanted."""
+
+
+class ReturnedBytes(Record, frozen=True):
+    """What was read for a batch against what the dataset returned for it, as means of the batches
+    that were looked at.
+    """
+
+    file: str | None
+    """That most was read of; of several in one folder, as `/data/*.wav`. Null: not known."""
+    read_bytes: float
+    """By calls, and fetched by page faults."""
+    returned_bytes: float
+    """Of its tensors, arrays, texts and numbers."""
+    samples: float | None
+    """In a batch. Null: not known."""
+    ratio: float
+    """Bytes that were read for each that was returned, in these batches or over the whole run,
+    whichever is less. High: most of what is read is not used, or is reduced to less."""
+    mapped: bool
+    """Most of it came by page faults."""
+
+
+class RepeatedReads(Record, frozen=True):
+    """Bytes of files that a rank read more than once in a pass over the data."""
+
+    file: str | None
+    """As that of `ReturnedBytes`."""
+    file_bytes: int
+    """Of these files, up to the last byte that was read."""
+    times_read: float
+    """How often a rank read each of these bytes in a pass, on average; 2 or more."""
+    again_from_storage: int
+    """Of the bytes that were read again, those that came from storage."""
+    again_from_cache: int
+    """The same of the page cache."""
+
+
+class ReadsOfRanks(Record, frozen=True):
+    """Bytes of files that several ranks of a node read from storage before the first step."""
+
+    file: str | None
+    """As that of `ReturnedBytes`."""
+    ranks: int
+    """The most of a node."""
+    file_bytes: int
+    """Of these files, up to the last byte that was read."""
+    read_bytes: int
+    """From storage, by all these ranks."""
+    seconds: float
+    """That a rank spent in these reads, on average."""
 
 
 class Reads(Record, frozen=True):
@@ -171,6 +221,12 @@ class Reads(Record, frozen=True):
     many. Null: not known of all."""
     times_read: float | None = None
     """How often each of these bytes was read on average, at least. Null: as `file_bytes`."""
+    returned: ReturnedBytes | None = None
+    """Null: not known."""
+    repeated: RepeatedReads | None = None
+    """Null: few bytes, or not known."""
+    shared: ReadsOfRanks | None = None
+    """Null: few bytes, or not known."""
 
 
 class Waiting(Record, frozen=True):

@@ -39,6 +39,10 @@ _FILE: Final = (
 _SOURCE: Final = (
     "{group.source:words} [p50 {group.p50_s:duration}, p99 {group.p99_s:duration}|not timed]"
 )
+_RETURNED: Final = (
+    "{read:amount}[ of {file}] for a [{of_sample:if}sample|batch], of which the dataset returned"
+    " {returned:amount} ({found.ratio:,.1f} × as much was read)"
+)
 _DEPTH: Final = (
     "{found.mean:.1f} reads from storage at a time (at most {found.most:.1f}) by"
     " {found.readers:count} readers: {found.reads_per_s:rate} reads/s of"
@@ -140,6 +144,12 @@ def _reads(found: Findings) -> Iterator[Line]:
     ]
     if files and slow[0] is found.reads.files[0]:
         yield "slow files", "; ".join(files), "measured"
+    if (use := found.reads.returned) is not None:
+        each = use.samples or 1.0
+        told = {"read": use.read_bytes / each, "returned": use.returned_bytes / each}
+        file = clean(shortened(use.file), 60) if use.file else None
+        text = tell(_RETURNED, found=use, file=file, of_sample=use.samples is not None, **told)
+        yield "read", text, "measured"
     if (depth := found.reads.depth) is not None:
         bound = {"latency": depth.bound == "latency", "throughput": depth.bound == "throughput"}
         yield "in progress", tell(_DEPTH, found=depth, **bound), "measured"

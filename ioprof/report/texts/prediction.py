@@ -15,8 +15,9 @@ from ioprof.report.texts.catalogue.filling import tell
 from ioprof.report.texts.units import ADVICE_LENGTH, clean, duration, percent, rate
 
 _GAIN: Final = (
-    "[[{advice.is_least:if}at least ]{advice.gain:.2f} × as fast[{advice.is_bound:if} if that cost"
-    " nothing][ (95 %: {advice.low:.2f} to {advice.high:.2f})|, ± {advice.error:percent}][; costs:"
+    "[[{advice.is_least:if}at least ]{advice.gain:.2f} × as fast[{advice.is_bound:if}"
+    "[{advice.change:if} at most| if that cost nothing]][ (95 %: {advice.low:.2f} to"
+    " {advice.high:.2f})|, ± {advice.error:percent}][; costs:"
     " {advice.price}]|gain not predicted: {advice.reason:clean200}]"
 )
 LARGE_ERROR: Final = 0.1

@@ -11,7 +11,7 @@ from typing import Any
 
 from ioprof.clock import monotonic_ns
 from ioprof.instrument.hooks.patches import Function
-from ioprof.instrument.hooks.pytorch.sent_batches import record_sent
+from ioprof.instrument.hooks.pytorch.sent_batches import record_batch
 from ioprof.instrument.hooks.pytorch.tokens import record_tokens
 from ioprof.instrument.hooks.state import HookState, ThreadState
 from ioprof.instrument.hooks.versions import require
@@ -75,8 +75,7 @@ def _observe_fetch(original: Function, state: HookState) -> Function:
             thread.end_batch()
         emit("fetch", start_ns, end_ns, batch=number, offset=thread.num_samples)
         thread.fetches += 1
-        if state.identity.worker >= 0:
-            record_sent(batch, number, thread.fetches)
+        record_batch(batch, number, thread.fetches, is_sent=state.identity.worker >= 0)
         record_tokens(batch, number, thread.fetches)
         return batch
 

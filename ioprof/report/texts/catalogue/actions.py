@@ -77,6 +77,24 @@ ACTIONS: Final = {
         " waits {step_s:ms} for data that others send"
     ),
     "read_less": "Read no more than is wanted: <remedy>; <seen>",
+    "read_part": (
+        "[{images:if}Store images in the size that the model gets|{mapped:if}Switch readahead off"
+        " for the map (madvise, MADV_RANDOM), or read by pread()|Read only the part that a sample"
+        " needs (seek and read, a range of frames, fewer columns, smaller chunks or row groups), or"
+        f" store what the dataset returns]: {{read_bytes:amount}} of {_NAME} are read[{{stored:if}}"
+        " from storage] for a [{of_sample:if}sample|batch] of {returned_bytes:amount}, {ratio:,.1f}"
+        " × as much"
+    ),
+    "read_again": (
+        f"Read {_NAME} once in a pass over the data (keep what is read; take samples of one file,"
+        " chunk or row group one after the other; a sampler without repetitions): each of its"
+        " {once_bytes:amount} is read {times:,.1f} times in a pass"
+    ),
+    "share_reads": (
+        f"Read {_NAME} once on each node, and share it (one rank reads and sends it to the others;"
+        " shared memory; a map): {ranks} ranks read the same {once_bytes:amount}, so that"
+        " {read_bytes:amount} came from storage, which took each of them {took_s:,.1f} s"
+    ),
     "larger_reads": "Read in larger pieces (<remedy>): <seen>; a step waits {step_s:ms} for data",
     "slow_file": (
         "Copy {file:path} to faster storage, or keep it in memory: {reads:,} reads of this one file"
@@ -473,9 +491,8 @@ ACTIONS: Final = {
         " gc.collect()): a step spends {step_s:ms} in Python's garbage collector"
     ),
     "phase": (
-        "{phase:phase_actions}[ (now: {line})]: it took {took_s:,.1f} s, {share:.0%} of the job,"
-        " once"
-        " per run"
+        "{phase:phase_actions}[ (now: {line})][ ({file:path})]: it took {took_s:,.1f} s,"
+        " {share:.0%} of the job, once per run"
     ),
     # ------------------------------------------------------------------------ of CPU time
     "cpu_quota": (
@@ -545,6 +562,10 @@ FORMS: Final = {
         "first batch": (
             "Make the first batch sooner: open the dataset and its index before the workers start,"
             " not in each of them"
+        ),
+        "loading weights": (
+            "Load weights from node-local storage, by a map (safetensors, torch.load(...,"
+            " mmap=True)), and no more of them than a rank needs"
         ),
         "restart": "Look at why the ranks failed",
         "between": "Do less between steps",

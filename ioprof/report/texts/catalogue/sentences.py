@@ -130,7 +130,8 @@ SENTENCES: Final = {
     "loading_rank": "Rank {rank} loads the batches of all ranks.",
     "phase": (
         "The job spent {took_s:,.1f} of its {wall_s:,.1f} s ({share:.0%}) {phase:phases}[,"
-        " {line_s:,.1f} s at {line} (by samples of stacks)| ({modules:modules})]."
+        " {line_s:,.1f} s at {line} (by samples of stacks)| ({modules:modules})|"
+        " ({file:path})]."
     ),
     "untimed": f"{UNTIMED}.",
     # ------------------------------------------------------------------------ of CPU time
@@ -236,6 +237,7 @@ FORMS: Final = {
         "launch": "before its ranks were started",
         "process group": "on waiting for all processes (init_process_group)",
         "first batch": "on waiting for the first batch",
+        "loading weights": "on loading weights",
         "restart": (
             "on starting its ranks again, from the last step of an attempt to the first of the next"
         ),

@@ -1,0 +1,311 @@
+"""Bytes that are read and not used: the finding is first where reads are the bound."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import polars as pl
+import pytest
+import slow_storage
+from hooked import environment
+from preload import needs_library
+from quiet_machine import comparing_times, on_a_quiet_machine
+from repository import PROGRAMS
+from timeline import timeline
+from told import summarise
+
+from ioprof.analysis.reads.read_use import reads_of_ranks, repeated_reads
+from ioprof.format.run_record import Finding, ReadsOfRanks, RepeatedReads
+from ioprof.format.schema import RETURNED
+from ioprof.format.trace import Trace
+from ioprof.instrument.faults import refusal
+from ioprof.instrument.hooks.pytorch.sent_batches import content_bytes
+from ioprof.model.summary import with_gains
+from ioprof.report.run import Run
+
+RATE: Final = 8 << 20
+"""Of the disk, per second."""
+
+
+def findings(
+    program: str, tmp_path: Path, *arguments: object, launcher: tuple[object, ...] = ()
+) -> tuple[Run, tuple[Finding, ...]]:
+    """Of a program whose data is cold on a slow disk."""
+    path = PROGRAMS / program
+    with slow_storage.throttled_disk(tmp_path) as disk:
+        subprocess.run([sys.executable, path, "prepare", disk.path], check=True)
+        slow_storage.evict(disk.path)
+        disk.throttle(RATE)
+        out = tmp_path / "run"
+        job = [sys.executable, *launcher, path, disk.path, *arguments]
+        command = [sys.executable, "-m", "ioprof", "record", "--quiet", "--out", out, "--", *job]
+        ended = subprocess.run(
+            list(map(str, command)),
+            env=environment(None),
+            capture_output=True,
+            text=True,
+            timeout=200,
+            preexec_fn=disk.join,
+        )
+    assert 0 == ended.returncode, ended.stderr
+    run = with_gains(Run.load(out))
+    return run, run.summary.verdict.findings
+
+
+def of_code(found: tuple[Finding, ...], code: str) -> Finding:
+    """The only one with this code."""
+    (told,) = (each for each in found if each.code == code)
+    return told
+
+
+@needs_library
+@on_a_quiet_machine
+@pytest.mark.parametrize(
+    ("program", "steps", "file", "ratio"),
+    [
+        pytest.param("slices_of_clips.py", 24, "*.pcm", 1 << 6, id="slices of clips"),
+        pytest.param("rows_of_groups.py", 24, "rows.bin", 1 << 8, id="rows of groups"),
+        pytest.param(
+            "rows_of_map.py",
+            160,
+            "rows.npy",
+            1 << 8,
+            id="rows of a map",
+            marks=pytest.mark.skipif(refusal() is not None, reason=str(refusal())),
+        ),
+    ],
+)
+def test_less_of_what_is_read_and_not_used_is_the_first_finding(
+    program: str, steps: int, file: str, ratio: int, tmp_path: Path
+) -> None:
+    """With the file and the ratio, by the sizes that the program knows; of a map the kernel reads
+    128 kB around a row of 512 bytes, less what other rows' reads left in memory."""
+    run, found = findings(program, tmp_path, 1, steps)
+    told, is_mapped = of_code(found, "read_part"), "map" in program
+    assert told.subject is not None
+    assert ("file", file) == (told.subject.kind, Path(told.subject.name).name)
+    assert is_mapped == bool(told.facts.get("mapped"))
+    least = ratio / 4 if is_mapped else ratio
+    assert least <= told.facts["ratio"] <= ratio
+    with comparing_times():
+        assert ("storage", told) == (run.summary.verdict.bound_by, found[0])
+        assert 2 < (told.gain or 0.0)
+
+
+@needs_library
+@on_a_quiet_machine
+def test_batches_that_are_skipped_to_resume_are_the_first_finding(tmp_path: Path) -> None:
+    """90 of 120 batches, with their samples."""
+    _, found = findings("skip_to_resume.py", tmp_path, 1, 30, 90)
+    told = of_code(found, "discard")
+    assert [90, 180] == [told.facts[name] for name in ("discarded", "samples")]
+    assert told.facts["batches"] >= 120
+    with comparing_times():
+        assert told == found[0]
+
+
+@needs_library
+@on_a_quiet_machine
+def test_an_index_that_each_rank_reads_is_the_first_finding(tmp_path: Path) -> None:
+    """Two ranks read the same 32 MB of storage."""
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    run, found = findings("index_for_each_rank.py", tmp_path, 40, launcher=launcher)
+    told = of_code(found, "share_reads")
+    assert told.subject is not None
+    assert ("file", "train.index") == (told.subject.kind, Path(told.subject.name).name)
+    facts = [told.facts[name] for name in ("ranks", "once_bytes", "read_bytes")]
+    assert [2, 32 << 20, 64 << 20] == facts
+    with comparing_times():
+        assert ("start-up", told) == (run.summary.verdict.phase, found[0])
+
+
+# ------------------------------------------------------------------------------ what was returned
+
+MB: Final = 1_000_000
+
+
+def with_reads(drawn: Trace, rows: list[dict[str, Any]], path: str) -> Trace:
+    """The trace with further spans, all of one file."""
+    spans = pl.concat([drawn.spans, pl.DataFrame(rows, schema=drawn.spans.schema)])
+    files = pl.DataFrame([{"file": 0, "path": path}], schema=drawn.files.schema)
+    return Trace(drawn.run, spans.sort("start_ns"), files)
+
+
+def looked_at(read: int, returned: int | None, first: int = 0, kind: str = "read") -> Trace:
+    """Four batches of 2 samples, made by a worker that reads so many bytes for each, and `first`
+    more for the first; of the last two it is known what they have."""
+    at = {"host": "node1", "rank": 0, "pid": 101, "tid": 101}
+    rows: list[dict[str, Any]] = []
+    for batch in range(4):
+        begin_ns = batch * 100
+        made = {**at, "batch": batch, "start_ns": begin_ns, "end_ns": begin_ns + 90}
+        rows.append({**made, "kind": "fetch", "offset": 2})
+        size = read + (0 if batch else first)
+        rows.append({**made, "kind": kind, "bytes": size, "file": 0, "source": "storage"})
+        known = {**made, "kind": "deliver", "start_ns": begin_ns + 90, "name": RETURNED}
+        rows += [{**known, "bytes": returned}] if returned and batch > 1 else []
+    drawn = timeline("step 0000\nwait 00..\ncompute ..00")
+    return with_reads(drawn, rows, "/data/a.wav")
+
+
+IS_READ: Final = pl.col("kind").is_in(["read", "fault"])
+
+
+@pytest.mark.parametrize(
+    ("first", "ratio"),
+    [
+        pytest.param(0, 100.0, id="each batch"),
+        pytest.param(400 * MB, 100.0, id="more for the first one"),
+        pytest.param(-10 * MB, 75.0, id="nothing for the first one"),
+    ],
+)
+def test_what_is_read_is_compared_with_what_is_returned(first: int, ratio: float) -> None:
+    """In the batches that were looked at, and in all: whichever is less."""
+    summary = summarise(looked_at(10 * MB, MB // 10, first))
+    found = summary.findings.reads.returned
+    assert found is not None
+    assert (ratio, 2.0, "/data/a.wav") == (found.ratio, found.samples, found.file)
+    assert (10 * MB, MB // 10, False) == (found.read_bytes, found.returned_bytes, found.mapped)
+    assert ["5.00 MB of /data/a.wav are read from storage for a sample of 50.0 kB"] == [
+        each.action.partition(": ")[2].partition(",")[0]
+        for each in summary.verdict.findings
+        if each.code == "read_part"
+    ]
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        pytest.param(looked_at(10 * MB, None), id="not known what was returned"),
+        pytest.param(looked_at(MB, MB // 10), id="few bytes"),
+        pytest.param(looked_at(10 * MB, 6 * MB), id="most of what was read"),
+        pytest.param(looked_at(10 * MB, MB // 10, kind="fault"), id="a map in order"),
+    ],
+)
+def test_what_is_used_or_not_known_is_not_told(trace: Trace) -> None:
+    """How much of what the kernel fetched for a map was touched is not known, unless it was at
+    random places."""
+    told = [each.code for each in summarise(trace).verdict.findings]
+    assert told
+    assert "read_part" not in told
+
+
+def test_a_batch_has_the_bytes_of_all_that_is_in_it() -> None:
+    """Tensors and arrays wherever they are stored, texts and numbers; nothing is known of a batch
+    with another object, nor of one that is not looked at as a whole."""
+    torch = pytest.importorskip("torch")
+    image = torch.zeros(10, 10).share_memory_()
+    batch = {"image": [image[:5]], "mask": (np.zeros(7, np.uint8),), "name": "abc", "label": 1}
+    assert 5 * 10 * 4 + 7 + 3 + 8 == content_bytes(batch)
+    assert 0 == content_bytes([])
+    unknown = (object(), {1}, np.array([None]), torch.zeros(3).to_sparse())
+    assert [None] * 4 == [content_bytes([image, each]) for each in unknown]
+    assert content_bytes([0] * 5000) is None
+
+
+# ------------------------------------------------------------------------- what was read repeatedly
+
+
+def of_file(
+    *reads: tuple[int, int, int, str], passes: int = 1, sampler: str = "RandomSampler"
+) -> Trace:
+    """Reads of all of a file of 10 MB: for a batch, of a rank, so many times, from a source. Each
+    rank begins so many passes over the data."""
+    starts = "".join("#="[each % 2] for each in range(passes)) or "."
+    drawn = timeline(
+        f"step 0000\nstep r1 0000\nwait name=start {starts}\nwait r1 name=start {starts}",
+        loaders=[{"sampler": sampler, "purposes": ["train", "step"]}],
+    )
+    rows = [
+        {
+            "host": "node1",
+            "rank": rank,
+            "pid": 101 + 100 * rank,
+            "tid": 101 + 100 * rank,
+            "kind": "read",
+            "batch": batch,
+            "start_ns": 2,
+            "end_ns": 4,
+            "source": source,
+            "bytes": 10 * MB,
+            "file": 0,
+            "offset": 0,
+        }
+        for batch, rank, times, source in reads
+        for _ in range(times)
+    ]
+    return with_reads(drawn, rows, "/data/a")
+
+
+def repeated(trace: Trace) -> RepeatedReads | None:
+    sums = trace.spans.filter(IS_READ).group_by("file").agg(pl.col("bytes").sum(), end=10 * MB)
+    return repeated_reads(trace, IS_READ, sums)
+
+
+def test_bytes_that_a_rank_reads_again_in_a_pass_are_told() -> None:
+    """Four times in the only pass, of which the first is needed; that from memory costs no
+    storage."""
+    found = repeated(of_file((0, 0, 3, "storage"), (0, 0, 1, "page_cache")))
+    assert RepeatedReads("/data/a", 10 * MB, 4.0, 20 * MB, 10 * MB) == found
+
+
+FOUR: Final = (0, 0, 4, "storage")
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        pytest.param(of_file(FOUR, passes=3), id="several passes"),
+        pytest.param(of_file((0, 0, 1, "storage"), (0, 1, 1, "storage")), id="ranks"),
+        pytest.param(of_file((0, 0, 1, "storage")), id="once"),
+        pytest.param(of_file(FOUR, sampler="_InfiniteConstantSampler"), id="without an end"),
+        pytest.param(of_file(FOUR, passes=0), id="passes that are not known"),
+    ],
+)
+def test_each_pass_and_each_rank_may_read_all(trace: Trace) -> None:
+    """Then nothing is read again, as far as is known."""
+    assert repeated(trace) is None
+
+
+def before_steps(*parts: tuple[int, int, int, str]) -> Trace:
+    """Reads before the first step: of a rank, from one megabyte of a file to another, from a
+    source."""
+    drawn = timeline("step ....0000\nstep r1 ....0000\ncompute ......00")
+    rows = [
+        {
+            "host": "node1",
+            "rank": rank,
+            "pid": 100 + 100 * rank,
+            "tid": 100 + 100 * rank,
+            "kind": "read",
+            "start_ns": 2,
+            "end_ns": 22,
+            "source": source,
+            "file": 0,
+            "bytes": (until - first) * MB,
+            "offset": first * MB,
+        }
+        for rank, first, until, source in parts
+    ]
+    return with_reads(drawn, rows, "/data/i")
+
+
+def test_what_each_rank_of_a_node_reads_from_storage_is_told() -> None:
+    found = reads_of_ranks(before_steps((0, 0, 40, "storage"), (1, 0, 40, "storage")), 40)
+    assert ReadsOfRanks("/data/i", 2, 40 * MB, 80 * MB, 20e-9) == found
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        pytest.param(before_steps((0, 0, 40, "storage"), (1, 40, 80, "storage")), id="parts"),
+        pytest.param(before_steps((0, 0, 40, "storage"), (1, 0, 40, "page_cache")), id="memory"),
+        pytest.param(before_steps((0, 0, 40, "storage"), (0, 0, 40, "storage")), id="one rank"),
+        pytest.param(before_steps((0, 0, 4, "storage"), (1, 0, 4, "storage")), id="few bytes"),
+    ],
+)
+def test_what_storage_delivers_once_is_not_shared(trace: Trace) -> None:
+    """Ranks that read parts of a file, or find in memory what another one read."""
+    assert reads_of_ranks(trace, 40) is None
