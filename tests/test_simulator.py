@@ -329,6 +329,17 @@ def test_data_in_memory_are_not_read_again_and_staged_data_not_from_the_shared_s
     assert "storage" not in staged.first.busy
 
 
+@pytest.mark.parametrize("device", ["p100", "h200", "b200-derived"])
+def test_what_a_step_is_made_of_sums_to_it(device: str) -> None:
+    """Computation, and what it does not hide; the copies take no less than what is seen of them."""
+    found = ioprof.simulate("tsubame3", "alexnet", ranks=4, device=device, layout="lmdb", steps=20)
+    for epoch in (found.first, found.later):
+        parts = found.beside_compute(epoch)
+        assert epoch.step_s.value == pytest.approx(epoch.compute_s + sum(parts.values()))
+        assert all(seconds >= 0 for seconds in parts.values())
+        assert parts["copies"] <= found.whole_s(epoch)["copies"]
+
+
 def test_one_file_has_the_servers_that_it_lies_on() -> None:
     """A database on one of 12 servers gets a twelfth of what many files get."""
     system = load_system("tsubame3")

@@ -87,6 +87,8 @@ class Size:
     energy_kwh: Estimate | None
     price: Estimate | None
     assumed: tuple[str, ...]
+    device: str = ""
+    """Of the ranks; empty: that of a run."""
     basis: str = "derived"
 
     def to_json(self) -> str:
@@ -162,7 +164,7 @@ def asked_size(model: str, asked: SizeAsked, like: Trace | None = None) -> Size:
     job = jobs[_AS_PUBLISHED if published else asked.layout]
     found = size(job, asked.ranks, epochs=asked.epochs, rates=rates, layouts=tuple(jobs.values()))
     following = _next(model, device, asked.ranks, job)
-    return replace(found, job=f"{model} on {device}", next_devices=following)
+    return replace(found, job=f"{model} on {device}", device=device, next_devices=following)
 
 
 _DEVICE: Final = "h100"
