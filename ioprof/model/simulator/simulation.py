@@ -67,6 +67,8 @@ class Epoch:
     """What is used the largest part of the time."""
     busy: dict[str, float]
     """Share of the time in which each resource is needed."""
+    needed_s: dict[str, float]
+    """How long each resource is needed for a step."""
 
 
 @dataclass(frozen=True)
@@ -139,9 +141,7 @@ class Simulation:
         """How long of a step each resource, the copies and the exchange are at work, with what
         computation hides.
         """
-        step_s = epoch.compute_s + sum(self.beside_compute(epoch).values())
-        used = {name: share * step_s for name, share in epoch.busy.items() if name != COMPUTE}
-        return used | {"copies": self.copy_s, "exchange": self.whole_exchange_s}
+        return epoch.needed_s | {"copies": self.copy_s, "exchange": self.whole_exchange_s}
 
     def needs_bytes_per_s(self, epoch: Epoch) -> float:
         """What all ranks must be given so that no accelerator waits."""
@@ -467,6 +467,7 @@ def _joined(ends: dict[str, _End]) -> Epoch:
         hit_ratio=usual.hit_ratio,
         bound_by=max(usual.busy, key=lambda name: usual.busy[name]),
         busy=usual.busy,
+        needed_s={name: seconds / len(made.end_s) for name, seconds in made.busy_s.items()},
     )
 
 
