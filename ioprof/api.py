@@ -465,7 +465,7 @@ def size(
         [(need.layout, need.bytes_per_s.value, need.cores.value) for need in found.needs]
 
     Args:
-        model: a model of `ioprof run`, on images.
+        model: a model of `ioprof run`, on images, or a workload of `ioprof simulate --job`.
         ranks: accelerators of all nodes together.
         like: a run, for the job that it recorded.
         asked: the other options of the command, see `ioprof.model.simulator.asked.SizeAsked`.

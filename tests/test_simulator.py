@@ -17,8 +17,22 @@ from ioprof.errors import CommandError
 from ioprof.model.simulator.cache import hit_ratio
 from ioprof.model.simulator.engine import ALL, NODE, Load, Shared, Simulated, run
 from ioprof.model.simulator.exchange_time import by_formula, exchange_s
-from ioprof.model.simulator.jobs import NOTHING, described, job_names
-from ioprof.model.simulator.simulation import held, setting, simulate
+from ioprof.model.simulator.jobs import (
+    MEASURED,
+    NOTHING,
+    described,
+    job_names,
+    with_workers,
+    workload_devices,
+)
+from ioprof.model.simulator.simulation import (
+    TURNS,
+    Setting,
+    contention,
+    held,
+    setting,
+    simulate,
+)
 from ioprof.model.simulator.sizing import size
 from ioprof.model.simulator.system import FIELDS, is_cost, load_system, system_names
 from ioprof.model.simulator.validation import VALIDATES, comparisons, summed
@@ -266,7 +280,8 @@ def test_a_system_of_ones_own_is_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("job", job_names())
 def test_each_job_runs_on_a_system_within_its_range(job: str) -> None:
     """The value lies between the ends, and the same arguments give the same answer."""
-    device = "b200" if job == "mlperf-retinanet" else "a100" if job.startswith("hpc-") else "h100"
+    published = workload_devices(job)
+    device = published[-1] if published else "h100"
     found, again = (
         ioprof.simulate("dgx-h100-pod", job, ranks=16, device=device, steps=20) for _ in range(2)
     )
@@ -279,14 +294,14 @@ def test_each_job_runs_on_a_system_within_its_range(job: str) -> None:
 
 
 def test_what_is_done_once_is_in_the_first_epoch_and_in_staging() -> None:
-    """As long on any number of nodes, and in no later epoch."""
+    """In no later epoch; one part as long on any number of nodes, one longer with each rank."""
     system = load_system("mlperf-hpc:perlmutter")
     job = described("hpc-cosmoflow", "a100", samples=4096)
-    without = replace(job, once_s=NOTHING, staging_start_s=NOTHING)
+    without = replace(job, once_s=NOTHING, once_per_rank_s=NOTHING, staging_start_s=NOTHING)
     for nodes in (4, 16):
         where = setting(system, 4 * nodes, reads_from="staged")
         more, less = (simulate(system, each, where, steps=20) for each in (job, without))
-        assert job.once_s.value == pytest.approx(
+        assert job.once_s.value + 4 * nodes * job.once_per_rank_s.value == pytest.approx(
             more.first.seconds.value - less.first.seconds.value
         )
         assert more.later == less.later
@@ -312,6 +327,17 @@ def test_data_in_memory_are_not_read_again_and_staged_data_not_from_the_shared_s
     )
     assert staged.staging_s is not None
     assert "storage" not in staged.first.busy
+
+
+@pytest.mark.parametrize("device", ["p100", "h200", "b200-derived"])
+def test_what_a_step_is_made_of_sums_to_it(device: str) -> None:
+    """Computation, and what it does not hide; the copies take no less than what is seen of them."""
+    found = ioprof.simulate("tsubame3", "alexnet", ranks=4, device=device, layout="lmdb", steps=20)
+    for epoch in (found.first, found.later):
+        parts = found.beside_compute(epoch)
+        assert epoch.step_s.value == pytest.approx(epoch.compute_s + sum(parts.values()))
+        assert all(seconds >= 0 for seconds in parts.values())
+        assert parts["copies"] <= found.whole_s(epoch)["copies"]
 
 
 def test_one_file_has_the_servers_that_it_lies_on() -> None:
@@ -361,6 +387,38 @@ def test_a_size_is_what_the_accelerators_take() -> None:
     assert 512 * 7011.1 == pytest.approx(need.opens_per_s.value)
     assert 2 * need.bytes_per_s.value == pytest.approx(two.needs[0].bytes_per_s.value)
     assert need.bytes_per_s.low <= need.bytes_per_s.value <= need.bytes_per_s.high
+
+
+@pytest.mark.parametrize("job", [job for job in job_names() if workload_devices(job)])
+def test_a_workload_is_sized_as_it_was_published(job: str) -> None:
+    """In the one layout that it has, and beside other devices only where those have a time."""
+    found = ioprof.size(job, ranks=8)
+    assert ["as published"] == [need.layout for need in found.needs]
+    assert {each.device for each in found.next_devices} <= {*workload_devices(job)}
+    device = "h100" if "h100" in workload_devices(job) else workload_devices(job)[-1]
+    made = described(job, device)
+    per_s = 8 * made.batch / float(made.compute_s.mean())
+    assert per_s * made.sample_bytes == pytest.approx(found.needs[0].bytes_per_s.value)
+
+
+@settings(max_examples=25)
+@given(st.integers(1, 64), st.integers(0, 16), st.integers(1, 128))
+def test_ranks_of_a_node_share_its_cores_in_what_a_step_takes_on_the_host(
+    ranks: int, workers: int, cores: int
+) -> None:
+    """Where threads share a batch, all cores work for all ranks; else a rank has a core of its own
+    until there are more processes than cores. A recorded job has had its own competition."""
+    found = Setting(ranks, 1, ranks)
+    torch = with_workers(described("mlperf-unet3d", "h100"), workers, None)
+    tensorflow = described("mlperf-resnet50", "h100")
+    more = max(0.0, ranks * (workers + 1) / cores - 1)
+    assert 1 + TURNS * more == contention(torch, found, cores)
+    assert ranks / cores == pytest.approx(contention(tensorflow, found, cores))
+    # a batch of one sample has one thread
+    assert contention(described("mlperf-cosmoflow", "h100"), found, cores) == max(
+        1.0, ranks / cores
+    )
+    assert 1.0 == contention(replace(torch, basis=MEASURED), found, cores)
 
 
 def test_the_comparisons_beside_each_answer_say_what_was_fitted() -> None:

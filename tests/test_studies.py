@@ -2,7 +2,9 @@
 
 import json
 import re
+import tomllib
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -313,7 +315,8 @@ def test_what_cannot_be_said_names_what_to_record() -> None:
 
 def test_the_studies_that_come_with_ioprof_can_be_made() -> None:
     """Their files name only options that there are, and each cell has all of them."""
-    assert {"chainermn-scaling", "layouts", "mlperf-storage", "tsubame-scaling"} == {*grid_names()}
+    simulated = {"mlperf-storage", "tsubame-io", "tsubame-scaling"}
+    assert {"chainermn-scaling", "layouts", "rannc-mlp", *simulated} == {*grid_names()}
     for name in grid_names():
         grid = load_grid(name)
         assert grid is not None
@@ -400,3 +403,61 @@ def test_a_study_that_cannot_be_made_says_what_to_change(
     (tmp_path / "mine.toml").write_text(text)
     with pytest.raises(CommandError, match=message):
         ioprof.study(str(tmp_path / "mine.toml"), out=tmp_path / "made")
+
+
+def cut(name: str, folder: Path, *counts: int) -> Path:
+    """The file of a study of ioprof, with so many values of each axis, and few steps."""
+    text = files("ioprof.jobs.studies").joinpath(f"{name}.toml").read_text()
+    table = tomllib.loads(text)
+    axes = "".join(
+        f"[[axes]]\nname = {json.dumps(axis['name'])}\nvalues = ["
+        + ", ".join(
+            "{ " + ", ".join(f"{key} = {json.dumps(each)}" for key, each in value.items()) + " }"
+            for value in axis["values"][:count]
+        )
+        + "]\n"
+        for axis, count in zip(table["axes"], counts, strict=True)
+    )
+    path = folder / "mine.toml"
+    path.write_text(re.sub(r"(?m)^steps = .*", "steps = 8", text[: text.index("[[axes]]")]) + axes)
+    return path
+
+
+def test_a_faster_device_needs_more_and_is_fed_less(tmp_path: Path) -> None:
+    """On all devices of the study of the input of four networks; copies are hidden where they are
+    shorter than the computation, and each row says what the first device needs."""
+    made = ioprof.study(str(cut("tsubame-io", tmp_path, 2, 1, 4, 6)), out=tmp_path / "made")
+    assert isinstance(made, Grid)
+    assert {"predicted"} == {cell.basis for cell in made.cells}
+    for place, cells in made.rows():
+        needs = [cell.needs_bytes_per_s or 0.0 for cell in cells if cell]
+        feeds = [cell.feeds or 0.0 for cell in cells if cell]
+        assert sorted(needs) == needs, place
+        assert sorted(feeds, reverse=True) == feeds, place
+    for cell in made.cells:
+        parts = {part.name: part for part in cell.parts}
+        copies_s, compute_s = parts["copies"].seconds or 0.0, parts["compute"].exposed_s
+        assert parts["copies"].exposed_s == pytest.approx(max(0.0, copies_s - compute_s))
+    lines = [*bend_lines(made)]
+    assert len(made.cells) / 6 == len(lines)
+    assert all("P100 needs" in line for line in lines)
+    # decoding bounds the one; the other, where the data exceed the memory, one of 12 servers
+    whole = {cell.place[0]: cell.binds for cell in made.cells if cell.place[2:] == ("4x", "H200")}
+    assert ["cores", "storage"] == list(whole.values())
+
+
+@pytest.mark.job(every=4)
+def test_a_pipeline_and_data_parallel_ranks_are_measured_beside_each_other(tmp_path: Path) -> None:
+    """The study of a divided perceptron at its smallest: what a step is made of sums to it, one
+    rank exchanges nothing, and no dataset is made."""
+    made = ioprof.study(str(cut("rannc-mlp", tmp_path, 2, 2)), out=tmp_path / "made")
+    assert isinstance(made, Grid)
+    assert {"measured"} == {cell.basis for cell in made.cells}
+    assert 4 == len(made.cells)
+    for cell in made.cells:
+        parts = {part.name: part.exposed_s for part in cell.parts}
+        mean_s = Run.load(Path(cell.run)).summary.steps.mean_s
+        assert mean_s == pytest.approx(sum(parts.values()))
+        assert (cell.ranks > 1) == bool(parts.keys() & {"exchange", "straggler"})
+    assert not (tmp_path / "made" / "source").exists()
+    assert "what computation does not hide" in (tmp_path / "made" / "study.html").read_text()

@@ -2,6 +2,7 @@
 the report."""
 
 import json
+from importlib.resources import files
 
 import jobs
 import polars as pl
@@ -133,15 +134,23 @@ def test_presets_are_listed_with_their_sources(tmp_path):
     )
 
 
+def study_of_ranks(folder):
+    """A file of a preset, a pipeline, with a study of 1, 2 and 4 ranks."""
+    preset = files("ioprof.train.presets").joinpath("rannc-mlp.toml").read_text()
+    (folder / "mine.toml").write_text(f"{preset}\n[study]\nranks = [1, 2, 4]\n")
+    return str(folder / "mine.toml")
+
+
 @pytest.mark.job(every=4)
 def test_a_study_is_made_again_by_one_command(tmp_path):
     """One run for each number of ranks; its table is what the runs say, and the parts of a step sum
     to it."""
     words = ("--values", "1,2", "--steps", 8, "--batch-size", 16, "--out", "made", "--json")
-    finished = jobs.ioprof("study", "rannc-mlp", *words, cwd=tmp_path)
+    preset = study_of_ranks(tmp_path)
+    finished = jobs.ioprof("study", preset, *words, cwd=tmp_path)
     assert 0 == finished.code, finished.err
     found = json.loads(finished.out)
-    assert ("rannc-mlp", None, "ranks", "pipeline") == (
+    assert (preset, None, "ranks", "pipeline") == (
         found["preset"],
         found["year"],
         found["varied"],
@@ -181,13 +190,15 @@ def test_a_study_is_made_again_by_one_command(tmp_path):
     ("options", "message"),
     [
         ({"preset": "tsubame-resnet50"}, "names no study"),
-        ({"preset": "rannc-mlp", "ranks": 2}, "--ranks: this study varies it"),
-        ({"preset": "rannc-mlp", "values": ["two"]}, "give numbers of ranks"),
-        ({"preset": "rannc-mlp", "values": [1, 32]}, "has no 32 stages"),
+        ({"ranks": 2}, "--ranks: this study varies it"),
+        ({"values": ["two"]}, "give numbers of ranks"),
+        ({"values": [1, 32]}, "has no 32 stages"),
+        ({"preset": "rannc-mlp", "values": [1]}, r"change its \[\[axes\]\]"),
     ],
 )
 def test_a_study_that_cannot_be_made_starts_no_job(options, message, tmp_path):
     """All runs are checked before the first."""
+    options = {"preset": study_of_ranks(tmp_path), **options}
     with pytest.raises(CommandError, match=message):
         ioprof.study(**options, batch_size=64, out=tmp_path / "made")
     assert not (tmp_path / "made").exists()

@@ -29,6 +29,19 @@ class Axis:
 
 
 @dataclass(frozen=True)
+class Part:
+    """Something that goes on in a step of a rank, beside other parts."""
+
+    name: str
+    """`compute`, `copies` to the device, `exchange`, ...; of a simulation also the resources of the
+    system, of a run its causes."""
+    seconds: float | None
+    """How long of a step, mean; null: what computation hides of it is not known."""
+    exposed_s: float
+    """What computation does not hide of it. The exposed parts sum to the step."""
+
+
+@dataclass(frozen=True)
 class Cell:
     """One combination."""
 
@@ -47,6 +60,15 @@ class Cell:
     samples_per_s: float | None
     """Of all ranks."""
     ranks: int
+    parts: tuple[Part, ...] = ()
+    """Of a step."""
+    needs_bytes_per_s: float | None = None
+    """What all ranks must be given so that no device waits."""
+    feeds: float | None = None
+    """A device so many times as fast would still not wait, by the part that then binds: below 1 it
+    waits already. Null: not simulated."""
+    binds: str = ""
+    """That part."""
     run: str = ""
     """Its folder; empty: nothing was run."""
     key: str = ""
@@ -82,6 +104,21 @@ class Bend:
 
 
 @dataclass(frozen=True)
+class Limit:
+    """How fast a device everything else feeds, in one row."""
+
+    row: tuple[str, ...]
+    first: str
+    """Value of the last axis, whose device is meant."""
+    needs_bytes_per_s: float
+    feeds: float
+    """See `Cell`."""
+    binds: str
+    starves: str
+    """The first value whose devices wait; empty: none does."""
+
+
+@dataclass(frozen=True)
 class Grid:
     """A study."""
 
@@ -110,7 +147,14 @@ class Grid:
                         Axis(each["name"], tuple(each["values"])) for each in table["axes"]
                     ),
                     "cells": tuple(
-                        Cell(**each | {"place": tuple(each["place"])}) for each in table["cells"]
+                        Cell(
+                            **each
+                            | {
+                                "place": tuple(each["place"]),
+                                "parts": tuple(Part(**part) for part in each.get("parts", ())),
+                            }
+                        )
+                        for each in table["cells"]
                     ),
                     "datasets": tuple(MadeDataset(**each) for each in table["datasets"]),
                     "basis_notes": tuple(table["basis_notes"]),
@@ -155,4 +199,24 @@ class Grid:
                 per_rank[least + 1] / per_rank[0],
                 after.bound_by,
                 after.share,
+            )
+
+    def limits(self) -> Iterator[Limit]:
+        """Of each row of simulated devices; none where the last axis varies something else than the
+        devices and what they need.
+        """
+        for place, found in self.rows():
+            cells = [each for each in found if each is not None and each.feeds is not None]
+            needs = {each.needs_bytes_per_s for each in cells}
+            if len(needs) < 2 or len({each.ranks for each in cells}) > 1:
+                continue
+            first = cells[0]
+            starved = next((each for each in cells if float(each.feeds or 0) < 1), None)
+            yield Limit(
+                place,
+                first.place[-1],
+                first.needs_bytes_per_s or 0.0,
+                first.feeds or 0.0,
+                first.binds,
+                starved.place[-1] if starved else "",
             )

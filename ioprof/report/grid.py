@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from rich import box
 from rich.table import Table
 
-from ioprof.analysis.grid import QUANTITIES, Cell, Grid
+from ioprof.analysis.grid import QUANTITIES, Cell, Grid, Part
 from ioprof.files import write_atomically
 from ioprof.report.article import Section, article
 from ioprof.report.figures import layout
@@ -36,6 +36,7 @@ _BASES: Final = {
     "predicted": "Predicted by simulation; in brackets: with all stated and assumed values at their"
     " worse ends, and at their better ends.",
 }
+_PARTS: Final = "A mean step of a rank: what computation does not hide, of all that each part takes"
 _DASHES: Final = ("solid", "dash", "dot", "dashdot")
 
 
@@ -82,19 +83,49 @@ def grid_notes(grid: Grid) -> Iterator[str]:
         )
 
 
+def parts_table(grid: Grid) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Headings and rows: what a step of each cell is made of, and what computation hides."""
+    names = dict.fromkeys(part.name for cell in grid.cells for part in cell.parts)
+    rows = []
+    for cell in grid.cells:
+        parts = {part.name: part for part in cell.parts}
+        shown = (_part(parts[name]) if name in parts else MISSING for name in names)
+        needs = amount(cell.needs_bytes_per_s) + "/s" if cell.needs_bytes_per_s else MISSING
+        rows.append((", ".join(cell.place), cell.basis, *shown, needs))
+    return ("a step", "basis", *(_words(grid, name) for name in names), "needs"), rows
+
+
+def _part(part: Part) -> str:
+    """How long it takes, and how much of that is not hidden."""
+    if part.seconds is None or part.seconds <= part.exposed_s:
+        return duration(part.exposed_s)
+    return f"{duration(part.exposed_s)} of {duration(part.seconds)}"
+
+
 def bend_lines(grid: Grid) -> Iterator[str]:
-    """In each row, between which columns the throughput per rank falls most, and what takes the
-    time then.
+    """Where faster devices begin to wait; and in each row between which columns the throughput per
+    rank falls most, and what takes the time then.
     """
     last = grid.axes[-1].name
-    for each in grid.bends():
+    for each in grid.limits():
+        name, binds = ", ".join(each.row), _words(grid, each.binds)
+        needs = f"{name}: {each.first} needs {amount(each.needs_bytes_per_s)}/s;"
+        starves = f"; of the devices here {each.starves} is the first that waits"
+        if each.feeds < 1:
+            yield f"{needs} {binds}: enough for {percent(each.feeds)} of that."
+        else:
+            yield (
+                f"{needs} a device {each.feeds:.2g} times as fast is fed, then {binds} would be in"
+                f" use all the time{starves if each.starves else ''}."
+            )
+    for bend in grid.bends():
         text = (
-            f"from {each.before} to {each.after} {last} the throughput per rank falls from"
-            f" {percent(each.efficiency_before)} to {percent(each.efficiency_after)} of that in the"
-            f" first column; {_words(grid, each.bound_by)} then takes {percent(each.share)} of a"
+            f"from {bend.before} to {bend.after} {last} the throughput per rank falls from"
+            f" {percent(bend.efficiency_before)} to {percent(bend.efficiency_after)} of that in the"
+            f" first column; {_words(grid, bend.bound_by)} then takes {percent(bend.share)} of a"
             " step."
         )
-        yield f"{', '.join(each.row)}: {text}" if each.row else sentence(text)
+        yield f"{', '.join(bend.row)}: {text}" if bend.row else sentence(text)
 
 
 def grid_figure(grid: Grid) -> go.Figure:
@@ -142,6 +173,8 @@ def write_grid(grid: Grid, folder: Path) -> None:
         Section(f"table-{place}", title or "Table", headings, rows)
         for place, (title, headings, rows) in enumerate(grid_tables(grid))
     ]
+    headings, rows = parts_table(grid)
+    tables.append(Section("parts", _PARTS, headings, rows))
     notes = (*grid_notes(grid), *bend_lines(grid))
     page = article(grid.name, "ioprof study", notes, [(_drawn(grid).capitalize(), chart)], tables)
     write_atomically(folder / "study.html", page)

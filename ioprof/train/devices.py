@@ -177,7 +177,8 @@ def rate(device: str, model: ModelFacts) -> Rate:
     rates, ratios = _table(device)["rates"], _tables()[RATIO_DEVICE]["rates"]
     if model.name in rates:
         found = rates[model.name]
-        return Rate(found["samples_per_s"], PUBLISHED, found["source"], found["year"])
+        basis = found.get("basis", PUBLISHED)
+        return Rate(found["samples_per_s"], basis, found["source"], found.get("year"))
     base = rates["resnet50"]["samples_per_s"]
     if model.name in ratios:
         ratio = ratios[model.name]["samples_per_s"] / RATIO_RESNET50_SAMPLES_PER_S

@@ -17,7 +17,7 @@ from ioprof.report.texts.sizing import size_lines, size_tables, terminal_table
 @takes_options(SizeAsked)
 def size(
     given: dict[str, Any],
-    model: Annotated[str, Option(help="Model, such as resnet50.")] = "resnet50",
+    model: Annotated[str, Option(help="Model or workload, such as resnet50 or ssd.")] = "resnet50",
     like: Annotated[
         Path | None,
         Option(
@@ -55,7 +55,7 @@ def size(
     for heading, rows in size_tables(found).items():
         output.print(terminal_table(heading, found, rows))
         output.print()
-    next_command(
-        "ioprof", "simulate", "dgx-h100-pod", "--job", like or model, "--ranks", found.ranks
-    )
+    following = ("ioprof", "simulate", "dgx-h100-pod", "--job", like or model)
+    on = ("--device", found.device) if found.device else ()
+    next_command(*following, *on, "--ranks", found.ranks)
     return 0

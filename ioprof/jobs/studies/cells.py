@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from ioprof.analysis.grid import GRID_FILE, Cell, Grid, MadeDataset
+from ioprof.analysis.grid import GRID_FILE, Cell, Grid, MadeDataset, Part
+from ioprof.analysis.run import Run
 from ioprof.errors import CommandError
 from ioprof.files import write_atomically
 from ioprof.jobs.options import RunOptions, StudyOptions
@@ -17,13 +18,22 @@ from ioprof.jobs.studies.grid_file import SIMULATE, GridFile, Settings
 from ioprof.jobs.synthetic_dataset import generate_tree
 from ioprof.jobs.training_run import run_job
 from ioprof.model.simulator.asked import SimulationAsked, simulation
-from ioprof.model.simulator.simulation import Simulation
+from ioprof.model.simulator.simulation import COMPUTE, Simulation
 from ioprof.model.simulator.validation import summed
 from ioprof.options import declarations, given_options
 from ioprof.reporter import Reporter
 
 _OF_STUDY: Final = ("out", "preset", "values", "force", "stacks")
 """Options of the command that are not those of a cell."""
+_READS_NOTHING: Final = "null"
+"""The loader that needs no dataset."""
+_OVERLAPS: Final = {
+    "h2d": "h2d",
+    "storage": "storage",
+    "decode": "decode",
+    "exchange": "communication",
+}
+"""By cause: what `summary.overlap` calls it."""
 
 
 def make_grid(
@@ -38,6 +48,11 @@ def make_grid(
     folder = Path(options.out or f"study-{study.name}")
     known = {each.name for each in declarations(RunOptions)} - {*_OF_STUDY}
     given = {name: getattr(options, name) for name in sorted(options.given & known)}
+    if "values" in options.given:
+        raise CommandError(
+            "--values: this study varies several settings; copy it to a file of your own and change"
+            f" its [[axes]]: {study.name}.toml"
+        )
     if given and study.kind == SIMULATE:
         raise CommandError(
             f"--{next(iter(given)).replace('_', '-')}: nothing is run; copy the study to a file of"
@@ -71,8 +86,10 @@ def make_grid(
             found = replace(found, basis_notes=tuple(notes))
         else:
             reporter.say(f"{number} of {len(places)}: {', '.join(place)}")
-            data, found = _dataset(study, asked, folder, found, reporter)
-            write_atomically(folder / GRID_FILE, found.to_json())  # with what converting took
+            data = None
+            if asked.get("loader") != _READS_NOTHING:
+                data, found = _dataset(study, asked, folder, found, reporter)
+                write_atomically(folder / GRID_FILE, found.to_json())  # with what converting took
             cell = _run(study, place, key, asked, data, folder, environment, reporter)
         found = replace(found, cells=(*found.cells, cell))
         write_atomically(folder / GRID_FILE, found.to_json())
@@ -108,7 +125,10 @@ def _simulated(study: GridFile, asked: Settings) -> Simulation:
 
 def _of_simulation(place: tuple[str, ...], key: str, made: Simulation, quantity: str) -> Cell:
     number = made.total_s if quantity == "total_s" else getattr(made.first, quantity)
-    bound_by, share = made.most_beside_compute(made.later if quantity == "total_s" else made.first)
+    epoch = made.later if quantity == "total_s" else made.first
+    bound_by, share = made.most_beside_compute(epoch)
+    whole, exposed = made.whole_s(epoch), made.beside_compute(epoch)
+    binds = max(whole, key=lambda name: whole[name])
     return Cell(
         place=place,
         value=number.value,
@@ -119,6 +139,13 @@ def _of_simulation(place: tuple[str, ...], key: str, made: Simulation, quantity:
         share=share,
         samples_per_s=made.first.samples_per_s.value,
         ranks=made.ranks,
+        parts=(
+            Part(COMPUTE, epoch.compute_s, epoch.compute_s),
+            *(Part(name, whole.get(name), exposed.get(name, 0.0)) for name in whole | exposed),
+        ),
+        needs_bytes_per_s=made.needs_bytes_per_s(epoch),
+        feeds=epoch.compute_s / whole[binds] if whole[binds] else None,
+        binds=binds,
         key=key,
     )
 
@@ -172,15 +199,15 @@ def _run(
     place: tuple[str, ...],
     key: str,
     asked: Settings,
-    data: Path,
+    data: Path | None,
     folder: Path,
     environment: Mapping[str, str],
     reporter: Reporter,
 ) -> Cell:
     out = folder / "-".join(each.replace(" ", "_").replace("/", "_") for each in place)
     try:
-        words = {"dataset": data, "stacks": False, "out": out, "force": True, **asked}
-        options = given_options(RunOptions, words)
+        words = {"stacks": False, "out": out, "force": True, **asked}
+        options = given_options(RunOptions, words | ({"dataset": data} if data else {}))
     except TypeError as error:
         raise CommandError(f"{study.name}: {error}; see: ioprof run --help") from None
     command = ("ioprof", "study", study.name, "--out", str(folder))
@@ -205,6 +232,27 @@ def _run(
         share=shares.get(bound_by, 0.0),
         samples_per_s=per_s,
         ranks=made.trace.run.config.ranks or 1,
+        parts=_parts(made),
         run=str(out),
         key=key,
+    )
+
+
+def _parts(made: Run) -> tuple[Part, ...]:
+    """Means of all steps of all ranks, by cause."""
+    steps, ranks = made.summary.steps, made.trace.run.config.ranks or 1
+
+    def whole_s(cause: str) -> float | None:
+        overlap = made.summary.overlap.get(_OVERLAPS.get(cause, ""))
+        total_s = overlap.total_s if overlap else None
+        return None if total_s is None else total_s / (steps.count * ranks)
+
+    return tuple(
+        Part(
+            each.cause,
+            each.share * steps.mean_s if each.cause == COMPUTE else whole_s(each.cause),
+            each.share * steps.mean_s,
+        )
+        for each in steps.causes
+        if each.share and steps.mean_s
     )

@@ -15,7 +15,7 @@ from ioprof.model.pipeline import OWN, STAGES, Op, Pipeline, Rank
 from ioprof.model.recorded import pipeline
 from ioprof.model.simulator.engine import Array
 from ioprof.model.simulator.values import Value, parse_value
-from ioprof.train.devices import DERIVED, Rate, check_device_name, rate
+from ioprof.train.devices import DERIVED, emulated_device
 from ioprof.train.models import MODELS
 
 DESCRIBED, MEASURED = "described", "measured"
@@ -109,8 +109,13 @@ class Job:
     """Of its bytes, that the page cache had in the run; 0 where it is described."""
     once_s: Value = NOTHING
     """What the first epoch takes besides: compiled kernels, tuned algorithms, first connections."""
+    once_per_rank_s: Value = NOTHING
+    """The same, for each rank of the job."""
     staging_start_s: Value = NOTHING
     """What staging takes besides the copy: processes that start, unpack and check."""
+    copy_s: float = 0.0
+    """Copying a batch to the device from page-locked memory, while it computes the one before; 0
+    where it is in the time of a step."""
     fixed_s: float = 0.0
     """Of a batch besides, that waits for nothing shared, such as the way to the loop."""
 
@@ -144,6 +149,13 @@ def job_names() -> list[str]:
     return [*_workloads(), *(name for name, facts in MODELS.items() if facts.takes_images)]
 
 
+def workload_devices(name: str) -> tuple[str, ...]:
+    """The devices on which a workload has a published time, the oldest first; of a model, which has
+    a rate on each: none.
+    """
+    return tuple(_workloads()[name]["compute_s"]) if name in _workloads() else ()
+
+
 def described(
     name: str,
     device: str,
@@ -157,7 +169,7 @@ def described(
 ) -> Job:
     """The job of that name; CommandError for one that is unknown, or has no time on the device."""
     if name in _workloads():
-        found = _workload(name, device, samples or IMAGENET_SAMPLES)
+        found = _workload(name, device, samples)
     elif name in MODELS and MODELS[name].takes_images:
         found = _training(name, device, layout, samples or IMAGENET_SAMPLES, batch or 32)
     else:
@@ -165,14 +177,15 @@ def described(
             f"--job {name}: unknown; choose one of {', '.join(job_names())}, or a run folder"
         )
     if batch is not None and name in _workloads() and batch != found.batch:
-        ratio = batch / found.batch
+        fixed = _workloads()[name].get("fixed_ratio", 0.0)
+        ratio = fixed + (1 - fixed) * batch / found.batch
         found = replace(found, batch=batch, compute_s=found.compute_s * ratio)
     if not found.threads:  # these choose their number themselves
         workers = None
     return scaled(with_workers(found, workers, prefetch), scale)
 
 
-def _workload(name: str, device: str, samples: int) -> Job:
+def _workload(name: str, device: str, samples: int | None) -> Job:
     table = _workloads()[name]
     times, key = table["compute_s"], device.removesuffix("-mlperf-storage")
     if key not in times:
@@ -180,24 +193,25 @@ def _workload(name: str, device: str, samples: int) -> Job:
             f"--device {device}: {name} has no published time on it; choose one of"
             f" {', '.join(times)}"
         )
+    batch = table["batch"] if isinstance(table["batch"], int) else table["batch"][key]
     shares = bool(table["threads_share_a_batch"])
     once = {
         key: parse_value(f"{name}: {key}", table[key]) if key in table else NOTHING
-        for key in ("once_s", "staging_start_s")
+        for key in ("once_s", "once_per_rank_s", "staging_start_s")
     }
     of = table.get("from", "MLPerf Storage")
     return Job(
         name=name,
         basis=DESCRIBED,
-        source=f"{of}: batch {table['batch']} in {times[key]:g} s on {key}",
-        batch=table["batch"],
-        samples=samples,
+        source=f"{of}: batch {batch} in {times[key]:g} s on {key}",
+        batch=batch,
+        samples=samples or table.get("samples", IMAGENET_SAMPLES),
         sample_bytes=table["sample_bytes"],
         size_cv=table["sample_bytes_sd"] / table["sample_bytes"],
         compute_s=np.array([float(times[key])]),
         compute_error=0.0,
         files_per_sample=table["files_per_sample"],
-        reads_per_sample=table["sample_bytes"] / 2**20,
+        reads_per_sample=max(table["files_per_sample"], table["sample_bytes"] / 2**20),
         is_one_file=False,
         workers=1 if shares else table["workers"],
         prefetch=table["prefetch"],
@@ -209,6 +223,7 @@ def _workload(name: str, device: str, samples: int) -> Job:
         cpu_s=parse_value(f"{name}: cpu_s", table["cpu_s"]),
         overhead_s=parse_value(f"{name}: overhead_s", table["overhead_s"]),
         once_s=once["once_s"],
+        once_per_rank_s=once["once_per_rank_s"],
         staging_start_s=once["staging_start_s"],
     )
 
@@ -217,7 +232,10 @@ def _training(name: str, device: str, layout: str, samples: int, batch: int) -> 
     if layout not in LAYOUTS:
         raise CommandError(f"--layout {layout}: unknown; choose one of {', '.join(LAYOUTS)}")
     stored, facts = LAYOUTS[layout], MODELS[name]
-    found = device_rate(device, name)
+    made = emulated_device(f"emulated:{device}", facts)
+    if made is None:
+        raise CommandError(f"--device {device}: is no accelerator")
+    found = made.rate
     return Job(
         name=f"{name} on {device}, {layout}",
         basis=DESCRIBED,
@@ -241,13 +259,8 @@ def _training(name: str, device: str, layout: str, samples: int, batch: int) -> 
         overhead_draws=spread(),
         shuffles="global",
         use_limit=0.9,
+        copy_s=batch * facts.sample_bytes / made.h2d_bytes_per_s,
     )
-
-
-def device_rate(device: str, model: str) -> Rate:
-    """The rate of an emulated device; CommandError for one that is not known."""
-    check_device_name(f"emulated:{device}")
-    return rate(device, MODELS[model])
 
 
 def recorded(trace: Trace) -> tuple[Job, Pipeline]:

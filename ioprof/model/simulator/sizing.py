@@ -13,7 +13,15 @@ from typing import Final
 from ioprof.format.trace import Trace
 from ioprof.model.simulator.asked import SizeAsked, check_measured
 from ioprof.model.simulator.cache import CACHE_RATIO
-from ioprof.model.simulator.jobs import LAYOUTS, Job, described, recorded, scaled, with_workers
+from ioprof.model.simulator.jobs import (
+    LAYOUTS,
+    Job,
+    described,
+    recorded,
+    scaled,
+    with_workers,
+    workload_devices,
+)
 from ioprof.model.simulator.simulation import Estimate
 from ioprof.model.simulator.values import Value
 
@@ -79,6 +87,8 @@ class Size:
     energy_kwh: Estimate | None
     price: Estimate | None
     assumed: tuple[str, ...]
+    device: str = ""
+    """Of the ranks; empty: that of a run."""
     basis: str = "derived"
 
     def to_json(self) -> str:
@@ -135,26 +145,37 @@ def asked_size(model: str, asked: SizeAsked, like: Trace | None) -> Size:
         job = scaled(recorded(like)[0], asked.scale)
         job = replace(with_workers(job, asked.workers, asked.prefetch), name="as recorded")
         return size(job, asked.ranks, epochs=asked.epochs, rates=rates)
-    device = (asked.device or _DEVICE).removeprefix("emulated:")
+    published = workload_devices(model)
+    usual = _DEVICE if not published or _DEVICE in published else published[-1]
+    device = (asked.device or usual).removeprefix("emulated:")
+    layouts = (
+        {_AS_PUBLISHED: asked}
+        if published
+        else {layout: replace(asked, layout=layout) for layout in LAYOUTS}
+    )
     jobs = {
-        layout: replace(replace(asked, layout=layout).described(model, device), name=layout)
-        for layout in LAYOUTS
+        layout: replace(each.described(model, device), name=layout)
+        for layout, each in layouts.items()
     }
-    job = jobs[asked.layout]
+    job = jobs[_AS_PUBLISHED if published else asked.layout]
     found = size(job, asked.ranks, epochs=asked.epochs, rates=rates, layouts=tuple(jobs.values()))
     following = _next(model, device, asked.ranks, job)
-    return replace(found, job=f"{model} on {device}", next_devices=following)
+    return replace(found, job=f"{model} on {device}", device=device, next_devices=following)
 
 
 _DEVICE: Final = "h100"
+_AS_PUBLISHED: Final = "as published"
+"""Layout of a workload."""
 _ORDER: Final = ("p100", "v100", "a100", "h100", "h200")
 """Devices whose rates are comparable, the slowest first."""
 
 
 def _next(model: str, device: str, ranks: int, job: Job) -> tuple[NextDevice, ...]:
     place = _ORDER.index(device) if device in _ORDER else len(_ORDER)
-    found = []
+    found, known = [], workload_devices(model) or _ORDER
     for name in _ORDER[place + 1 :]:
+        if name not in known:
+            continue
         other = described(model, name, batch=job.batch)
         speed = _speed(other, ranks).value
         basis = "derived" if other.compute_error else "published"
