@@ -36,5 +36,7 @@ class TrainingBlock:
         block, self._block = self._block, None
         if block is None:
             return None
-        block.__exit__(error and type(error), error, error and error.__traceback__)
+        block.__exit__(
+            *((None, None, None) if error is None else (type(error), error, error.__traceback__))
+        )
         return api.load(self._out)
