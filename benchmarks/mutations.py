@@ -720,8 +720,9 @@ def write_table(table: Path, outcomes: Sequence[Outcome]) -> None:
     found_by = [line.split("|")[3].strip() for line in body]
     counted = [name for name in found_by if not name.startswith("BAD")]
     num_found = sum(name.startswith("tests/") for name in counted)
-    said = "faults, put into the code one at a time, made a test fail"
-    head = f"# Mutations\n\n{num_found} of {len(counted)} {said}.\n"
+    num_left = len(MUTATIONS) - len(body)
+    said = f"{num_found} of {len(counted)} faults, put into the code in turn, made a test fail"
+    head = f"# Mutations\n\n`benchmarks/mutations.py`: {said}; {num_left} were not tried.\n"
     table.parent.mkdir(parents=True, exist_ok=True)
     columns = ["| mutation | file | found by | seconds |", "| --- | --- | --- | --- |"]
     table.write_text("\n".join([head, *columns, *body, ""]))
