@@ -402,6 +402,8 @@ _SANITY: Final = (Path("ioprof/jobs/byte_sizes.py"), 3)
 """A trivial change, and how many of the test files nearest to it the copy must pass unchanged."""
 _BUILD: Final = ("setup.py", "-q", "build_ext", "--inplace")
 _SHOWN_CHARS: Final = 200
+_STOPPED: Final = "NOT FOUND by the tests that were run"
+"""What is said where the time was over before all tests were run."""
 _FAILED: Final = re.compile(
     r"^(?:FAILED|ERROR) (tests/\S+?\.py::[^\s\[]+(?:\[.*?\])?)(?= - |$)", re.MULTILINE
 )
@@ -666,7 +668,7 @@ class Outcome:
         if self.bad:
             return f"BAD: {self.bad}"
         if self.found_by is None:
-            return "NOT FOUND by the tests that were run" if self.is_stopped else "NOT FOUND"
+            return _STOPPED if self.is_stopped else "NOT FOUND"
         return self.found_by
 
     @property
@@ -718,10 +720,12 @@ def write_table(table: Path, outcomes: Sequence[Outcome]) -> None:
         rows[each.mutation] = f"| {' | '.join(cells)} |"
     body = [rows[mutation.name] for mutation in MUTATIONS if mutation.name in rows]
     found_by = [line.split("|")[3].strip() for line in body]
-    counted = [name for name in found_by if not name.startswith("BAD")]
+    counted = [name for name in found_by if not name.startswith(("BAD", _STOPPED))]
     num_found = sum(name.startswith("tests/") for name in counted)
-    said = "faults, put into the code one at a time, made a test fail"
-    head = f"# Mutations\n\n{num_found} of {len(counted)} {said}.\n"
+    num_stopped, num_left = found_by.count(_STOPPED), len(MUTATIONS) - len(body)
+    said = f"{num_found} of {len(counted)} faults, put into the code in turn, made a test fail"
+    head = f"# Mutations\n\n`benchmarks/mutations.py`: {said}."
+    head += f" Of {num_stopped} the tests were stopped; {num_left} were not tried.\n"
     table.parent.mkdir(parents=True, exist_ok=True)
     columns = ["| mutation | file | found by | seconds |", "| --- | --- | --- | --- |"]
     table.write_text("\n".join([head, *columns, *body, ""]))

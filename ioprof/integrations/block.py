@@ -36,7 +36,8 @@ class TrainingBlock:
         block, self._block = self._block, None
         if block is None:
             return None
-        block.__exit__(
-            *((None, None, None) if error is None else (type(error), error, error.__traceback__))
-        )
+        if error is None:
+            block.__exit__(None, None, None)
+        else:
+            block.__exit__(type(error), error, error.__traceback__)
         return api.load(self._out)
