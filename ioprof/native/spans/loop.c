@@ -378,6 +378,7 @@ static PyMethodDef loop_methods[] = {
 static PyMemberDef loop_members[] = {
     {"forward_begin_ns", T_LONGLONG, offsetof(Loop, forward_begin_ns), READONLY, NULL},
     {"nested", T_LONGLONG, offsetof(Loop, nested), 0, NULL},
+    {"in_collective", T_BOOL, offsetof(Loop, in_collective), 0, NULL},
     {"backward_gaps", T_OBJECT, offsetof(Loop, backward_gaps), READONLY, NULL},
     {"evaluation", T_OBJECT, offsetof(Loop, evaluation), READONLY, NULL},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(Loop, weak_references), READONLY, NULL},

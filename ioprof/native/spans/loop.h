@@ -31,6 +31,7 @@ typedef struct {
     bool is_pending;
     int64_t backward_begin_ns, backward_end_ns;
     int64_t nested;
+    char in_collective;
     PyObject *gaps, *backward_gaps, *closures; /* lists of (start, end) */
     struct watch loss, clipping;
     Passes *evaluation;
