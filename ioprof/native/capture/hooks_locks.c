@@ -1,11 +1,12 @@
 /* Hooks of locks, conditions and semaphores of the C library, of the ends of threads, and of
  * sleeps.
  *
- * What is free is taken by the function that tries, which does the same as the one that waits as
- * long as it need not: then nothing is timed. An interpreter takes and releases its lock around
- * each system call and each operation of a tensor, so that what nobody waits for is a few
- * instructions here, whether it is recorded or not; all else is in a function of its own, which
- * does not make them save registers. */
+ * An interpreter takes and releases its lock around each system call and each operation of a
+ * tensor. So a lock that is free, and one that nobody waits for, cost a look at it and a jump to
+ * the C library's function, whether the process is recorded or not; all else is in functions of
+ * their own, for which the hook need not save registers. There, what is free is taken by the
+ * function that tries, which does the same as the one that waits as long as it need not: then
+ * nothing is timed. */
 #include "real.h"
 #include "waits.h"
 
@@ -77,7 +78,9 @@ static inline bool is_usual_clock(int clock)
     return clock == CLOCK_REALTIME || clock == CLOCK_MONOTONIC;
 }
 
-/* A word that is not 0 may be that of a lock that can be taken: the own one, which is recursive. */
+/* What is free is left to the C library, untimed: if another thread takes it in the nanosecond
+ * until then, the wait is not recorded. A word that is not 0 may still be that of a lock that can
+ * be taken: the own one, which is recursive. */
 #define LOCK(name, parameters, arguments, may_try)                                                \
     OUT_OF_LINE static int wait_by_##name parameters                                              \
     {                                                                                             \
@@ -90,12 +93,10 @@ static inline bool is_usual_clock(int clock)
     }                                                                                             \
     HOT int hook_##name parameters                                                                \
     {                                                                                             \
-        if (__builtin_expect(word_of(lock, LOCK_WORD) == 0 && (may_try), 1)) {                    \
-            int tried = pthread_mutex_trylock(lock);                                              \
-            if (__builtin_expect(tried != EBUSY, 1))                                              \
-                return tried;                                                                     \
-        }                                                                                         \
-        return wait_by_##name arguments;                                                          \
+        real_##name##_type *real = KNOWN_REAL(name);                                              \
+        return __builtin_expect(real == NULL || word_of(lock, LOCK_WORD) != 0, 0)                 \
+                   ? wait_by_##name arguments                                                     \
+                   : real arguments;                                                              \
     }
 
 LOCK(pthread_mutex_lock, (void *lock), (lock), true)

@@ -360,7 +360,7 @@ static void emit_backward(Loop *loop, int64_t start_ns, int64_t end_ns)
     const long long step = ((Steps *)observing.steps)->number;
     if (PyList_Size(loop->backward_gaps) == 0 && gradients != NULL &&
         !is_set(gradients, name_has_models)) {
-        emit_without_gaps(start_ns, end_ns, loop->backward_gaps, &backward_name, step);
+        emit_without_gaps(start_ns, end_ns, &(struct gaps){0}, &backward_name, step);
     } else if (gradients != NULL) {
         drop_result(PyObject_CallMethod(gradients, "end_backward", "LLLO", (long long)start_ns,
                                         (long long)end_ns, step, loop->backward_gaps));
