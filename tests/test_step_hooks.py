@@ -2,17 +2,22 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
+from weakref import WeakKeyDictionary
 
+import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ioprof import _native
-from ioprof.instrument import span
-from ioprof.instrument.hooks.pytorch import compute
+from ioprof.instrument import hooks, span
+from ioprof.instrument.hooks.pytorch import compute, python_step_hooks
 from ioprof.instrument.hooks.pytorch.evaluations import Evaluation
+from ioprof.instrument.hooks.steps import Steps
 
-Emitted = tuple[str, int, int, str | None, int]
+Emitted = tuple[str, int, int, str | None, int, int]
 US = 1_000
 
 
@@ -42,11 +47,12 @@ class Watch:
 
 @contextmanager
 def emitted() -> Iterator[list[Emitted]]:
-    """What is emitted meanwhile: kind, start, end, name, step."""
+    """What is emitted meanwhile: kind, start, end, name, step, bytes."""
     found: list[Emitted] = []
 
     def emit(kind: str, start_ns: int, end_ns: int, name: Any = None, **fields: int) -> None:
-        found.append((kind, start_ns, end_ns, name, fields.get("step", -1)))
+        numbers = fields.get("step", -1), fields.get("bytes", -1)
+        found.append((kind, start_ns, end_ns, name, *numbers))
 
     span.redirect(lambda *_: None, emit, lambda _: -1)
     try:
@@ -121,3 +127,108 @@ def test_both_loops_emit_the_same(operations: list[tuple[str, int, int]]) -> Non
             ([each for each in spans if each[0] != "user"], [each.calls for each in job.watches])
         )
     assert played[0] == played[1]
+
+
+class Work:
+    """What torch returns of an asynchronous collective."""
+
+    def wait(self) -> str:
+        return "waited"
+
+
+class Hooks:
+    """What hooks of collectives ask of a `HookState`."""
+
+    is_on = True
+
+    def __init__(self, loop: Any, steps: Steps) -> None:
+        self.per_thread = SimpleNamespace(current=SimpleNamespace(loop=loop))
+        self.steps, self.in_progress = steps, WeakKeyDictionary[Any, Any]()
+        self.deferred = 0
+
+    def start_deferred(self) -> None:
+        self.deferred += 1
+
+
+@pytest.fixture
+def watched() -> Iterator[None]:
+    """Observers of the extension record meanwhile."""
+    _native.watch(True, False, lambda: None)
+    yield
+    _native.watch(False, False, lambda: None)
+    if (state := hooks.installed()) is not None:
+        _native.follow(state, state.steps)
+
+
+SENT = {
+    "tensor": lambda: ((torch.zeros(3),), {}),
+    "list": lambda: (([torch.zeros(2), torch.zeros(5)], torch.zeros(1)), {}),
+    "named": lambda: ((), {"tensor": torch.zeros(7), "group": None}),
+    "object": lambda: (([1, "a"], 0), {"async_op": False}),
+    "elsewhere": lambda: ((torch.zeros(3, device="meta"), torch.zeros(1)), {}),
+    "nothing": lambda: ((), {}),
+}
+
+
+@pytest.mark.usefixtures("watched")
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([*SENT]),
+            st.sampled_from([None, "work", "raises", "nested"]),
+            st.integers(0, 2),
+        ),
+        max_size=12,
+    )
+)
+def test_both_record_the_same_collectives(calls: list[tuple[str, str | None, int]]) -> None:
+    """Name, bytes, step and place in the loop of each, also of those in progress; what is called
+    within another is part of it, and an exception is the job's."""
+    found = []
+    for implementation in (python_step_hooks, _native):
+        loop_class = compute.Loop if implementation is python_step_hooks else _native.Loop
+        loop, steps = loop_class(Watch(), Watch(), Evaluation()), Steps()
+        state = Hooks(loop, steps)
+        implementation.follow(state, steps)
+        steps.begun = True
+        results = []
+        with emitted() as spans:
+            for sent, ends, steps.number in calls:
+                args, kwargs = SENT[sent]()
+                loop.nested = 1  # what the loop does not compute is a gap of the backward pass
+                observed = implementation.exchanging(ended(ends, implementation), "all_reduce")
+                try:
+                    results.append(observed(*args, **kwargs))
+                except ValueError as error:
+                    results.append(str(error))
+            in_progress = [known[1:] for known in state.in_progress.values()]
+            wait = implementation.awaiting(Work.wait)
+            waited = [wait(each) for each in results if isinstance(each, Work)]
+        found.append(
+            (
+                [(kind, *fields) for kind, _, _, *fields in spans],
+                (in_progress, len(state.in_progress), waited),
+                [type(each) if isinstance(each, Work) else each for each in results],
+                [end - start >= 0 for start, end in loop.backward_gaps],
+                loop.in_collective,
+            )
+        )
+    assert found[0] == found[1]
+
+
+def ended(how: str | None, implementation: Any) -> Callable[..., Any]:
+    """A collective that ends so."""
+
+    def original(*args: Any, **kwargs: Any) -> Any:
+        match how:
+            case "work":
+                return Work()
+            case "raises":
+                raise ValueError(how)
+            case "nested":
+                return implementation.exchanging(lambda *_, **__: "inner", "within")(
+                    *args, **kwargs
+                )
+        return how
+
+    return original

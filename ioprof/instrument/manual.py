@@ -175,9 +175,9 @@ def unrecorded_collectives() -> Iterator[None]:
     if state is None:
         yield
         return
-    thread = state.per_thread.current
-    before, thread.in_collective = thread.in_collective, True
+    loop = state.per_thread.current.loop
+    before, loop.in_collective = loop.in_collective, True
     try:
         yield
     finally:
-        thread.in_collective = before
+        loop.in_collective = before

@@ -28,6 +28,7 @@ WATCHED: Final = {
     "torch.utils.data._utils.fetch": "pytorch.fetcher",
     "torch.nn.modules.module": "pytorch.modules",
     "torch.optim.optimizer": "pytorch.training",
+    "torch.compiler": "pytorch.compiler",
     "torch.autograd": "pytorch.training",
     "torch._dynamo.callback": "pytorch.compilations",
     "torch.serialization": "pytorch.checkpoints libraries.decoders",

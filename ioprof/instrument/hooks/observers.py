@@ -6,26 +6,31 @@ Python. `watch` says whether they record, `forget` drops what threads are doing,
 batch a thread makes, `fetches` whether it is within the fetch of one, `decoded` adds an image that
 was decoded elsewhere, and `interrupted` excludes a time from the transform in progress. `Loop` is
 what a thread's training loop computes; `calling` observes calls of torch modules, `propagating`
-backward passes, `begin_step` and `end_step` those of optimizers, all for the state that they
-`follow`. `decoding` a function that decodes, and `decoding_items` one that
-returns an iterator that does.
+backward passes, `exchanging` collectives, `awaiting` the waits for those that `expect` one,
+`begin_step` and `end_step` steps of optimizers, all for the state that they `follow`. `numbered`
+tells collectives of one name within a step apart. `decoding` observes a function that decodes, and
+`decoding_items` one that returns an iterator that does.
 """
 
 try:
     from ioprof._native import (
         Loop,
+        awaiting,
         begin_step,
         calling,
         decoded,
         decoding,
         decoding_items,
         end_step,
+        exchanging,
+        expect,
         fetches,
         follow,
         forget,
         interrupted,
         loading,
         makes,
+        numbered,
         operating,
         propagating,
         transforming,
@@ -49,27 +54,35 @@ except ImportError:  # this interpreter cannot load it
     )
     from ioprof.instrument.hooks.pytorch.compute import Loop  # type: ignore[assignment]
     from ioprof.instrument.hooks.pytorch.python_step_hooks import (
+        awaiting,
         begin_step,
         calling,
         end_step,
+        exchanging,
+        expect,
         follow,
+        numbered,
         propagating,
     )
 
 __all__ = [
     "Loop",
+    "awaiting",
     "begin_step",
     "calling",
     "decoded",
     "decoding",
     "decoding_items",
     "end_step",
+    "exchanging",
+    "expect",
     "fetches",
     "follow",
     "forget",
     "interrupted",
     "loading",
     "makes",
+    "numbered",
     "operating",
     "propagating",
     "transforming",

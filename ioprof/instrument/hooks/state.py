@@ -21,7 +21,6 @@ from ioprof.instrument.hooks.garbage import GarbageCollections
 from ioprof.instrument.hooks.loader_names import LoaderNames
 from ioprof.instrument.hooks.loader_numbers import LoaderNumbers
 from ioprof.instrument.hooks.patches import Function, Patches
-from ioprof.instrument.hooks.pytorch.collective_state import CollectiveState
 from ioprof.instrument.hooks.pytorch.evaluations import Evaluation
 from ioprof.instrument.hooks.pytorch.gradient_exchange import GradientExchange
 from ioprof.instrument.hooks.pytorch.losses import TensorWatch
@@ -55,7 +54,6 @@ class ThreadState:
         "fetches",
         "fetching",
         "in_checkpoint",
-        "in_collective",
         "loop",
         "maker",
         "nested",
@@ -86,8 +84,6 @@ class ThreadState:
         """Samples of that batch; -1: not known, as while they are fetched."""
         self.selected: tuple[int, int] | None = None
         """When it waited in a selector last; None: it has taken what that had shown."""
-        self.in_collective = False
-        """It is in an observed collective, or in one that is not to be recorded."""
         self.in_checkpoint = False
         """It is saving or loading a checkpoint."""
         self.saved_bytes = 0
@@ -173,7 +169,8 @@ class HookState:
         self.per_thread = _PerThread()
         self.steps = Steps()
         self.gradients = GradientExchange()
-        self.collectives = CollectiveState()
+        self.in_progress: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+        """What torch returned for collectives and messages in progress, see `observers.expect`."""
         self.thread_batches = self._new_thread_batches()
         """Numbers of what threads of this process hand over to the training loop."""
         self.products: Products | None = None
@@ -421,7 +418,7 @@ class HookState:
         self.steps = Steps()
         observers.follow(self, self.steps)
         self.gradients = GradientExchange()
-        self.collectives = CollectiveState()
+        self.in_progress = WeakKeyDictionary()
         self.dali_sources = WeakKeyDictionary()
         self.loader_uses = {}
         self.thread_batches = self._new_thread_batches()

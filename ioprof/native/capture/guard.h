@@ -18,6 +18,9 @@
  * between two reads of 100 kB, each page and cache line of code has to be fetched again. */
 #define HOT __attribute__((hot))
 
+/* Marks what a hot function calls seldom: inlined there, it would make it save registers first. */
+#define OUT_OF_LINE __attribute__((noinline, cold))
+
 #pragma GCC visibility push(hidden)
 
 extern __thread volatile uint32_t ioprof_guard __attribute__((tls_model("initial-exec")));

@@ -1,8 +1,12 @@
 /* Hooks of locks, conditions and semaphores of the C library, of the ends of threads, and of
  * sleeps.
  *
- * What is free is taken by the function that tries, which does the same as the one that waits as
- * long as it need not: then nothing is timed. */
+ * An interpreter takes and releases its lock around each system call and each operation of a
+ * tensor. So a lock that is free, and one that nobody waits for, cost a look at it and a jump to
+ * the C library's function, whether the process is recorded or not; all else is in functions of
+ * their own, for which the hook need not save registers. There, what is free is taken by the
+ * function that tries, which does the same as the one that waits as long as it need not: then
+ * nothing is timed. */
 #include "real.h"
 #include "waits.h"
 
@@ -23,17 +27,26 @@
     }                                                                                     \
     return result
 
-#define WAKING(call, is_waited_for, kind, object)                           \
-    bool wakes = is_recording_already() && (is_waited_for);                 \
-    int64_t now = wakes ? clock_now() : 0;                                  \
-    uint64_t number = wakes ? (object) : 0; /* afterwards it may be gone */ \
-    int result = call;                                                      \
-    if (__builtin_expect(wakes, 0)) {                                       \
-        int saved_errno = errno;                                            \
-        emit_wake(now, now, kind, number);                                  \
-        errno = saved_errno;                                                \
-    }                                                                       \
-    return result
+/* A function of one object that may end the wait of another thread; recorded where one waits. */
+#define WAKE(name, is_waited_for, kind, number_of)                                                 \
+    OUT_OF_LINE static int wake_by_##name(void *object)                                            \
+    {                                                                                              \
+        if (!is_recording_already() || !is_waited_for(object))                                     \
+            return REAL(name)(object);                                                             \
+        int64_t now = clock_now();                                                                 \
+        uint64_t number = number_of(object); /* afterwards it may be gone */                       \
+        int result = REAL(name)(object);                                                           \
+        int saved_errno = errno;                                                                   \
+        emit_wake(now, now, kind, number);                                                         \
+        errno = saved_errno;                                                                       \
+        return result;                                                                             \
+    }                                                                                              \
+    HOT int hook_##name(void *object)                                                              \
+    {                                                                                              \
+        real_##name##_type *real = KNOWN_REAL(name);                                               \
+        return __builtin_expect(real == NULL || is_waited_for(object), 0) ? wake_by_##name(object) \
+                                                                          : real(object);          \
+    }
 
 static inline int word_of(const void *object, int place)
 {
@@ -46,17 +59,17 @@ enum { LOCK_WORD = 0, LOCK_KIND = 4, LOCK_SHARED = 128, LOCK_HAS_OWNER = 16 | 32
 
 static uint64_t lock_object(const void *lock)
 {
-    return object_at(lock, waiters_known.of_locks && (word_of(lock, LOCK_KIND) & LOCK_SHARED));
+    return object_at(lock, waiters_known.waited_lock && (word_of(lock, LOCK_KIND) & LOCK_SHARED));
 }
 
 /* A lock's word is 2 where somebody may wait; of one that is robust or inherits priority it is the
  * owner, with the highest bit. */
 static inline bool is_contended(const void *lock)
 {
-    if (!waiters_known.of_locks)
-        return true;
     int word = word_of(lock, LOCK_WORD);
-    return word > 1 ? !(word_of(lock, LOCK_KIND) & LOCK_HAS_OWNER) : word < 0;
+    return (unsigned)word >= waiters_known.waited_lock &&
+           (word < 0 || waiters_known.waited_lock == 0 ||
+            !(word_of(lock, LOCK_KIND) & LOCK_HAS_OWNER));
 }
 
 /* A clock that a function refuses is refused also where the lock is free. */
@@ -65,15 +78,25 @@ static inline bool is_usual_clock(int clock)
     return clock == CLOCK_REALTIME || clock == CLOCK_MONOTONIC;
 }
 
+/* What is free is left to the C library, untimed: if another thread takes it in the nanosecond
+ * until then, the wait is not recorded. A word that is not 0 may still be that of a lock that can
+ * be taken: the own one, which is recursive. */
 #define LOCK(name, parameters, arguments, may_try)                                                \
-    int hook_##name parameters                                                                    \
+    OUT_OF_LINE static int wait_by_##name parameters                                              \
     {                                                                                             \
         if (!is_recording_already() || !(may_try))                                                \
             return REAL(name) arguments;                                                          \
         int tried = pthread_mutex_trylock(lock);                                                  \
-        if (__builtin_expect(tried != EBUSY, 1))                                                  \
+        if (tried != EBUSY)                                                                       \
             return tried;                                                                         \
         BLOCKING(int, REAL(name) arguments, OBJECT_LOCK, lock_object(lock), result == ETIMEDOUT); \
+    }                                                                                             \
+    HOT int hook_##name parameters                                                                \
+    {                                                                                             \
+        real_##name##_type *real = KNOWN_REAL(name);                                              \
+        return __builtin_expect(real == NULL || word_of(lock, LOCK_WORD) != 0, 0)                 \
+                   ? wait_by_##name arguments                                                     \
+                   : real arguments;                                                              \
     }
 
 LOCK(pthread_mutex_lock, (void *lock), (lock), true)
@@ -81,21 +104,20 @@ LOCK(pthread_mutex_timedlock, (void *lock, const void *until), (lock, until), tr
 LOCK(pthread_mutex_clocklock, (void *lock, int clock, const void *until), (lock, clock, until),
      is_usual_clock(clock))
 
-int hook_pthread_mutex_unlock(void *lock)
-{
-    WAKING(REAL(pthread_mutex_unlock)(lock), is_contended(lock), OBJECT_LOCK, lock_object(lock));
-}
+WAKE(pthread_mutex_unlock, is_contended, OBJECT_LOCK, lock_object)
 
 /* Locks of readers and writers: two words of them have a bit that says that somebody waits. */
 #define SHARED_LOCK(name, try)                                                       \
+    OUT_OF_LINE static int wait_by_##name(void *lock)                                \
+    {                                                                                \
+        BLOCKING(int, REAL(name)(lock), OBJECT_LOCK, object_at(lock, false), false); \
+    }                                                                                \
     int hook_##name(void *lock)                                                      \
     {                                                                                \
         if (!is_recording_already())                                                 \
             return REAL(name)(lock);                                                 \
         int tried = try(lock);                                                       \
-        if (__builtin_expect(tried != EBUSY, 1))                                     \
-            return tried;                                                            \
-        BLOCKING(int, REAL(name)(lock), OBJECT_LOCK, object_at(lock, false), false); \
+        return __builtin_expect(tried != EBUSY, 1) ? tried : wait_by_##name(lock);   \
     }
 
 SHARED_LOCK(pthread_rwlock_rdlock, pthread_rwlock_tryrdlock)
@@ -105,15 +127,16 @@ enum { WRITE_PHASE_WORD = 2, WRITERS_WORD = 3, WORD_IS_WAITED_FOR = 2 };
 
 static inline bool is_shared_lock_contended(const void *lock)
 {
-    return !waiters_known.of_locks ||
+    return waiters_known.waited_lock == 0 ||
            ((word_of(lock, WRITE_PHASE_WORD) | word_of(lock, WRITERS_WORD)) & WORD_IS_WAITED_FOR);
 }
 
-int hook_pthread_rwlock_unlock(void *lock)
+static uint64_t shared_lock_object(const void *lock)
 {
-    WAKING(REAL(pthread_rwlock_unlock)(lock), is_shared_lock_contended(lock), OBJECT_LOCK,
-           object_at(lock, false));
+    return object_at(lock, false);
 }
+
+WAKE(pthread_rwlock_unlock, is_shared_lock_contended, OBJECT_LOCK, shared_lock_object)
 
 /* ---------------------------------------------------------------------------------- conditions */
 
@@ -122,6 +145,11 @@ static inline unsigned condition_word(const void *condition)
 {
     int place = waiters_known.place_in_condition;
     return place < 0 ? 8 : (unsigned)word_of(condition, place);
+}
+
+static inline bool is_condition_waited_for(const void *condition)
+{
+    return condition_word(condition) >= 8;
 }
 
 static uint64_t condition_object(const void *condition)
@@ -154,15 +182,8 @@ CONDITION_WAIT(pthread_cond_timedwait, (void *condition, void *lock, const void 
 CONDITION_WAIT(pthread_cond_clockwait, (void *condition, void *lock, int clock, const void *until),
                (condition, lock, clock, until))
 
-#define CONDITION_WAKE(name)                                                            \
-    int hook_##name(void *condition)                                                    \
-    {                                                                                   \
-        WAKING(REAL(name)(condition), condition_word(condition) >> 3, OBJECT_CONDITION, \
-               condition_object(condition));                                            \
-    }
-
-CONDITION_WAKE(pthread_cond_signal)
-CONDITION_WAKE(pthread_cond_broadcast)
+WAKE(pthread_cond_signal, is_condition_waited_for, OBJECT_CONDITION, condition_object)
+WAKE(pthread_cond_broadcast, is_condition_waited_for, OBJECT_CONDITION, condition_object)
 
 #ifdef IOPROF_SYMBOL_VERSIONS
 /* Programs that were linked before glibc 2.3.2 have conditions of another layout, and name their
@@ -227,12 +248,12 @@ SEMAPHORE_WAIT(sem_timedwait, (void *semaphore, const void *until), (semaphore, 
 SEMAPHORE_WAIT(sem_clockwait, (void *semaphore, int clock, const void *until),
                (semaphore, clock, until), is_usual_clock(clock) && is_valid_time(until))
 
-int hook_sem_post(void *semaphore)
+static inline bool is_semaphore_waited_for(const void *semaphore)
 {
-    WAKING(REAL(sem_post)(semaphore),
-           !waiters_known.of_semaphores || word_of(semaphore, SEMAPHORE_WAITERS) != 0,
-           OBJECT_SEMAPHORE, semaphore_object(semaphore));
+    return !waiters_known.of_semaphores || word_of(semaphore, SEMAPHORE_WAITERS) != 0;
 }
+
+WAKE(sem_post, is_semaphore_waited_for, OBJECT_SEMAPHORE, semaphore_object)
 
 /* Another one may be mapped there later. */
 int hook_sem_close(void *semaphore)

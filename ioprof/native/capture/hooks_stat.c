@@ -76,9 +76,9 @@ static void learn_folder_buffer(const struct folder_buffer *before, const void *
 }
 
 #define READDIR(name)                                                                   \
-    HOT void *hook_##name(void *open_folder)                                            \
+    OUT_OF_LINE static void *read_buffer_by_##name(void *open_folder)                   \
     {                                                                                   \
-        if (!is_recording() || has_entry(open_folder))                                  \
+        if (!is_recording())                                                            \
             return REAL(name)(open_folder);                                             \
         const struct folder_buffer before = *(const struct folder_buffer *)open_folder; \
         int64_t start = clock_now();                                                    \
@@ -87,6 +87,13 @@ static void learn_folder_buffer(const struct folder_buffer *before, const void *
         if (!atomic_load_explicit(&knows_folder_buffers, memory_order_relaxed))         \
             learn_folder_buffer(&before, open_folder, entry);                           \
         return entry;                                                                   \
+    }                                                                                   \
+    HOT void *hook_##name(void *open_folder)                                            \
+    {                                                                                   \
+        real_##name##_type *real = KNOWN_REAL(name);                                    \
+        return __builtin_expect(real != NULL && has_entry(open_folder), 1)              \
+                   ? real(open_folder)                                                  \
+                   : read_buffer_by_##name(open_folder);                                \
     }
 
 READDIR(readdir)

@@ -61,12 +61,19 @@ static inline bool is_single_threaded(void)
     return &__libc_single_threaded != NULL && __libc_single_threaded;
 }
 
+/* NULL: it was not looked for yet. */
+static inline void *known_address(enum real function)
+{
+    return atomic_load_explicit(&real_addresses[function], memory_order_relaxed);
+}
+
 static inline void *real_address(enum real function)
 {
-    void *address = atomic_load_explicit(&real_addresses[function], memory_order_relaxed);
+    void *address = known_address(function);
     return __builtin_expect(address != NULL, 1) ? address : real_find(function);
 }
 
 #define REAL(name) ((real_##name##_type *)real_address(REAL_##name))
+#define KNOWN_REAL(name) ((real_##name##_type *)known_address(REAL_##name))
 
 #endif

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-struct waiters_known waiters_known = {false, false, -1};
+struct waiters_known waiters_known = {0, false, -1};
 
 #define LAST_WAKES 4
 
@@ -43,7 +43,7 @@ void waits_setup(void)
     pthread_mutexattr_destroy(&shared_lock);
     bool is_free = tried.words[0] == 0 && tried.words[4] == 128;
     pthread_mutex_trylock(&tried.lock);
-    waiters_known.of_locks = is_free && tried.words[0] == 1;
+    waiters_known.waited_lock = is_free && tried.words[0] == 1 ? 2 : 0;
     pthread_mutex_unlock(&tried.lock);
     memset(&tried, 0, sizeof tried);
     sem_init(&tried.semaphore, 1, 5);

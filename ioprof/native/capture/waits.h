@@ -20,7 +20,8 @@
 
 /* Which values of a program's C library say that somebody waits; tried out once per program. */
 struct waiters_known {
-    bool of_locks, of_semaphores;
+    unsigned waited_lock; /* the least word of a lock that is waited for; 0: not known */
+    bool of_semaphores;
     int place_in_condition; /* of the number of waiters, counted in ints; -1: not known */
 };
 

@@ -13,7 +13,7 @@ static PyObject *known_strings;    /* str -> number in `recording` */
 static PyObject *kinds[MAX_KINDS]; /* interned; the index plus one is the kind's number */
 static int num_kinds;
 struct kind user_kind = {"user", 0}, transform_kind = {"transform", 0}, decode_kind = {"decode", 0},
-            compute_kind = {"compute", 0}, step_kind = {"step", 0};
+            compute_kind = {"compute", 0}, step_kind = {"step", 0}, comm_kind = {"comm", 0};
 
 /* ------------------------------------------------------------------------------------- strings */
 
@@ -146,6 +146,7 @@ int take_kinds(PyObject *names)
     find_number(&decode_kind);
     find_number(&compute_kind);
     find_number(&step_kind);
+    find_number(&comm_kind);
     return 0;
 }
 

@@ -21,7 +21,7 @@ struct label {
 
 #pragma GCC visibility push(hidden)
 
-extern struct kind user_kind, transform_kind, decode_kind, compute_kind, step_kind;
+extern struct kind user_kind, transform_kind, decode_kind, compute_kind, step_kind, comm_kind;
 
 /* Once per process. */
 int prepare_strings(void);

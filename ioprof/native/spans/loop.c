@@ -87,7 +87,23 @@ static int emit_pending(Loop *loop)
     return result;
 }
 
-static int append_gap(PyObject *gaps, int64_t start_ns, int64_t end_ns)
+static int append_gap(struct gaps *gaps, int64_t start_ns, int64_t end_ns)
+{
+    if (gaps->num == MAX_GAPS)
+        return 0;
+    if (gaps->num == gaps->room) {
+        const int room = gaps->room == 0 ? 8 : 2 * gaps->room;
+        struct gap *all = PyMem_Realloc(gaps->all, (size_t)room * sizeof *all);
+        if (all == NULL)
+            return 0;
+        gaps->all = all;
+        gaps->room = room;
+    }
+    gaps->all[gaps->num++] = (struct gap){start_ns, end_ns};
+    return 0;
+}
+
+static int append_backward_gap(PyObject *gaps, int64_t start_ns, int64_t end_ns)
 {
     if (PyList_Size(gaps) >= MAX_GAPS)
         return 0;
@@ -97,31 +113,17 @@ static int append_gap(PyObject *gaps, int64_t start_ns, int64_t end_ns)
     return result;
 }
 
-static int clear_gaps(PyObject *gaps)
+void emit_without_gaps(int64_t begin_ns, int64_t end_ns, const struct gaps *gaps,
+                       struct label *name, int64_t step)
 {
-    return PyList_Size(gaps) > 0 ? PyList_SetSlice(gaps, 0, PyList_Size(gaps), NULL) : 0;
-}
-
-static void read_gap(PyObject *gaps, Py_ssize_t place, int64_t *start_ns, int64_t *end_ns)
-{
-    PyObject *gap = PyList_GetItem(gaps, place);
-    *start_ns = PyLong_AsLongLong(PyTuple_GetItem(gap, 0));
-    *end_ns = PyLong_AsLongLong(PyTuple_GetItem(gap, 1));
-}
-
-void emit_without_gaps(int64_t begin_ns, int64_t end_ns, PyObject *gaps, struct label *name,
-                       int64_t step)
-{
-    const Py_ssize_t num_gaps = PyList_Size(gaps);
-    for (Py_ssize_t place = 0; place < num_gaps; place++) {
-        int64_t gap_start_ns, gap_end_ns;
-        read_gap(gaps, place, &gap_start_ns, &gap_end_ns);
-        if (gap_end_ns <= begin_ns || gap_start_ns >= end_ns)
+    for (int place = 0; place < gaps->num; place++) {
+        const struct gap gap = gaps->all[place];
+        if (gap.end_ns <= begin_ns || gap.start_ns >= end_ns)
             continue;
-        if (begin_ns < gap_start_ns)
-            emit_compute(begin_ns, gap_start_ns, name, step);
-        if (gap_end_ns > begin_ns)
-            begin_ns = gap_end_ns;
+        if (begin_ns < gap.start_ns)
+            emit_compute(begin_ns, gap.start_ns, name, step);
+        if (gap.end_ns > begin_ns)
+            begin_ns = gap.end_ns;
     }
     if (begin_ns < end_ns)
         emit_compute(begin_ns, end_ns, name, step);
@@ -181,10 +183,8 @@ int loop_begin_backward(Loop *loop, int64_t now_ns)
 int loop_end_backward(Loop *loop, int64_t now_ns)
 {
     loop->backward_end_ns = now_ns;
-    int result = clear_gaps(loop->gaps);
-    if (loop->clipping.is_wanted && !loop->loss.is_on)
-        result |= begin_watch(&loop->clipping);
-    return result;
+    loop->gaps.num = 0;
+    return loop->clipping.is_wanted && !loop->loss.is_on ? begin_watch(&loop->clipping) : 0;
 }
 
 static int end_computation(Loop *loop)
@@ -201,13 +201,13 @@ static int end_computation(Loop *loop)
 static int end_clipping(Loop *loop, int64_t now_ns)
 {
     return end_watch(&loop->clipping,
-                     PyList_Size(loop->gaps) > 0 || loop->backward_end_ns == 0 ? 0 : now_ns);
+                     loop->gaps.num > 0 || loop->backward_end_ns == 0 ? 0 : now_ns);
 }
 
 int loop_add_gap(Loop *loop, int64_t start_ns, int64_t end_ns)
 {
     if (loop->nested > 0)
-        return append_gap(loop->backward_gaps, start_ns, end_ns);
+        return append_backward_gap(loop->backward_gaps, start_ns, end_ns);
     if (loop->forward_begin_ns != 0) {
         if (loop->forward_begin_ns < start_ns)
             emit_compute(loop->forward_begin_ns, start_ns, &forward_name, loop->step);
@@ -216,7 +216,7 @@ int loop_add_gap(Loop *loop, int64_t start_ns, int64_t end_ns)
     }
     if (loop->is_pending)
         return emit_pending(loop);
-    return loop->backward_end_ns != 0 ? append_gap(loop->gaps, start_ns, end_ns) : 0;
+    return loop->backward_end_ns != 0 ? append_gap(&loop->gaps, start_ns, end_ns) : 0;
 }
 
 static int emit_since_backward(Loop *loop, int64_t end_ns, int64_t step)
@@ -224,11 +224,8 @@ static int emit_since_backward(Loop *loop, int64_t end_ns, int64_t step)
     if (loop->backward_end_ns == 0)
         return 0;
     int64_t took_ns = end_ns - loop->backward_end_ns;
-    for (Py_ssize_t place = 0; place < PyList_Size(loop->gaps); place++) {
-        int64_t gap_start_ns, gap_end_ns;
-        read_gap(loop->gaps, place, &gap_start_ns, &gap_end_ns);
-        took_ns -= gap_end_ns - gap_start_ns;
-    }
+    for (int place = 0; place < loop->gaps.num; place++)
+        took_ns -= loop->gaps.all[place].end_ns - loop->gaps.all[place].start_ns;
     const int64_t share_ns =
         (int64_t)(SMALL_SHARE * (double)(loop->backward_end_ns - loop->backward_begin_ns));
     const bool is_short = took_ns <= (share_ns > SMALL_NS ? share_ns : SMALL_NS);
@@ -237,7 +234,7 @@ static int emit_since_backward(Loop *loop, int64_t end_ns, int64_t step)
     if (!is_short && !loop->clipping.is_wanted)
         result = count_watch(&loop->clipping);
     if (is_short || is_computation(&loop->clipping))
-        emit_without_gaps(loop->backward_end_ns, end_ns, loop->gaps, &optimizer_name, step);
+        emit_without_gaps(loop->backward_end_ns, end_ns, &loop->gaps, &optimizer_name, step);
     return result;
 }
 
@@ -254,7 +251,9 @@ int loop_begin_step(Loop *loop, const void *optimizer, int64_t now_ns)
     loop->optimizers[kept].which = optimizer;
     loop->optimizers[kept].start_ns = now_ns;
     loop->num_optimizers = kept + 1;
-    return kept == 0 ? result | clear_gaps(loop->closures) : result;
+    if (kept == 0)
+        loop->closures.num = 0;
+    return result;
 }
 
 int loop_end_step(Loop *loop, int64_t start_ns, int64_t end_ns, int64_t step, bool on_cpu)
@@ -263,7 +262,7 @@ int loop_end_step(Loop *loop, int64_t start_ns, int64_t end_ns, int64_t step, bo
     if (on_cpu) {
         begin_core_wait(&loop->cores, AFTER_STEP, end_ns);
         result |= emit_since_backward(loop, start_ns, step);
-        emit_without_gaps(start_ns, end_ns, loop->closures, &optimizer_name, step);
+        emit_without_gaps(start_ns, end_ns, &loop->closures, &optimizer_name, step);
         if (loop->forward_begin_ns != 0)
             result |= loop_add_gap(loop, start_ns, end_ns);
     }
@@ -315,7 +314,7 @@ static int end_closure(Loop *loop, int64_t start_ns, int64_t end_ns, int64_t ste
     int result = loop->clipping.is_on ? end_clipping(loop, end_ns) : 0;
     result |= emit_since_backward(loop, end_ns, step);
     result |= end_computation(loop);
-    return result | append_gap(loop->closures, start_ns, end_ns);
+    return result | append_gap(&loop->closures, start_ns, end_ns);
 }
 
 /* Without a computation on the CPU since the last wait, a device may have computed meanwhile. */
@@ -378,6 +377,7 @@ static PyMethodDef loop_methods[] = {
 static PyMemberDef loop_members[] = {
     {"forward_begin_ns", T_LONGLONG, offsetof(Loop, forward_begin_ns), READONLY, NULL},
     {"nested", T_LONGLONG, offsetof(Loop, nested), 0, NULL},
+    {"in_collective", T_BOOL, offsetof(Loop, in_collective), 0, NULL},
     {"backward_gaps", T_OBJECT, offsetof(Loop, backward_gaps), READONLY, NULL},
     {"evaluation", T_OBJECT, offsetof(Loop, evaluation), READONLY, NULL},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(Loop, weak_references), READONLY, NULL},
@@ -397,10 +397,8 @@ static PyObject *loop_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSE
     loop->loss.object = Py_NewRef(loss);
     loop->clipping.object = Py_NewRef(clipping);
     loop->evaluation = (Passes *)Py_NewRef(evaluation);
-    loop->gaps = PyList_New(0);
     loop->backward_gaps = PyList_New(0);
-    loop->closures = PyList_New(0);
-    if (loop->gaps == NULL || loop->backward_gaps == NULL || loop->closures == NULL) {
+    if (loop->backward_gaps == NULL) {
         Py_DECREF(loop);
         return NULL;
     }
@@ -416,9 +414,7 @@ static int loop_traverse(PyObject *self, visitproc visit, void *arg)
     Py_VISIT(loop->loss.object);
     Py_VISIT(loop->clipping.object);
     Py_VISIT(loop->evaluation);
-    Py_VISIT(loop->gaps);
     Py_VISIT(loop->backward_gaps);
-    Py_VISIT(loop->closures);
     Py_VISIT(loop->stepped_type);
     for (int place = 0; place < NUM_KNOWN; place++)
         Py_VISIT(loop->models[place].reference);
@@ -442,12 +438,12 @@ static void loop_dealloc(PyObject *self)
     Py_CLEAR(loop->loss.object);
     Py_CLEAR(loop->clipping.object);
     Py_CLEAR(loop->evaluation);
-    Py_CLEAR(loop->gaps);
     Py_CLEAR(loop->backward_gaps);
-    Py_CLEAR(loop->closures);
     Py_CLEAR(loop->stepped_type);
     for (int place = 0; place < NUM_KNOWN; place++)
         Py_CLEAR(loop->models[place].reference);
+    PyMem_Free(loop->gaps.all);
+    PyMem_Free(loop->closures.all);
     PyObject_GC_Del(self);
     Py_DECREF(type);
 }

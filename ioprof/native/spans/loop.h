@@ -23,6 +23,14 @@ struct watch {
     bool is_on, is_wanted;
 };
 
+/* Times that were no computation, in order. */
+struct gaps {
+    int num, room;
+    struct gap {
+        int64_t start_ns, end_ns;
+    } *all;
+};
+
 typedef struct {
     PyObject_HEAD PyObject *weak_references;
     void *home; /* the state of the thread that made it */
@@ -31,7 +39,9 @@ typedef struct {
     bool is_pending;
     int64_t backward_begin_ns, backward_end_ns;
     int64_t nested;
-    PyObject *gaps, *backward_gaps, *closures; /* lists of (start, end) */
+    char in_collective;
+    struct gaps gaps, closures;
+    PyObject *backward_gaps; /* a list of (start, end), which hooks in Python use */
     struct watch loss, clipping;
     Passes *evaluation;
     struct core_waits cores;
@@ -71,8 +81,8 @@ int loop_end_backward(Loop *loop, int64_t now_ns);
 int loop_begin_step(Loop *loop, const void *optimizer, int64_t now_ns);
 int loop_end_step(Loop *loop, int64_t start_ns, int64_t end_ns, int64_t step, bool on_cpu);
 int loop_add_gap(Loop *loop, int64_t start_ns, int64_t end_ns);
-void emit_without_gaps(int64_t begin_ns, int64_t end_ns, PyObject *gaps, struct label *name,
-                       int64_t step);
+void emit_without_gaps(int64_t begin_ns, int64_t end_ns, const struct gaps *gaps,
+                       struct label *name, int64_t step);
 
 extern struct label backward_name;
 

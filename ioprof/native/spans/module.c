@@ -4,6 +4,7 @@
 
 #include "arguments.h"
 #include "clock.h"
+#include "collectives.h"
 #include "inactive.h"
 #include "labels.h"
 #include "loop.h"
@@ -173,6 +174,19 @@ static PyMethodDef functions[] = {
     FUNCTION(
         propagating, METH_O,
         "propagating(function, /)\n--\n\nAn observer of a function that makes a backward pass."),
+    FUNCTION(exchanging, METH_VARARGS,
+             "exchanging(function, name, /)\n--\n\nAn observer of a collective; its spans have "
+             "that name."),
+    FUNCTION(awaiting, METH_O,
+             "awaiting(function, /)\n--\n\nAn observer of the `wait` of what a collective in "
+             "progress returned."),
+    FUNCTION(
+        expect, METH_VARARGS,
+        "expect(work, known, /)\n--\n\nThe wait for `work` will end a collective (start_ns, name, "
+        "step, bytes), or what `known` then records, called with the start of the wait."),
+    FUNCTION(numbered, METH_VARARGS,
+             "numbered(name, step, /)\n--\n\nThe name, with a number if there was one of that name "
+             "in this step before."),
     FUNCTION(begin_step, METH_O,
              "begin_step(optimizer, /)\n--\n\nAn optimizer is about to make a step. True: it is "
              "observed, and not part of another's."),

@@ -1,6 +1,7 @@
 #include "observers.h"
 
 #include "clock.h"
+#include "collectives.h"
 #include "iterators.h"
 #include "loop.h"
 #include "passes.h"
@@ -278,7 +279,7 @@ PyObject *native_loading(PyObject *Py_UNUSED(module), PyObject *original)
     return new_observer(original, call_load, NULL);
 }
 
-static PyObject *new_decoder(PyObject *args, ioprof_vectorcall call)
+static PyObject *new_named_observer(PyObject *args, ioprof_vectorcall call)
 {
     PyObject *original, *name;
     if (!PyArg_ParseTuple(args, "OU", &original, &name))
@@ -288,12 +289,12 @@ static PyObject *new_decoder(PyObject *args, ioprof_vectorcall call)
 
 PyObject *native_decoding(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    return new_decoder(args, call_decode);
+    return new_named_observer(args, call_decode);
 }
 
 PyObject *native_decoding_items(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    return new_decoder(args, call_decoding_items);
+    return new_named_observer(args, call_decoding_items);
 }
 
 PyObject *native_calling(PyObject *Py_UNUSED(module), PyObject *original)
@@ -306,6 +307,16 @@ PyObject *native_propagating(PyObject *Py_UNUSED(module), PyObject *original)
     return new_observer(original, call_backward, NULL);
 }
 
+PyObject *native_exchanging(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    return new_named_observer(args, call_collective);
+}
+
+PyObject *native_awaiting(PyObject *Py_UNUSED(module), PyObject *original)
+{
+    return new_observer(original, call_wait, NULL);
+}
+
 PyObject *native_follow(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *hooks, *steps;
@@ -313,6 +324,7 @@ PyObject *native_follow(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     IOPROF_SET_REFERENCE(observing.steps, Py_NewRef(steps));
     IOPROF_SET_REFERENCE(observing.hooks, Py_NewRef(hooks));
+    forget_collectives();
     Py_RETURN_NONE;
 }
 
@@ -408,7 +420,7 @@ int prepare_observers(void)
         unbound_observer_type == NULL || method_type == NULL)
         return -1;
     return prepare_loops() < 0 || prepare_steps() < 0 || prepare_passes() < 0 ||
-                   prepare_step_hooks() < 0
+                   prepare_step_hooks() < 0 || prepare_collectives() < 0
                ? -1
                : prepare_iterators();
 }

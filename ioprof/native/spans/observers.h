@@ -37,6 +37,8 @@ PyObject *native_operating(PyObject *module, PyObject *args);
 PyObject *native_loading(PyObject *module, PyObject *original);
 PyObject *native_calling(PyObject *module, PyObject *original);
 PyObject *native_propagating(PyObject *module, PyObject *original);
+PyObject *native_exchanging(PyObject *module, PyObject *args);
+PyObject *native_awaiting(PyObject *module, PyObject *original);
 PyObject *native_follow(PyObject *module, PyObject *args);
 PyObject *native_fetches(PyObject *module, PyObject *is_fetching);
 /* A decode of this thread begins; false: decodes are not observed, or it lies within another one,

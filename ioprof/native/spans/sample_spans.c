@@ -7,14 +7,18 @@
  * span per name, of their exact sum, before the end of the last one. */
 enum { SHORT_NS = 5000, HELD_NS = 1000000 };
 
+static bool is_written(const struct kind *kind)
+{
+    return kind->number != 0 && ring_is_open(current_ring());
+}
+
 static void redirect_span(const struct kind *kind, int64_t start_ns, int64_t end_ns, PyObject *name,
-                          int64_t step, int64_t batch)
+                          int64_t step, const char *field, int64_t value)
 {
     PyObject *shown = name == NULL ? Py_None : name;
     PyObject *arguments =
         Py_BuildValue("(sLLO)", kind->text, (long long)start_ns, (long long)end_ns, shown);
-    PyObject *keywords =
-        Py_BuildValue("{sLsL}", "step", (long long)step, "batch", (long long)batch);
+    PyObject *keywords = Py_BuildValue("{sLsL}", "step", (long long)step, field, (long long)value);
     PyObject *result = arguments == NULL || keywords == NULL
                            ? NULL
                            : PyObject_Call(redirection.emit, arguments, keywords);
@@ -24,7 +28,7 @@ static void redirect_span(const struct kind *kind, int64_t start_ns, int64_t end
 }
 
 static void write_record(const struct kind *kind, int64_t start_ns, int64_t end_ns, int32_t name,
-                         int64_t step, int64_t batch)
+                         int64_t step, int64_t batch, int64_t bytes)
 {
     struct ioprof_record record = IOPROF_EMPTY_RECORD;
     record.kind = (uint8_t)kind->number;
@@ -33,29 +37,41 @@ static void write_record(const struct kind *kind, int64_t start_ns, int64_t end_
     record.name = name;
     record.step = (int32_t)step;
     record.batch = batch;
+    record.bytes = bytes;
     ring_write(current_ring(), &writer, &record);
+}
+
+static int32_t id_of(PyObject *name)
+{
+    int32_t id = -1;
+    return name != NULL && PyUnicode_Check(name) && name_id(name, &id) < 0 ? -1 : id;
 }
 
 void write_span(const struct kind *kind, int64_t start_ns, int64_t end_ns, PyObject *name,
                 int64_t batch)
 {
-    int32_t id = -1;
     if (mode & REDIRECTED)
-        redirect_span(kind, start_ns, end_ns, name, -1, batch);
-    else if (kind->number != 0 && ring_is_open(current_ring())) {
-        if (name != NULL && PyUnicode_Check(name) && name_id(name, &id) < 0)
-            id = -1;
-        write_record(kind, start_ns, end_ns, id, -1, batch);
-    }
+        redirect_span(kind, start_ns, end_ns, name, -1, "batch", batch);
+    else if (is_written(kind))
+        write_record(kind, start_ns, end_ns, id_of(name), -1, batch, -1);
 }
 
 void write_step_span(const struct kind *kind, int64_t start_ns, int64_t end_ns, struct label *name,
                      int64_t step, int64_t batch)
 {
     if (mode & REDIRECTED)
-        redirect_span(kind, start_ns, end_ns, name == NULL ? NULL : name->text, step, batch);
-    else if (kind->number != 0 && ring_is_open(current_ring()))
-        write_record(kind, start_ns, end_ns, name == NULL ? -1 : label_id(name), step, batch);
+        redirect_span(kind, start_ns, end_ns, name == NULL ? NULL : name->text, step, "batch",
+                      batch);
+    else if (is_written(kind))
+        write_record(kind, start_ns, end_ns, name == NULL ? -1 : label_id(name), step, batch, -1);
+}
+
+void write_comm_span(int64_t start_ns, int64_t end_ns, PyObject *name, int64_t step, int64_t bytes)
+{
+    if (mode & REDIRECTED)
+        redirect_span(&comm_kind, start_ns, end_ns, name, step, "bytes", bytes);
+    else if (is_written(&comm_kind))
+        write_record(&comm_kind, start_ns, end_ns, id_of(name), step, -1, bytes);
 }
 
 void split_transform(struct thread_state *state, int64_t start_ns, int64_t end_ns)

@@ -47,6 +47,9 @@ void write_span(const struct kind *kind, int64_t start_ns, int64_t end_ns, PyObj
 void write_step_span(const struct kind *kind, int64_t start_ns, int64_t end_ns, struct label *name,
                      int64_t step, int64_t batch);
 
+/* The same of an exchange with other ranks, of so many bytes. */
+void write_comm_span(int64_t start_ns, int64_t end_ns, PyObject *name, int64_t step, int64_t bytes);
+
 /* This thread did something else than the transform that is under way, which continues after that.
  */
 void split_transform(struct thread_state *state, int64_t start_ns, int64_t end_ns);

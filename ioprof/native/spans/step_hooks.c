@@ -56,9 +56,7 @@ static bool is_worker(Loop *loop, int64_t now_ns)
     return loop->is_worker;
 }
 
-/* The loop of this thread, without a reference; NULL: an exception is set. The thread's state in
- * Python makes it. */
-static Loop *current_loop(struct thread_state *state)
+Loop *current_loop(struct thread_state *state)
 {
     if (state->loop != NULL)
         return (Loop *)state->loop;
@@ -75,12 +73,10 @@ static Loop *current_loop(struct thread_state *state)
     return (Loop *)state->loop;
 }
 
-enum place { NOWHERE, ON_CPU, ELSEWHERE };
-
-/* Where a tensor is. `device` makes two objects at each call, so `is_cpu` is asked first; a tensor
+/* `device` makes two objects at each call, so `is_cpu` is asked first; a tensor
  * whose device is not that of its memory, as torch's fake tensors, is not `is_cpu`, but may say
  * that its device is. */
-static enum place place_of(PyObject *tensor)
+enum place place_of(PyObject *tensor)
 {
     PyObject *value = PyObject_GetAttr(tensor, name_is_cpu);
     if (value == NULL)
@@ -364,7 +360,7 @@ static void emit_backward(Loop *loop, int64_t start_ns, int64_t end_ns)
     const long long step = ((Steps *)observing.steps)->number;
     if (PyList_Size(loop->backward_gaps) == 0 && gradients != NULL &&
         !is_set(gradients, name_has_models)) {
-        emit_without_gaps(start_ns, end_ns, loop->backward_gaps, &backward_name, step);
+        emit_without_gaps(start_ns, end_ns, &(struct gaps){0}, &backward_name, step);
     } else if (gradients != NULL) {
         drop_result(PyObject_CallMethod(gradients, "end_backward", "LLLO", (long long)start_ns,
                                         (long long)end_ns, step, loop->backward_gaps));

@@ -13,9 +13,9 @@ from types import ModuleType
 from typing import Any, Final
 
 from ioprof.clock import monotonic_ns
+from ioprof.instrument.hooks import observers
 from ioprof.instrument.hooks.patches import Function
-from ioprof.instrument.hooks.pytorch import compute
-from ioprof.instrument.hooks.pytorch.compiler import is_compiling, of_torch
+from ioprof.instrument.hooks.pytorch import compiler
 from ioprof.instrument.hooks.state import HookState
 from ioprof.instrument.hooks.versions import require
 from ioprof.instrument.span import emit
@@ -71,7 +71,7 @@ def observe(module: ModuleType, state: HookState) -> None:
     exported = sys.modules["torch.distributed"]
     if hasattr(exported, BUFFERS):
         state.wrap(exported, BUFFERS, partial(_observe_operation, BUFFERS))
-    state.wrap(module.Work, "wait", _observe_wait)
+    state.patches.wrap(module.Work, "wait", observers.awaiting)
 
 
 def _observe_init(original: Function, state: HookState) -> Function:
@@ -89,100 +89,11 @@ def _observe_init(original: Function, state: HookState) -> Function:
     return init_process_group
 
 
-def _observe_operation(name: str, original: Function, state: HookState) -> Function:
+def _observe_operation(name: str, original: Function, _state: HookState) -> Function:
+    observed = observers.exchanging(original, name.strip("_"))
+
+    # torch's compiler reads this, and knows a collective by the original
     def collective(*args: Any, **kwargs: Any) -> Any:
-        if is_compiling() or not state.is_on:
-            return original(*args, **kwargs)
-        thread = state.per_thread.current
-        if thread.in_collective or _is_on_device(args, kwargs):
-            return original(*args, **kwargs)
-        state.start_deferred()
-        steps = state.steps
-        label, size = (
-            state.collectives.unique_name(_label(name, args, kwargs), steps.number),
-            _num_bytes(args, kwargs),
-        )
-        step = steps.number if steps.begun else -1
-        thread.in_collective = True
-        start_ns = monotonic_ns()
-        try:
-            work = original(*args, **kwargs)
-        finally:
-            thread.in_collective = False
-        if hasattr(work, "wait"):
-            state.collectives.in_progress[work] = (start_ns, label, step, size)
-        else:
-            _emit(state, start_ns, label, step, size)
-        return work
+        return original(*args, **kwargs) if compiler.is_traced() else observed(*args, **kwargs)
 
     return collective
-
-
-def _observe_wait(original: Function, state: HookState) -> Function:
-    def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-        known = state.collectives.in_progress.pop(self, None)
-        if known is None:
-            message = state.collectives.messages.pop(self, None)
-            if message is None:
-                return original(self, *args, **kwargs)
-            message_start_ns = monotonic_ns()
-            result = original(self, *args, **kwargs)
-            message(message_start_ns)
-            return result
-        wait_start_ns = monotonic_ns()
-        result = original(self, *args, **kwargs)
-        _emit(state, *known, wait_start_ns=wait_start_ns)
-        return result
-
-    return wait
-
-
-def _emit(
-    state: HookState,
-    start_ns: int,
-    label: str,
-    step: int,
-    size: int,
-    wait_start_ns: int | None = None,
-) -> None:
-    end_ns = monotonic_ns()
-    emit("comm", start_ns, end_ns, label, bytes=size, step=step)
-    state.per_thread.current.loop.add_gap(
-        start_ns if wait_start_ns is None else wait_start_ns, end_ns
-    )
-
-
-def _label(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    group = kwargs.get("group")
-    if group is None:
-        kind: Any = sys.modules["torch.distributed.distributed_c10d"].ProcessGroup
-        group = next((value for value in args if isinstance(value, kind)), None)
-    world = sys.modules["torch.distributed.distributed_c10d"].GroupMember.WORLD
-    name = name.strip("_")
-    return (
-        name
-        if group is None or group is world
-        else f"{name} in group {getattr(group, 'group_name', '?')}"
-    )
-
-
-def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    kind: Any = of_torch.Tensor
-    found = []
-    for value in (*args, *kwargs.values()):
-        found += [
-            entry
-            for entry in (value if isinstance(value, list | tuple) else (value,))
-            if isinstance(entry, kind)
-        ]
-    return found
-
-
-def _is_on_device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    return any(not compute.is_on_cpu(tensor) for tensor in _tensors(args, kwargs)[:1])
-
-
-def _num_bytes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """Of all tensors of the call; -1 where it has none."""
-    tensors = _tensors(args, kwargs)
-    return sum(int(tensor.nbytes) for tensor in tensors) if tensors else -1

@@ -5,6 +5,7 @@ drops the branches that do not apply.
 """
 
 import sys
+from types import ModuleType
 from typing import Any, Final
 
 of_torch: Any = sys.modules["torch"]
@@ -24,6 +25,12 @@ def _version() -> tuple[int, ...]:
         if len(numbers) == len(_FIRST_PUBLIC) and all(map(str.isdecimal, numbers))
         else _FIRST_PUBLIC
     )
+
+
+def observe(module: ModuleType, _state: object) -> None:
+    """From when `torch.compiler` is there, torch's own function is `is_traced`."""
+    global is_traced
+    is_traced = getattr(module, "is_dynamo_compiling", is_traced)
 
 
 if _version() >= _FIRST_PUBLIC:

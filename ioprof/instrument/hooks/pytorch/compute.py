@@ -44,6 +44,7 @@ class Loop:
         "evaluation",
         "forward_begin_ns",
         "gaps",
+        "in_collective",
         "loss",
         "nested",
         "optimizers",
@@ -85,6 +86,8 @@ class Loop:
         """When it could have run outside of computations and waits, but had no core."""
         self.optimizers: list[tuple[int, int]] = []
         """Optimizers whose steps are in progress, outermost first: id and start."""
+        self.in_collective = False
+        """It is in an observed collective, or in one that is not to be recorded."""
         self.stepped_type: type | None = None
         """Type of the optimizer that stepped last."""
 

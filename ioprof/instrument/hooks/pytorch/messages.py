@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from ioprof.clock import monotonic_ns
+from ioprof.instrument.hooks import observers
 from ioprof.instrument.hooks.patches import Function
 from ioprof.instrument.hooks.pytorch import compute
 from ioprof.instrument.hooks.pytorch.compiler import is_compiling
@@ -44,13 +45,13 @@ def _observe(name: str, original: Function, state: HookState) -> Function:
         found = _message(name, args, kwargs, state)
         if found is None:
             return original(*args, **kwargs)
-        thread = state.per_thread.current
-        thread.in_collective = True
+        loop = state.per_thread.current.loop
+        loop.in_collective = True
         start_ns = monotonic_ns()
         try:
             result = original(*args, **kwargs)
         finally:
-            thread.in_collective = False
+            loop.in_collective = False
         if name in _LAUNCHES:
             _launched(name, result, state, found, start_ns)
         else:
@@ -78,7 +79,7 @@ def _launched(
     record = partial(_emit, state, *found)
     if name in _SENDS:
         record(start_ns)
-    state.collectives.messages[work] = record
+    observers.expect(work, record)
 
 
 def _emit(state: HookState, label: str, size: int, step: int, sender: int, start_ns: int) -> None:
@@ -91,7 +92,7 @@ def _message(
     name: str, args: tuple[Any, ...], kwargs: dict[str, Any], state: HookState
 ) -> tuple[str, int, int, int] | None:
     """Name, bytes, step and sender of a message; None: it is not recorded."""
-    if is_compiling() or not state.is_on or state.per_thread.current.in_collective:
+    if is_compiling() or not state.is_on or state.per_thread.current.loop.in_collective:
         return None
     tensor = args[0] if args else kwargs.get("tensor")
     if not compute.is_on_cpu(tensor):
@@ -112,4 +113,4 @@ def _message(
     tag = args[3] if len(args) > 3 else kwargs.get("tag", 0)
     label = f"message {sender}>{receiver}" + (f" tag {tag}" if tag else "")
     step = steps.number if steps.begun else -1
-    return state.collectives.unique_name(label, steps.number), int(tensor.nbytes), step, sender  # type: ignore[union-attr]
+    return observers.numbered(label, steps.number), int(tensor.nbytes), step, sender  # type: ignore[union-attr]

@@ -3,14 +3,18 @@ extension: the same spans, at a higher cost.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar, Final
 
 from ioprof.clock import monotonic_ns
 from ioprof.instrument.hooks import python_observers
 from ioprof.instrument.hooks.pytorch.compute import Loop, device_type, is_on_cpu
 from ioprof.instrument.hooks.pytorch.evaluations import wants_gradients
+from ioprof.instrument.span import emit
 
 Function = Callable[..., Any]
+
+_MOST_NAMES: Final = 1000
+"""Collectives of one name that are told apart within a step."""
 
 
 class _Followed:
@@ -18,11 +22,14 @@ class _Followed:
 
     state: Any = None
     """Its `HookState`, a module that imports this one."""
+    step = -1
+    names: ClassVar[dict[str, int]] = {}
+    """How often each collective came in that step."""
 
 
 def follow(state: Any, _steps: Any, /) -> None:
     """Observers of steps ask it, and tell it."""
-    _Followed.state = state
+    _Followed.state, _Followed.step = state, -1
 
 
 def calling(original: Function, /) -> Function:
@@ -96,6 +103,93 @@ def end_step(optimizer: Any, /) -> None:
         loop.evaluation.end(loop.evaluation.end_ns, steps.number, steps.trains)
     loop.end_step(start_ns, end_ns, steps.number, on_cpu)
     steps.step_optimizer(optimizer, start_ns, end_ns)
+
+
+def exchanging(original: Function, name: str, /) -> Function:
+    """An observer of a collective; its spans have that name."""
+
+    def collective(*args: Any, **kwargs: Any) -> Any:
+        state = _Followed.state
+        loop, tensors = _loop(state), _tensors(args, kwargs)
+        if not state.is_on or loop.in_collective or (tensors and not is_on_cpu(tensors)):
+            return original(*args, **kwargs)
+        state.start_deferred()
+        steps = state.steps
+        step = steps.number if steps.begun else -1
+        label = numbered(_label(name, args, kwargs), steps.number)
+        size = sum(int(tensor.nbytes) for tensor in tensors) if tensors else -1
+        loop.in_collective = True
+        start_ns = monotonic_ns()
+        try:
+            work = original(*args, **kwargs)
+        finally:
+            loop.in_collective = False
+        if hasattr(work, "wait"):
+            expect(work, (start_ns, label, step, size))
+        else:
+            emit("comm", start_ns, end_ns := monotonic_ns(), label, bytes=size, step=step)
+            loop.add_gap(start_ns, end_ns)
+        return work
+
+    return collective
+
+
+def expect(work: Any, known: Any, /) -> None:
+    """The wait for `work` will end a collective (start, name, step and bytes), or what `known` then
+    records, called with the start of the wait.
+    """
+    _Followed.state.in_progress[work] = known
+
+
+def awaiting(original: Function, /) -> Function:
+    """An observer of the `wait` of what a collective in progress returned."""
+
+    def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+        state = _Followed.state
+        known = state.in_progress.pop(self, None) if state.in_progress.data else None
+        wait_start_ns = monotonic_ns()
+        result = original(self, *args, **kwargs)
+        if isinstance(known, tuple):
+            start_ns, label, step, size = known
+            emit("comm", start_ns, end_ns := monotonic_ns(), label, bytes=size, step=step)
+            _loop(state).add_gap(wait_start_ns, end_ns)
+        elif known is not None:
+            known(wait_start_ns)
+        return result
+
+    return wait
+
+
+def numbered(name: str, step: int, /) -> str:
+    """The name, with a number if there was one of that name in this step before."""
+    if _Followed.step != step:
+        _Followed.step = step
+        _Followed.names.clear()
+    count = _Followed.names[name] = _Followed.names.get(name, 0) + 1
+    return name if count == 1 or count > _MOST_NAMES else f"{name} {count}"
+
+
+def _label(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """The name, with that of a group that is not the whole job."""
+    # torch is there, since this is a call of one of its functions
+    from torch.distributed import distributed_c10d
+
+    group: Any = kwargs.get("group")
+    if group is None:
+        kind = distributed_c10d.ProcessGroup
+        group = next((value for value in args if isinstance(value, kind)), None)
+    if group is None or group is distributed_c10d.GroupMember.WORLD:
+        return name
+    return f"{name} in group {getattr(group, 'group_name', '?')}"
+
+
+def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    import torch
+
+    entries: list[Any] = []
+    for value in (*args, *kwargs.values()):
+        entries += value if isinstance(value, list | tuple) else (value,)
+    return [entry for entry in entries if isinstance(entry, torch.Tensor)]
 
 
 def _is_observed(state: Any) -> bool:

@@ -7,8 +7,8 @@ from typing import Any
 from ioprof.clock import monotonic_ns
 from ioprof.instrument.hooks import observers
 from ioprof.instrument.hooks.patches import Function
-from ioprof.instrument.hooks.pytorch import compute
-from ioprof.instrument.hooks.pytorch.compiler import is_compiling, is_traced
+from ioprof.instrument.hooks.pytorch import compiler, compute
+from ioprof.instrument.hooks.pytorch.compiler import is_compiling
 from ioprof.instrument.hooks.state import HookState
 from ioprof.instrument.hooks.versions import require
 
@@ -26,12 +26,16 @@ def observe(module: ModuleType, state: HookState) -> None:
 
     def before_step(optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         # the first argument is the optimizer
-        if is_traced() or not observers.begin_step(optimizer) or not (kwargs or len(args) > 1):
+        if (
+            compiler.is_traced()
+            or not observers.begin_step(optimizer)
+            or not (kwargs or len(args) > 1)
+        ):
             return None
         return _with_closure(args, kwargs, state, state.per_thread.current.loop)
 
     def after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        if not is_traced():
+        if not compiler.is_traced():
             observers.end_step(optimizer)
 
     # torch's own way to observe all optimizers, and the only one that leaves their classes as they
