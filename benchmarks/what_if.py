@@ -84,6 +84,7 @@ from ioprof.model.pace import measured, replayed
 from ioprof.model.pipeline import OWN, STAGES, Pipeline, Seconds
 from ioprof.model.prediction import as_replayed, whatif
 from ioprof.model.recorded import pipeline
+from ioprof.report.texts.prediction import change_text
 
 Runs = Bench | KeptRuns
 SAMPLE = "IOPROF_IMAGENET_SAMPLE"
@@ -278,13 +279,17 @@ def predicted(trace: Trace, recorded: Pipeline, variant: Variant) -> Predicted |
     try:
         change = whatif(trace, variant.change)
     except IoprofError as error:
-        print(f"  {variant.change.text}: {error}", flush=True)
+        print(f"  {change_text(variant.change)}: {error}", flush=True)
         return None
     base_s = change.measured.step_s
     larger = change.predicted.step_s * change.speedup / base_s
     low, high = larger / change.speedup_range.high, larger / change.speedup_range.low
     return Predicted(
-        change.change.text, change.predicted.step_s / base_s, low, high, change.baseline_error
+        change_text(change.change),
+        change.predicted.step_s / base_s,
+        low,
+        high,
+        change.baseline_error,
     )
 
 
@@ -297,7 +302,9 @@ def factors(
 
 
 def text_of(variant: Variant) -> str:
-    return f"without {' '.join(variant.removed)}" if variant.removed else variant.change.text
+    return (
+        f"without {' '.join(variant.removed)}" if variant.removed else change_text(variant.change)
+    )
 
 
 def with_change(recorded: Pipeline, variant: Variant) -> Pipeline:

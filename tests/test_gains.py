@@ -28,6 +28,7 @@ from ioprof.analysis.charge.workers_time import making
 from ioprof.analysis.reads.demand import demand
 from ioprof.errors import CommandError
 from ioprof.format.run_record import (
+    CauseGain,
     Cost,
     Demand,
     Finding,
@@ -88,6 +89,14 @@ def decoding(workers: int = 2, count: int = 60) -> Run:
 
 
 # ------------------------------------------------------------------------------------------- advice
+
+
+def test_what_took_no_time_has_nothing_to_gain() -> None:
+    """Nor a range, whatever the error of the replay."""
+    causes = with_gains(decoding()).summary.steps.causes
+    idle = [each for each in causes if each.seconds == 0 and not each.workers_share]
+    assert idle
+    assert all(CauseGain(0.0, 0.0, 0.0, 0.0) == each.gain for each in idle)
 
 
 def test_each_advice_has_a_gain_or_a_reason() -> None:

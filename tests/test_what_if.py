@@ -13,6 +13,7 @@ from simulated_loader import Job, simulate
 from ioprof.format.run_record import HostRecord
 from ioprof.format.trace import Trace
 from ioprof.model.changes import Change
+from ioprof.report.texts.prediction import change_text
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
@@ -86,8 +87,8 @@ def test_a_pair_from_a_disturbed_run_is_made_once_more(capsys: pytest.CaptureFix
 def test_pairs_without_time_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     """A pair that was begun is finished."""
     found = paired(Drifting(most=1))
-    assert [each.change for each in found] == [Change(workers=2).text]
-    assert f"{Change(workers=3).text}: left" in capsys.readouterr().out
+    assert [each.change for each in found] == [change_text(Change(workers=2))]
+    assert f"{change_text(Change(workers=3))}: left" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("text", "day"), [("21:50", 25), ("21:49", 26), ("00:30", 26)])

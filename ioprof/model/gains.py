@@ -48,7 +48,7 @@ class Gain:
         low, high = 1 - (1 - self.share) * (1 + error), 1 - (1 - self.share) / (1 + error)
         return Range(
             min(self.range.low, self.share, max(low, 0.0)),
-            max(self.share, min(max(self.range.high, high), most)),
+            max(self.range.high, self.share, min(high, most)),
         )
 
 

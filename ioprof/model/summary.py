@@ -171,9 +171,13 @@ def _with_replay(run: Run, record: ReplayRecord, causes: tuple[CauseShare, ...])
 
 
 def _with_gain(entry: CauseShare, found: Gains, most: float) -> CauseShare:
-    """A cause that was not measured gets no gain: it was not replayed as itself."""
+    """A cause that was not measured gets no gain: it was not replayed as itself. What took no time
+    has none to gain, whatever the replay's error.
+    """
     if entry.seconds is None:
         return entry
+    if not entry.seconds and not entry.workers_share:
+        return entry.replace(gain=CauseGain(0.0, 0.0, 0.0, 0.0))
     gain = next(each for each in found.gains if each.cause == entry.cause)
     lies = gain.range_up_to(most)
     return entry.replace(gain=CauseGain(gain.seconds, gain.share, lies.low, lies.high))

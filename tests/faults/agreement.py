@@ -21,6 +21,8 @@ from ioprof.report.texts.text import summary_text
 from ioprof.report.texts.units import ADVICE_LENGTH
 
 MOST_WORDS: Final = 20
+_OF_OTHER_TIME: Final = ("computing_line", "first_epoch", "filled")
+"""Sentences that say that others are of later epochs, or that host counts as computing."""
 _OTHER_JOBS: Final = re.compile(
     r"ioprof (run|convert)\b|(?<!\w)--(workers|batch-size|steps|cache|copy|loader)\b"
 )
@@ -88,7 +90,7 @@ def _of_shares(summary: Summary) -> Iterator[str]:
     """What the text says of the next cause, and of waits for batches, is in the table, or the text
     says what else is in it."""
     text, shares = summary.verdict.text, _printed(summary)
-    if any(each.code == "computing_line" for each in summary.verdict.sentences):
+    if any(each.code in _OF_OTHER_TIME for each in summary.verdict.sentences):
         return
     for match in re.finditer(r"next comes (.+?) with ([0-9.]+)%(?!, [0-9.]+% of it)", text):
         if Decimal(match[2]) != shares[match[1].replace(" ", "_")]:

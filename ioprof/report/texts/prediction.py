@@ -43,7 +43,7 @@ def prediction_lines(found: Prediction) -> Iterator[str]:
             f" {rate(found.measured_samples_per_s)}"
         )
     yield (
-        f"Predicted with {_change_text(found.change)}: {duration(found.predicted.step_s)} per"
+        f"Predicted with {change_text(found.change)}: {duration(found.predicted.step_s)} per"
         f" batch{rates}: {found.speedup:.2f} × as fast (95 %: {found.speedup_range.low:.2f} to"
         f" {found.speedup_range.high:.2f})."
     )
@@ -67,7 +67,7 @@ def prediction_lines(found: Prediction) -> Iterator[str]:
         yield f"Assumes: {each.text}."
 
 
-def _change_text(change: Change) -> str:
+def change_text(change: Change) -> str:
     """The change, as in `4 workers, decode 2 times as fast`."""
     parts = [
         f"{value:g} {name}"
