@@ -14,7 +14,7 @@ from polars.testing import assert_frame_equal
 from repository import NATIVE, PROGRAMS
 
 from ioprof import _read_sums
-from ioprof.analysis.charge.duration_classes import LEAST_NS, duration_class
+from ioprof.analysis.charge.duration_classes import LEAST_NS, duration_class, quantiles_ns
 from ioprof.analysis.reads.read_sums import IS_CALL, IS_OPEN, IS_READ, ReadSums
 from ioprof.format.schema import SOURCES
 
@@ -167,3 +167,15 @@ def test_sanitizers_find_nothing(tmp_path_factory: pytest.TempPathFactory) -> No
     command = [sys.executable, str(PROGRAMS / "sanitized_read_sums.py"), str(built), "2000"]
     ended = subprocess.run(command, capture_output=True, text=True, env=variables, check=False)
     assert (0, "done\n") == (ended.returncode, ended.stdout), ended.stderr[-3000:]
+
+
+@given(st.lists(st.integers(1, 3), min_size=1, max_size=6), st.floats(0, 1))
+def test_a_quantile_lies_in_the_class_of_the_duration_of_that_place(
+    counts: list[int], ratio: float
+) -> None:
+    """Of all durations in ascending order; also at the edge of a class."""
+    classes = np.arange(len(counts)) * 3
+    place = round(ratio * (sum(counts) - 1))
+    expected = np.repeat(classes, counts)[place]
+    [found] = quantiles_ns(classes, np.array(counts), [ratio])
+    assert [expected] == pl.select(duration_class(pl.lit(found))).to_series().to_list()

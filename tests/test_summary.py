@@ -105,7 +105,7 @@ def test_throughput_counts_all_ranks_and_leaves_out_warmup() -> None:
 def test_a_slow_start_and_the_drain_at_the_end_show_in_the_first_rate_only() -> None:
     """The steady rate begins with the first step after warm-up and ends before the last step, which
     waits for the device."""
-    found = summarise(timeline("step 0000000000123444444", config={"batch_size": 1})).throughput
+    found = summarise(timeline("step 0000011111234444444", config={"batch_size": 1})).throughput
     assert (pytest.approx(5 / 190e-9), pytest.approx(2 / 20e-9)) == (
         found.samples_per_s,
         found.steady_samples_per_s,
