@@ -18,6 +18,8 @@ QUANTITIES: Final = {
 }
 """What the table of a study may have, and what that is."""
 GRID_FILE: Final = "study.json"
+COMPUTE: Final = "compute"
+"""The part of a step that hides others."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,16 @@ class Cell:
     """Its folder; empty: nothing was run."""
     key: str = ""
     """Digest of all that it depends on, by which a later call knows it again."""
+
+    def most_beside_compute(self) -> tuple[str, float]:
+        """The part but computation of which most is exposed, and its share of a step; of a cell
+        without parts, what bounds it.
+        """
+        beside = [part for part in self.parts if part.name != COMPUTE]
+        if not beside:
+            return self.bound_by, self.share
+        most = max(beside, key=lambda part: part.exposed_s)
+        return most.name, most.exposed_s / sum(part.exposed_s for part in self.parts)
 
 
 @dataclass(frozen=True)
@@ -191,14 +203,15 @@ class Grid:
             if ratios[least] >= 1:
                 continue
             before, after = cells[least], cells[least + 1]
+            bound_by, share = after.most_beside_compute()
             yield Bend(
                 place,
                 before.place[-1],
                 after.place[-1],
                 per_rank[least] / per_rank[0],
                 per_rank[least + 1] / per_rank[0],
-                after.bound_by,
-                after.share,
+                bound_by,
+                share,
             )
 
     def limits(self) -> Iterator[Limit]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from ioprof.analysis.grid import GRID_FILE, Cell, Grid, MadeDataset, Part
+from ioprof.analysis.grid import COMPUTE, GRID_FILE, Cell, Grid, MadeDataset, Part
 from ioprof.analysis.run import Run
 from ioprof.errors import CommandError
 from ioprof.files import write_atomically
@@ -18,7 +18,7 @@ from ioprof.jobs.studies.grid_file import SIMULATE, GridFile, Settings
 from ioprof.jobs.synthetic_dataset import generate_tree
 from ioprof.jobs.training_run import run_job
 from ioprof.model.simulator.asked import SimulationAsked, simulation
-from ioprof.model.simulator.simulation import COMPUTE, Simulation
+from ioprof.model.simulator.simulation import Simulation
 from ioprof.model.simulator.validation import summed
 from ioprof.options import declarations, given_options
 from ioprof.reporter import Reporter
@@ -242,17 +242,16 @@ def _parts(made: Run) -> tuple[Part, ...]:
     """Means of all steps of all ranks, by cause."""
     steps, ranks = made.summary.steps, made.trace.run.config.ranks or 1
 
-    def whole_s(cause: str) -> float | None:
+    def hidden_s(cause: str) -> float | None:
+        # its whole time counts what was read before the first step, too
         overlap = made.summary.overlap.get(_OVERLAPS.get(cause, ""))
-        total_s = overlap.total_s if overlap else None
-        return None if total_s is None else total_s / (steps.count * ranks)
+        found_s = overlap.hidden_s if overlap else None
+        return None if found_s is None else found_s / (steps.count * ranks)
 
-    return tuple(
-        Part(
-            each.cause,
-            each.share * steps.mean_s if each.cause == COMPUTE else whole_s(each.cause),
-            each.share * steps.mean_s,
-        )
-        for each in steps.causes
-        if each.share and steps.mean_s
-    )
+    found = []
+    for each in steps.causes:
+        if each.share and steps.mean_s:
+            exposed_s, beside_s = each.share * steps.mean_s, hidden_s(each.cause)
+            whole_s = None if beside_s is None else exposed_s + beside_s
+            found.append(Part(each.cause, whole_s, exposed_s))
+    return tuple(found)
