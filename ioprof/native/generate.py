@@ -54,10 +54,10 @@ def wire_format_header() -> str:
 """  # noqa: E501
     parts = [
         (
-            f"/* The bytes of a capture file; FORMAT.md explains them.\n * {_NOTE} The source is"
+            f"/* The bytes of a capture file; FORMAT.md explains them.\n * {_NOTE}\n * The source is"
             " ioprof/format/wire_format.py. */"
         ),
-        "#ifndef IOPROF_WIRE_FORMAT_H\n#define IOPROF_WIRE_FORMAT_H\n",
+        "/* clang-format off */\n#ifndef IOPROF_WIRE_FORMAT_H\n#define IOPROF_WIRE_FORMAT_H\n",
         (
             '#include "gnu_source.h"\n\n#include <stdatomic.h>\n#include <stddef.h>\n#include'
             " <stdint.h>\n"
@@ -185,9 +185,10 @@ def collective_format_header() -> str:
     }
     parts = [
         (
-            f"/* The bytes of a collective file; see COLLECTIVES.md.\n * {_NOTE} The source is"
+            f"/* The bytes of a collective file; see COLLECTIVES.md.\n * {_NOTE}\n * The source is"
             " ioprof/format/collective_format.py. */"
         ),
+        "/* clang-format off */",
         "#ifndef IOPROF_COLLECTIVE_FORMAT_H\n#define IOPROF_COLLECTIVE_FORMAT_H\n",
         '#include "wire_format.h"\n',
         f"#define COLLECTIVE_MAGIC_BYTES {{{letters}}}",
@@ -234,15 +235,18 @@ def file_system_header() -> str:
         )
     table = " \\\n".join(["#define FILE_SYSTEM_TABLE(FILE_SYSTEM)", *lines])
     return f"""\
-/* File systems by the magic number of statfs(2): FILE_SYSTEM(magic, accounting, whether RWF_NOWAIT is tried).
- * {_NOTE} The source is ioprof/file_systems.py. */
+/* File systems by the magic number of statfs(2): FILE_SYSTEM(magic, accounting,
+ * whether RWF_NOWAIT is tried).
+ * {_NOTE}
+ * The source is ioprof/file_systems.py. */
+/* clang-format off */
 #ifndef IOPROF_FILE_SYSTEM_TABLE_H
 #define IOPROF_FILE_SYSTEM_TABLE_H
 
 {table}
 
 #endif
-"""  # noqa: E501
+"""
 
 
 # ---------------------------------------------------------------------------------------- FORMAT.md
