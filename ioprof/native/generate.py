@@ -54,8 +54,8 @@ def wire_format_header() -> str:
 """  # noqa: E501
     parts = [
         (
-            f"/* The bytes of a capture file; FORMAT.md explains them.\n * {_NOTE}\n * The source is"
-            " ioprof/format/wire_format.py. */"
+            f"/* The bytes of a capture file; FORMAT.md explains them.\n * {_NOTE}\n"
+            " * The source is ioprof/format/wire_format.py. */"
         ),
         "/* clang-format off */\n#ifndef IOPROF_WIRE_FORMAT_H\n#define IOPROF_WIRE_FORMAT_H\n",
         (
@@ -185,8 +185,8 @@ def collective_format_header() -> str:
     }
     parts = [
         (
-            f"/* The bytes of a collective file; see COLLECTIVES.md.\n * {_NOTE}\n * The source is"
-            " ioprof/format/collective_format.py. */"
+            f"/* The bytes of a collective file; see COLLECTIVES.md.\n * {_NOTE}\n"
+            " * The source is ioprof/format/collective_format.py. */"
         ),
         "/* clang-format off */",
         "#ifndef IOPROF_COLLECTIVE_FORMAT_H\n#define IOPROF_COLLECTIVE_FORMAT_H\n",
