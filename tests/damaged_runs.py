@@ -210,6 +210,11 @@ def _without_notes(out: str) -> str:
             for text in value["capture"]["not_seen"]
             if not any(note in text for note in _NOTES)
         ]
+        value["capture"]["gaps"] = [
+            each
+            for each in value["capture"]["gaps"]
+            if not any(note in json.dumps(each) for note in _NOTES)
+        ]
     return json.dumps(value)
 
 

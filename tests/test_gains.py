@@ -137,7 +137,7 @@ def test_less_padding_is_told_beside_a_faster_device() -> None:
     recorded = pipeline(simulate(Job(2, 2, ({"decode": 2_000_000},) * 30, own)).trace)
     device, padding = (
         Finding(code, cause="compute", change=JobChange(speeds={"compute": speed}))
-        for code, speed in (("device", 2.0), ("padding", 1.75))
+        for code, speed in (("device", 2.0), ("padding", 1.95))
     )
     found = ranked((device,), recorded, 0.0, JobKind.TORCH, candidates=(padding,))
     assert ["padding", "device"] == [each.code for each in found]
