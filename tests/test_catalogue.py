@@ -6,9 +6,11 @@ import json
 import re
 from collections.abc import Iterator
 from decimal import Decimal
+from pathlib import Path
 from typing import Final
 
 import pytest
+import stored
 from faults.agreement import printed
 from repository import ROOT
 from sample_run import sample_run
@@ -19,7 +21,6 @@ from ioprof.format.schema import CAUSES, NOT_FOLLOWED, NOTED
 from ioprof.model.summary import with_gains
 from ioprof.report.card import run_card
 from ioprof.report.page.answer import MOST_CHANGES, answer
-from ioprof.report.run import Run
 from ioprof.report.texts.brief import brief_text
 from ioprof.report.texts.catalogue import actions, findings, gaps, sentences
 from ioprof.report.texts.catalogue.answer import in_words
@@ -203,11 +204,11 @@ def test_shares_of_a_text_are_those_of_the_table() -> None:
     assert f"waiting for batches ({waits}%" in headline(told)
 
 
-def test_all_forms_of_a_report_have_the_same_findings() -> None:
+def test_all_forms_of_a_report_have_the_same_findings(tmp_path: Path) -> None:
     """The first screen, which has room for one, the report, Markdown, the page and a notebook's
     card: each with its gain, in the order of the summary."""
-    run = Run.load(ROOT / "tests" / "data" / "demo" / "files")
-    run = with_gains(run)
+    case = stored.slug("checkpoints that are flushed and renamed")
+    run = with_gains(stored.replayed("code", case, tmp_path / "spool")[0])
     summary = run.summary
     findings = summary.verdict.findings[:MOST_CHANGES]
     assert MOST_CHANGES == len(findings)

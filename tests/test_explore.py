@@ -71,7 +71,10 @@ def test_a_step_has_its_causes_and_the_reads_of_its_batches() -> None:
     used."""
     step = demo().step(14)
     assert step.causes["rank"].to_list() == [0, 1]
-    assert repr(step).startswith("step 14: rank 1 took 46.9 ms")
+    longest = demo().steps.filter(pl.col("step") == 14).sort("took_ms").row(-1, named=True)
+    assert repr(step).startswith(
+        f"step 14: rank {longest['rank']} took {longest['took_ms']:.1f} ms"
+    )
     batches = (
         demo()
         .trace.spans.filter(pl.col("kind") == "wait", pl.col("step") == 14)
@@ -83,7 +86,7 @@ def test_a_step_has_its_causes_and_the_reads_of_its_batches() -> None:
         .join(batches, on=["rank", "batch"])
     )
     assert len(step.reads) == len(reads) > 0
-    assert "decode_ms" in step._repr_html_()
+    assert "compute_ms" in step._repr_html_()
 
 
 def test_what_is_not_known_is_named_with_what_was_meant() -> None:
@@ -104,9 +107,8 @@ def test_figures_show_the_run() -> None:
     """Lanes of the ranks that were asked for; the rate of the device and the demand as lines."""
     drawn = demo().timeline(step=14, ranks=[1])
     assert {"compute, emulated", "worker 0", "wait"} <= set(drawn.layout.yaxis.ticktext)
-    assert "one device alone: 919.5 samples/s, emulated" in [
-        trace.name for trace in demo().throughput().data
-    ]
+    rates = [trace.name for trace in demo().throughput().data]
+    assert any(re.match(r"one device alone: [\d,.]+ samples/s, emulated", each) for each in rates)
     bandwidth = {trace.name: trace for trace in demo().bandwidth().data}
     need = next(trace for name, trace in bandwidth.items() if name.startswith("the devices need"))
     assert need.y[0] == pytest.approx((demo().summary.demand.bytes_per_s or 0) / 1e6)

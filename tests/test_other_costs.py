@@ -22,6 +22,8 @@ from ioprof.model.other_costs import DeviceCosts, Grounds
 from ioprof.model.pace import replayed
 from ioprof.model.prediction import whatif
 from ioprof.model.recorded import pipeline
+from ioprof.train.devices import rate
+from ioprof.train.models import MODELS
 
 DEMO = ROOT / "tests" / "data" / "demo"
 NAMES = ("files", "lmdb", "lmdb-rgb256")
@@ -113,14 +115,21 @@ def test_what_no_run_shows_is_refused() -> None:
             Change(**wrong)
 
 
+def rate_of(device: str) -> float:
+    """Samples per second that it computes of the demo's model."""
+    model = Trace.load(DEMO / "lmdb-rgb256").run.config.model
+    return rate(device, MODELS[model or ""]).samples_per_s
+
+
 def test_another_device_bounds_the_step() -> None:
-    """The P100 computes 194 samples/s each; the H100 leaves the workers as the bound."""
+    """The P100 computes its rate on each rank; the H100 leaves the workers as the bound."""
     slow, fast = (
         ioprof.whatif(DEMO / "lmdb-rgb256", device=f"emulated:{name}") for name in ("p100", "h100")
     )
-    assert slow.samples_per_s == pytest.approx(2 * 194.0, rel=0.03)
-    assert 1.0 <= fast.speedup < 1.1
-    assert slow.assumptions[0].text.startswith("emulated: p100 computes 194 samples/s (published: ")
+    assert slow.samples_per_s == pytest.approx(2 * rate_of("p100"), rel=0.03)
+    assert 1.0 <= fast.speedup < rate_of("h100") / rate_of("v100") / 2
+    said = f"emulated: p100 computes {rate_of('p100'):,.0f} samples/s ("
+    assert slow.assumptions[0].text.startswith(said)
     with pytest.raises(CommandError, match="unknown; choose one of"):
         ioprof.whatif(DEMO / "files", device="emulated:p1000")
     with pytest.raises(CommandError, match="only emulated devices"):
@@ -137,9 +146,9 @@ def test_a_slower_device_shows_computation_that_waits_had_hidden() -> None:
         trace.files,
     )
     found = whatif(alone, Change(device="emulated:p100"))
-    assert found.samples_per_s == pytest.approx(194.0, rel=0.03)
+    assert found.samples_per_s == pytest.approx(rate_of("p100"), rel=0.03)
     twice = whatif(alone, Change(speeds={"compute": 0.5}))
-    assert twice.predicted.step_s == pytest.approx(2 * 16 / 919.5, rel=0.03)
+    assert twice.predicted.step_s == pytest.approx(2 * 16 / rate_of("v100"), rel=0.03)
 
 
 @pytest.mark.parametrize(
@@ -148,15 +157,15 @@ def test_a_slower_device_shows_computation_that_waits_had_hidden() -> None:
         ("overlapped", 4, 20),
         ("overlapped", 30, 30),
         ("pinned", 4, 24),
-        ("pageable", 4, 25),
-        ("pageable", 30, 51),
+        ("pageable", 4, 24),
+        ("pageable", 30, 50),
     ],
 )
 def test_copies_on_the_stream_of_the_computation_are_added(
     mode: str, copy_ms: float, expected_ms: float
 ) -> None:
     """A step of 20 ms on the device whose batches are always there. A loop that waits for its copy
-    launches the computation 1 ms later."""
+    launches the computation some 0.1 ms later."""
     recorded = pipeline(Trace.load(DEMO / "lmdb-rgb256"))
     stages = ("decode", "transform", "collate", "storage", "page_cache", "loader")
     free = changed(recorded, Change(speeds=dict.fromkeys(stages, 1e9)))
