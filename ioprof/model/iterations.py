@@ -199,12 +199,8 @@ def at_once(fetches: pl.DataFrame) -> int:
     may be made anew for each epoch. Columns `worker`, `start_ns`, `end_ns`.
     """
     each = fetches.group_by("worker").agg(pl.col("start_ns").min(), pl.col("end_ns").max())
-    begun = np.searchsorted(
-        np.sort(each["start_ns"].to_numpy()), each["start_ns"].to_numpy(), "right"
-    )
-    ended = np.searchsorted(
-        np.sort(each["end_ns"].to_numpy()), each["start_ns"].to_numpy(), "right"
-    )
+    starts, ends = (np.sort(each[name].to_numpy()) for name in ("start_ns", "end_ns"))
+    begun, ended = (np.searchsorted(times, starts, "right") for times in (starts, ends))
     return int((begun - ended).max(initial=0))
 
 
