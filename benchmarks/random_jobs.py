@@ -5,8 +5,9 @@
 Each seed makes a job from a grammar: a loop, its settings, and one to three faults of random sizes
 out of `FAULTS` (`random_job.py` has what they do). The job is recorded once. Without ioprof it is
 run with each fault removed, with each setting changed, and with what the first advice says: what
-these bring is the truth, the median of `--repeats` runs each, by the time from the first batch that
-is asked for to the end of the last epoch.
+these bring is the truth: the median of `--repeats` pairs of the job as it is and with the change,
+one after the other, by the time from the first batch that is asked for to the end of the last
+epoch. A run of each alone is no measure where the speed of a machine changes by a quarter.
 
 With `--truth` what a change brings is kept in that folder, and measured once: so a change of ioprof
 is judged by recording each job again.
@@ -210,11 +211,17 @@ class Machine:
         launcher = ["-m", *ranks, str(spec.ranks)] if spec.ranks > 1 else []
         return [sys.executable, *launcher, str(JOB), str(place / "spec.json"), str(place)]
 
-    def took_s(self, spec: Spec) -> float:
-        """Seconds for each step of a run without ioprof: the median of the repeats."""
-        return statistics.median(self._once(spec) for _ in range(self._repeats))
+    def gain(self, spec: Spec, changed: Spec) -> float:
+        """How many times as fast the changed job is: the median of pairs, in turn."""
+        found = []
+        for pair in range(self._repeats):
+            order = (changed, spec) if pair % 2 else (spec, changed)
+            took_s = {id(each): self.took_s(each) for each in order}
+            found.append(took_s[id(spec)] / took_s[id(changed)])
+        return statistics.median(found)
 
-    def _once(self, spec: Spec) -> float:
+    def took_s(self, spec: Spec) -> float:
+        """Seconds for each step of a run without ioprof."""
         ended = subprocess.run(self.command(spec), capture_output=True, text=True, timeout=600)
         if ended.returncode:
             raise RuntimeError(f"{spec.text}: {ended.stderr[-2000:]}")
@@ -345,22 +352,19 @@ class Truth:
 
     def __init__(self, machine: Machine, spec: Spec, kept: Path | None) -> None:
         self._machine, self._spec, self._kept = machine, spec, kept
-        self._took_s: dict[str, float] = {}
+        self._gains: dict[str, float] = {}
         if kept is not None and kept.exists():
-            self._took_s = json.loads(kept.read_text())["took_s"]
+            self._gains = json.loads(kept.read_text())["gains"]
 
     def gain(self, changed: Spec) -> float:
         """How many times as fast the job is with a change."""
-        return self._seconds(self._spec) / self._seconds(changed)
-
-    def _seconds(self, spec: Spec) -> float:
-        key = json.dumps(asdict(spec), sort_keys=True)
-        if key not in self._took_s:
-            self._took_s[key] = self._machine.took_s(spec)
+        key = json.dumps(asdict(changed), sort_keys=True)
+        if key not in self._gains:
+            self._gains[key] = self._machine.gain(self._spec, changed)
             if self._kept is not None:
-                known = {"spec": asdict(self._spec), "took_s": self._took_s}
+                known = {"spec": asdict(self._spec), "gains": self._gains}
                 self._kept.write_text(json.dumps(known, indent=1))
-        return self._took_s[key]
+        return self._gains[key]
 
 
 def judged(machine: Machine, seed: int, spec: Spec, out: Path, truth: Truth) -> Outcome:

@@ -87,6 +87,7 @@ class Trainer:
 def test_what_a_save_has_others_save_is_a_part_of_it(tmp_path: Path) -> None:
     """A file counts once, through however many functions it is saved; and what a library saves
     asynchronously goes on in the background."""
+    pytest.importorskip("safetensors", reason="needs safetensors")
     folder = tmp_path / "lightning/pytorch/trainer"
     folder.mkdir(parents=True)
     for package in (folder, *folder.parents[:2]):

@@ -1,7 +1,10 @@
 """Waits for the interpreter lock, by samples of the main thread and of who held the lock."""
 
+from typing import Any
+
 import polars as pl
-from timeline import timeline
+import pytest
+from timeline import block, timeline, with_blocks
 
 from ioprof.analysis.charge.blame import blame, charges
 from ioprof.analysis.charge.interpreter_lock import FEWEST_WAITS
@@ -65,3 +68,27 @@ def test_the_line_is_that_of_the_thread_that_held_the_lock() -> None:
     }
     assert {("/job/metrics.py", 7), ("/job/train.py", 3)} == set(lines)
     assert (16, 8) == (lines["/job/metrics.py", 7].samples, lines["/job/train.py", 3].samples)
+
+
+def waited(start: int, end: int, tid: int, waker: int | None) -> dict[str, Any]:
+    """A wait for the lock in these ticks; the main thread is 100."""
+    return block(start, end, tid, waker) | {"pid": 100, "rank": 0, "waker_pid": 100}
+
+
+def test_where_blocks_were_recorded_they_say_how_long_it_waited_and_for_whom() -> None:
+    """It waits 5 ms at a time, and again. A thread that it never has to leave the lock to is none:
+    that is another condition."""
+    trace = waiting(0)
+    host = trace.spans["host"][0]
+    waits = [
+        *(waited(10 * step + 2, 10 * step + 4, 100, 107) for step in range(4)),
+        waited(5, 6, 100, None),
+        waited(6, 7, 100, 107),
+        waited(4, 5, 107, 100),
+        *(waited(10 * step + 8, 10 * step + 9, 100, 109) | {"id": 6} for step in range(4)),
+    ]
+    found = charges(with_blocks(trace, *(each | {"host": host} for each in waits)))
+    moved_ns = sums(charges(trace).steps)["compute"] - sums(found.steps)["compute"]
+    assert moved_ns == pytest.approx(100, abs=4)  # by whole nanoseconds of each step
+    (part, _), *_ = found.details.of_cause("host", sums(found.steps)["host"], trace)
+    assert (PartCode.LOCK, "107") == part

@@ -644,3 +644,20 @@ def evaluating(trained: int, validated: int, begins_with_validation: bool = Fals
         rows.append(wait)
     spans = pl.DataFrame(rows, schema=table_schema(SPAN_COLUMNS)).sort("start_ns", "end_ns")
     return Trace(RunRecord(), spans)
+
+
+def test_garbage_that_is_collected_while_the_loop_makes_its_batch_is_no_stage() -> None:
+    """It comes wherever the loop is, and would be gone with the collector, not with the stage."""
+    made, own = ({"collate": 8 * MS},) * 12, ({"compute": 2 * MS},) * 12
+    trace, is_step = simulate(Job(0, 1, made, own)).trace, pl.col("kind") == "step"
+    steps = pl.when(is_step).then(pl.col("start_ns") - 8 * MS).otherwise("start_ns")
+    spans = trace.spans.with_columns(start_ns=steps)
+    collections = spans.filter(pl.col("kind") == "fetch").with_columns(
+        kind=pl.lit("gc", spans.schema["kind"]),
+        start_ns=pl.col("start_ns") + 2 * MS,
+        end_ns=pl.col("start_ns") + 6 * MS,
+        batch=pl.lit(None, spans.schema["batch"]),
+    )
+    both = pipeline(Trace(trace.run, pl.concat([spans, collections])))
+    found = {each.cause: each.share for each in gains_of(both).gains}
+    assert [0.4, 0.4, 0.2] == pytest.approx([found[each] for each in ("collate", "gc", "compute")])

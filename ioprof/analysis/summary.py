@@ -31,6 +31,7 @@ from ioprof.analysis.charge.validation import by_mode_s
 from ioprof.analysis.charge.workers_time import Making
 from ioprof.analysis.cpu.cpu_time import cpu_evidence
 from ioprof.analysis.cpu.cpu_verdict import with_cpu_limit
+from ioprof.analysis.cpu.memory_faults import memory_faults
 from ioprof.analysis.cpu.stacks import unexplained, worker_lines
 from ioprof.analysis.findings import Finding
 from ioprof.analysis.ledger import ledger
@@ -79,6 +80,8 @@ from ioprof.format.trace import Trace
 _OF_DEVICE: Final = ("compute", "exchange", "straggler", "h2d")
 """Causes whose times an emulated device determines."""
 _LEAST_PAGEABLE_RATIO: Final = 0.01  # that is mentioned
+_LEAST_TOLD_S: Final = 0.0005
+"""Of a time that is told in milliseconds of a second."""
 _LEAST_DERIVED_RATIO: Final = 0.01  # of a cause that makes all of it `derived`
 _LEAST_OF_STORAGE: Final = 0.01
 """Of the time in which batches were made, what reads from storage must have taken for it to matter
@@ -134,6 +137,7 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         saves=saves_summary(trace),
         frames=more.frames,
         padding_ratio=throughput.padding_ratio,
+        memory_faults=memory_faults(trace),
         use=loader_use(trace, received, run.config.workers),
         small_sums=small_sums(trace),
         computed_meanwhile_s={rank: ns / 1e9 for rank, ns in charged.computed_meanwhile_ns.items()},
@@ -546,7 +550,7 @@ def _with_lock_waits(entry: CauseShare, charged: Charges) -> CauseShare:
     if (
         entry.cause == "host"
         or entry.seconds is None
-        or not moved_s
+        or moved_s < _LEAST_TOLD_S
         or moved_s < _LEAST_DERIVED_RATIO * (entry.seconds + moved_s)
     ):
         return entry

@@ -258,6 +258,11 @@ _PROCESSES: Final = {
         "threads",
         "Threads. Many times the number of cores in every worker: set OMP_NUM_THREADS=1 there.",
     ),
+    "process.minor_faults": _total(
+        "faults",
+        "Page faults without a read, all threads: memory that is used for the first time, or anew"
+        " after it was freed. Thousands in each step: the allocator gives memory back.",
+    ),
     "process.major_faults": _total(
         "faults", "Page faults that had to read, all threads. High: memory-mapped reads."
     ),

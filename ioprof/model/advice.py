@@ -41,6 +41,9 @@ _SAME_GAIN_WITHOUT_MAKERS: Final = (1.0, 0.75)
 """The same where those who make batches are not replayed."""
 _ENOUGH: Final = 0.98
 """Part of the best speedup from which on fewer workers are preferred."""
+_LEAST_FAULTED: Final = 0.05
+"""Part of the computations that the kernel spent on memory which had been freed, from which on they
+may be faster by it in a run with a change: what is on top of the heap decides that."""
 _HALF: Final = 0.5
 """Part of the time of a line or stage that work on it may save: so much counts where what is done
 for nothing is compared with a cause at no cost."""
@@ -56,6 +59,7 @@ _FREE: Final = (
     "keep_cache",
     "validation_workers",
     "pin_memory",
+    "keep_memory",
     "cpu_quota",
     "cpu_worker_affinity",
     "cpu_rank_affinity",
@@ -174,6 +178,9 @@ class Predictor:
         speedup, new = speedups[0], change(replays.recorded)
         low, high = (float(value) for value in np.quantile(speedups, QUANTILES))
         shown = error_of(of_kinds) + further_error(self._whole, new, after.total_s, of_kinds)
+        if self._whole.faulted >= _LEAST_FAULTED:
+            kept = with_factors(new, {"compute": 1 - self._whole.faulted})
+            high = max(high, larger * replays.base.step_s / replayed(kept).step_s)
         wide = (1 + self._error) * (1 + shown)
         return advice.replace(
             gain=speedup,

@@ -305,6 +305,9 @@ class Pipeline:
     knows_makers: bool = True
     """False: it was not seen who makes the batches, and what the loop waits for is replayed as time
     of its own."""
+    faulted: float = 0.0
+    """Part of the computations on the CPU that the kernel spent on memory which had been freed
+    before, at least: it may be gone in a run with a change, or come."""
     copy_s: float = 0.0
     """Median time of copying a batch to the device; 0: no copy was recorded."""
     copy: str = "overlapped"

@@ -13,6 +13,7 @@ from ioprof.analysis.charge.blame import exposed
 from ioprof.analysis.charge.served import are_served
 from ioprof.analysis.charge.steps import steps
 from ioprof.analysis.charge.training_process import in_main_thread
+from ioprof.analysis.cpu.memory_faults import MOST_RATIO, memory_faults
 from ioprof.analysis.graph.wakers import Wakers, wakers_by_rank
 from ioprof.analysis.intervals import (
     Intervals,
@@ -150,6 +151,12 @@ def pipeline(trace: Trace) -> Pipeline:
         copy_s=copy_s(trace),
         copy=way(trace, {rank: causes["h2d"] for rank, causes in own.items()}),
     )
+    faulted = memory_faults(trace)
+    computed_s = sum(
+        float(each.program.after_s[:, OWN.index("compute")].sum()) for each in whole.ranks
+    )
+    if faulted is not None and computed_s:
+        whole = replace(whole, faulted=min(MOST_RATIO, faulted.seconds / computed_s))
     # Others first use the cores that the job may not use.
     spare = {
         host.name or "": (host.online_cpus or 0) - cores[host.name or ""]
@@ -266,7 +273,13 @@ def _rank(
     of_host = pl.col("host").cast(pl.String).eq_missing(pl.lit(waits["host"][0], pl.String))
     blocks = trace.blocks.filter(of_host)
     one_at_a_time = serial(blocks, spans, fetches, int(waits["tid"][0] or 0))
-    fetches = _with_stages(spans, fetches, reads, one_at_a_time)
+    by_loop = [visit for visit in seen.visits if not visit.num_workers]
+    rows = np.concatenate([np.zeros(0, np.int64), *(visit.fetch_rows for visit in by_loop)])
+    collections = _of_workers(causes["gc"], fetches[rows]["worker"].unique())
+    fetches, collected_s = _with_stages(spans, fetches, reads, one_at_a_time, collections)
+    collects_s = np.zeros(len(waits))
+    for visit in by_loop:
+        collects_s[visit.wait_rows] = collected_s[visit.fetch_rows[visit.taken_rows]]
     prefetch = trace.run.config.prefetch or _DEFAULT_PREFETCH
     sent, held_s, chose_s = _sent(spans), _held_s(spans, waits, wakers), chosen_s(waits, spans)
     # A loop that has workers chooses the next samples once it has a batch: that is time of its own.
@@ -286,7 +299,7 @@ def _rank(
     )
     program, end_ns = _program(
         seen.ops, seen.of_visit, waits, until_ns, causes, arrived, _optimizer(spans), chooses_s,
-        one_at_a_time.loop_waits,
+        collects_s, one_at_a_time.loop_waits,
     )  # fmt: skip
     program = with_choices(replace(program, is_step=_is_step(seen, waits, lost)), waits, spans)
     begin_ns, taken_ns = int(waits["start_ns"][0]), waits["end_ns"].to_numpy().astype(np.int64)
@@ -388,6 +401,7 @@ def _without_loader(
         causes,
         arrived,
         _optimizer(spans),
+        np.zeros(len(begins)),
         np.zeros(len(begins)),
         np.empty((0, 2), np.int64),
     )
@@ -559,16 +573,23 @@ def _fetches(spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_stages(
-    spans: pl.DataFrame, fetches: pl.DataFrame, reads: pl.DataFrame, one_at_a_time: Serial
-) -> pl.DataFrame:
-    """The fetches with a column per stage (seconds), and `reads` and `read_bytes` of storage. Waits
-    for what one at a time does are in no stage.
+    spans: pl.DataFrame,
+    fetches: pl.DataFrame,
+    reads: pl.DataFrame,
+    one_at_a_time: Serial,
+    collections: pl.DataFrame,
+) -> tuple[pl.DataFrame, Seconds]:
+    """The fetches with a column per stage (seconds), and `reads` and `read_bytes` of storage, and
+    how long garbage was collected in each of them. Waits for what one at a time does, and these
+    `collections` by the loop itself, which come wherever it is, are in no stage.
     """
     axis = Axis.of(fetches)
     there = spans.filter(axis.has_worker)
     of_causes = [axis.place(there.filter(of_cause)) for of_cause in WORK.values()]
     waiting = axis.place(one_at_a_time.waits)
-    spent = charge(axis.place(fetches), [waiting, *of_causes])[:, 1:]
+    collecting = axis.place(collections)
+    spent = charge(axis.place(fetches), [waiting, collecting, *of_causes])[:, 1:]
+    collected_s, spent = spent[:, 0] / 1e9, spent[:, 1:]
     is_open = pl.col("kind") == "open"
     opened = charge(axis.place(fetches), [axis.place(there.filter(is_open))])[:, 0] / 1e9
     amounts = reads.group_by("batch").agg(
@@ -580,9 +601,18 @@ def _with_stages(
     )
     found = found.with_columns(open_s=pl.Series(opened))
     return (
-        found.join(amounts, on="batch", how="left")
-        .with_columns(pl.col("reads", "read_bytes").fill_null(0.0))
-        .sort("batch")
+        found.join(amounts, on="batch", how="left", maintain_order="left").with_columns(
+            pl.col("reads", "read_bytes").fill_null(0.0)
+        ),
+        collected_s,
+    )
+
+
+def _of_workers(times: Intervals, workers: pl.Series) -> pl.DataFrame:
+    """These times as spans of each of these workers."""
+    rows = {"start_ns": times[:, 0], "end_ns": times[:, 1]}
+    return pl.DataFrame(rows, schema=dict.fromkeys(rows, pl.Int64)).join(
+        workers.to_frame("worker"), how="cross"
     )
 
 
@@ -841,10 +871,11 @@ def _optimizer(spans: pl.DataFrame) -> Intervals:
 def _program(
     ops: tuple[Op, ...], of_visit: tuple[int, ...], waits: pl.DataFrame, until_ns: int,
     causes: Mapping[str, Intervals], arrived: pl.DataFrame, optimizer: Intervals,
-    chooses_s: Seconds, lock_waits: Intervals,
+    chooses_s: Seconds, collects_s: Seconds, lock_waits: Intervals,
 ) -> tuple[Program, int]:  # fmt: skip
     """What the loop did, and when the last of it had ended. `chooses_s`: what it spent on samples
-    after each of its waits, `lock_waits` when it waited for its makers to leave the interpreter.
+    after each of its waits, `collects_s` within it on garbage collection, `lock_waits` when it
+    waited for its makers to leave the interpreter.
     """
     begins, ends = waits["start_ns"].to_numpy(), waits["end_ns"].to_numpy()
     last = max(until_ns, int(ends[-1]))
@@ -852,6 +883,7 @@ def _program(
     after = np.stack([covered(windows, causes[cause]) for cause in OWN], axis=1).astype(np.float64)
     after[:, OWN.index("loader")] += chooses_s * 1e9
     after[:, OWN.index("host")] += (windows[:, 1] - windows[:, 0]) - after.sum(1)
+    after[:, OWN.index("gc")] += collects_s * 1e9
     spent = np.where(np.array([op is Op.TAKE for op in ops]), 0, ends - begins) / 1e9
     arrive, step = np.full(len(ops), np.nan), np.full(len(ops), -1, np.int64)
     own = arrived.sort("own_ns")

@@ -129,7 +129,7 @@ def _of_scales() -> Columns:
         ("samples/s", lambda row: rate(row.samples_per_s)),
         ("step waits for input", lambda row: _waiting(row.iteration, "input_s")),
         ("for late ranks", lambda row: _waiting(row.iteration, "straggler_s")),
-        ("bound by", lambda row: (row.bound_by or MISSING).replace("_", " ")),
+        ("main wait", lambda row: (row.bound_by or MISSING).replace("_", " ")),
         ("needs", lambda row: _per_s(row.needed_bytes_per_s)),
         ("needs reads/s", lambda row: rate(row.needed_reads_per_s)),
         ("fetched at that rate", lambda row: _per_s(row.fetched_bytes_per_s)),

@@ -172,7 +172,7 @@ def _table(history: History) -> Html:
         )
         for run in reversed(history.runs)
     ]
-    headings = ("started", "run", "commit", f"time per {history.runs[-1].unit}", "bound by")
+    headings = ("started", "run", "commit", f"time per {history.runs[-1].unit}", "main wait")
     return table(headings, rows, frozenset({3}))
 
 

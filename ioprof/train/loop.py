@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import IO
+from typing import IO, Final
 
 import torch
 import torch.distributed as dist
@@ -26,6 +26,9 @@ from ioprof.train.accelerators.interface import Accelerator
 from ioprof.train.config import JobConfig
 from ioprof.train.curve import Curve, Evaluation, curve_path
 
+_BUSY_NS: Final = 100_000
+"""A device that takes longer to end the step before had not yet done so."""
+
 
 @dataclass
 class Loop:
@@ -36,7 +39,8 @@ class Loop:
     accelerator: Accelerator
     progress: IO[bytes] | None
     """A file that gets one byte per step: the share of the step in which the rank waited for its
-    batch, from 0 to 255. Of the first rank of an ioprof alone."""
+    batch, from 0 to 255; 0 where the device was still busy when the batch came. Of the first rank
+    of an ioprof alone."""
     left_out: dict[str, None] = field(default_factory=dict)
     """Images that the loaders left out as corrupt, each once, in order."""
 
@@ -66,10 +70,13 @@ class Loop:
                 self._is_due(step, config.checkpoint_every),
             )
             until = step + 1 if evaluates or saves or step == config.steps - 1 else step
+            launched_ns = monotonic_ns()
             for each in range(finished, until):
                 loss = accelerator.synchronize(each)
                 if loss is not None:
                     curve.losses.append(loss)
+            if monotonic_ns() - launched_ns > _BUSY_NS:
+                waited_ns = 0  # the device had work all the time
             finished = max(finished, until)
             if evaluates:
                 curve.evaluations.append(self._evaluate(step, curve))

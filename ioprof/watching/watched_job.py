@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from ioprof import clock
+from ioprof.analysis.reads.lineage import LEAVES
 from ioprof.watching.live import Live
 from ioprof.watching.metrics import MetricsServer, metrics_text
 from ioprof.watching.spool import LiveSpool
@@ -36,7 +37,7 @@ class Totals:
             sum(sums.bytes["storage"] + sums.bytes["unknown"] for sums in ranks),
             sum(sums.bytes["page_cache"] for sums in ranks),
             sum(sum(sums.reads.values()) for sums in ranks),
-            sum(sums.wait_ns for sums in ranks),
+            sum(sums.cause_ns[cause] for sums in ranks for cause in LEAVES),
             sum(sums.step_ns for sums in ranks),
         )
 
@@ -51,7 +52,9 @@ class Totals:
 
     @property
     def waited(self) -> float | None:
-        """Share of the steps' time in which ranks waited for batches."""
+        """Share of the steps' time that ranks waited for batches and did nothing else, as in the
+        causes: not where a device computed meanwhile.
+        """
         return self.wait_ns / self.step_ns if self.step_ns else None
 
 

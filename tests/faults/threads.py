@@ -24,7 +24,7 @@ CASES = (
         bound_by="host",
         says=("waiting for the interpreter lock", "in count_words"),
         advises="what thread metrics does",
-        names=("which thread metrics held", "if that cost nothing"),
+        names=("held by metrics", "if that cost nothing"),
     ),
     Case(
         name="a loss of methods of tensors",

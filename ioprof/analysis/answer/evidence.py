@@ -18,6 +18,7 @@ from ioprof.analysis.cpu.code_lines import (
     functions,
     line_text,
 )
+from ioprof.analysis.cpu.memory_faults import MemoryFaults
 from ioprof.analysis.cpu.stacks import OF_BATCHES, WORKERS
 from ioprof.analysis.loader_use import LoaderUse
 from ioprof.analysis.ranks.exchange_rate import SmallSums
@@ -145,6 +146,8 @@ class Evidence:
     """Frames of videos that were decoded and used; None: not known."""
     padding_ratio: float | None = None
     """Of the positions of batches of text; None: not known."""
+    memory_faults: MemoryFaults | None = None
+    """Page faults of loops on the CPU; None: not counted, or on another device."""
     compiled_in: tuple[int, ...] = ()
     """Steps in which torch's compiler worked."""
     flushed: Flushed | None = None
@@ -462,6 +465,12 @@ class Evidence:
         """
         detail = self.largest_detail("host", LEAST_NAMED_RATIO)
         return detail if detail and detail.code is PartCode.LOCK else None
+
+    @property
+    def makers_are_threads(self) -> bool:
+        """Whether batches are made by threads of the training process."""
+        are_made = any(each.workers_share for each in self.steps.causes)
+        return are_made and all(each.role != "worker" for each in self.run.processes)
 
     @property
     def launching(self) -> CauseDetail | None:

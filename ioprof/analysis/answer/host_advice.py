@@ -18,8 +18,11 @@ is where they are made."""
 
 def host_advice(evidence: Evidence) -> Found:
     """What to change where the ranks' own Python takes the time between waiting, copying and
-    computing.
+    computing. Nothing where the threads that make batches held the interpreter's lock meanwhile:
+    what they do is what to change.
     """
+    if evidence.lock_holder and evidence.makers_are_threads:
+        return
     step_s = evidence.seconds_per_step("host")
     detail, line = evidence.largest_detail("host", LEAST_NAMED_RATIO), evidence.largest_line("host")
     if detail and detail.code is PartCode.CORE_WAIT:
@@ -55,6 +58,7 @@ def _of_known(
         is_named = line and line.seconds >= LEAST_NAMED_RATIO * waited.seconds
         facts: Facts = {
             "thread": waited.subject,
+            "several": "," in waited.subject,
             "share": waited.share,
             "line": at if is_named else None,
         }

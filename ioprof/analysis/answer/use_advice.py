@@ -8,6 +8,7 @@ from typing import Final
 from ioprof.analysis.answer.evidence import Evidence
 from ioprof.analysis.answer.finding import Found, finding, of_detail
 from ioprof.analysis.answer.read_advice import READ_LESS, read_advice
+from ioprof.analysis.cpu.memory_faults import MOST_RATIO
 from ioprof.analysis.reads.lineage import LEAVES
 from ioprof.format.run_record import Facts, Finding, JobChange, NoGain, PartCode
 
@@ -25,6 +26,11 @@ job wants, to halve the rate of a video."""
 _LEAST_PADDING: Final = 0.05
 """Share of the steps' time in which padding is computed, from which on it is told: most changes
 that are worth the work bring as much."""
+
+_FEWEST_FAULTS: Final = 32
+"""Pages in each step, 128 KiB: glibc asks the kernel for a block of that size by itself."""
+_LEAST_OF_FAULTS: Final = 0.02
+"""Share of the steps' time, see `verdict._LEAST_OF_CANDIDATE`."""
 
 
 def use_advice(evidence: Evidence) -> Found:
@@ -48,6 +54,7 @@ def use_advice(evidence: Evidence) -> Found:
     yield from read_advice(evidence)
     yield from _single_calls(evidence)
     yield from _padding(evidence)
+    yield from _freed_memory(evidence)
     yield from _frames(evidence)
 
 
@@ -95,6 +102,19 @@ def _padding(evidence: Evidence) -> Found:
     if padding * computed >= _LEAST_PADDING:
         change = JobChange(speeds={"compute": 1 / (1 - min(0.99, padding))})
         yield finding("padding", cause="compute", change=change, padding=padding)
+
+
+def _freed_memory(evidence: Evidence) -> Found:
+    found, computed = evidence.memory_faults, evidence.charged.get("compute")
+    computed_s = (computed.seconds or 0.0) if computed else 0.0
+    if found is None or not computed_s or found.per_step < _FEWEST_FAULTS:
+        return
+    part = min(MOST_RATIO, found.seconds / computed_s)
+    if part * (evidence.shares.get("compute") or 0.0) >= _LEAST_OF_FAULTS:
+        facts: Facts = {"faults": round(found.per_step), "seconds": found.seconds}
+        yield finding("keep_memory", cause="compute", **facts).replace(
+            part=part, part_error=min(part, MOST_RATIO - part)
+        )
 
 
 def _frames(evidence: Evidence) -> Found:

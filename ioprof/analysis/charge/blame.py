@@ -336,19 +336,15 @@ class Charging:
         for rank in self._table["rank"].unique().to_list():
             rows = np.flatnonzero(self._seen & (self._table["rank"].to_numpy() == rank))
             before = self._charged[rows]
-            for cause, (number, waits) in self._lock.parts(rank).items():
+            for cause, ratio in self._lock.parts(rank).items():
                 if cause in self._missing:
                     continue
-                before_ns = before[:, CAUSES.index(cause)]
-                for name, count in waits.items():
-                    of_thread_ns = before_ns * count // number
-                    self._charged[rows, CAUSES.index(cause)] -= (
-                        of_thread_ns  # nothing is moved from `host` itself
-                    )
-                    self._charged[rows, host] += of_thread_ns
-                    part = (PartCode.LOCK, name)
-                    self._details.add_named("host", part, int(of_thread_ns.sum()))
-                    moved_ns[cause] += int(of_thread_ns.sum())
+                waited_ns = (before[:, CAUSES.index(cause)] * ratio).astype(np.int64)
+                self._charged[rows, CAUSES.index(cause)] -= waited_ns  # of `host` nothing is moved
+                self._charged[rows, host] += waited_ns
+                part = (PartCode.LOCK, self._lock.holders)
+                self._details.add_named("host", part, int(waited_ns.sum()))
+                moved_ns[cause] += int(waited_ns.sum())
         return dict(+moved_ns)
 
 

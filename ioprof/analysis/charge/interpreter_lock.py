@@ -6,9 +6,11 @@ operators, reads and sleeping. Where another thread of the process computes in P
 thread waits for the lock after each such operator, by default for 5 ms. No span shows that: the
 wait lies within what the main thread was just doing, mostly within a computation on the CPU.
 
-Samples of stacks say whether the main thread waited for the lock, and who held it then. So the part
-of the samples of a cause in which it waited is that part of the cause's time. It counts as `host`,
-since it is Python of the training process that takes it.
+The lock is a condition of the C library, for which a thread waits 5 ms at a time, so that blocks
+say when the main thread waited, and who ended that. Where none were recorded, samples of stacks say
+whether the main thread waited, and who held the lock then: the part of the samples of a cause in
+which it waited is that part of the cause's time. It counts as `host`, since it is Python of the
+training process that takes it.
 """
 
 from collections import Counter
@@ -19,12 +21,21 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ioprof.analysis.intervals import Intervals
+from ioprof.analysis.graph.wakers import followed_on
+from ioprof.analysis.intervals import EMPTY, Intervals, overlaps, total, union_all
+from ioprof.analysis.selection import intervals
 from ioprof.format.schema import CAUSES, HOLDER
 from ioprof.format.trace import Trace
 
 FEWEST_WAITS: Final = 5
-"""Samples of a rank in which it waited for the lock, below which nothing is said of it."""
+"""Samples of a rank in which it waited for the lock, or waits, below which nothing is said of
+it."""
+_SWITCH_NS: Final = (3_000_000, 10_000_000)
+"""Of a wait that ends without the lock: 5 ms by default (sys.setswitchinterval)."""
+_MOST_HOLDERS: Final = 3
+"""Threads that are named."""
+_LEAST_SWITCHES: Final = 0.1
+"""Part of the waits that end so, where only the main thread had to wait."""
 _IS_HOLDER: Final = pl.col("stack").cat.starts_with(f"{HOLDER}:")
 _NOT_WAITED: Final = ("h2d", "exchange", "straggler")
 """Causes that go on without the main thread."""
@@ -64,6 +75,56 @@ def thread_of(stack: str) -> str:
     return stack.partition("\n")[0].rpartition(":")[2]
 
 
+def lock_blocks(trace: Trace) -> dict[int, dict[str, Intervals]]:
+    """By rank, when its main thread waited for the lock, by the name of the thread that ended the
+    wait. Only of ranks that waited.
+    """
+    conditions = trace.blocks.filter(pl.col("object") == "condition", pl.col("id").is_not_null())
+    names = {
+        (host, pid, tid): thread_of(stack)
+        for host, pid, tid, stack in of_holders(trace.stacks)
+        .select(pl.col("host").cast(pl.String), "pid", "tid", pl.col("stack").cast(pl.String))
+        .unique(["host", "pid", "tid"])
+        .iter_rows()
+    }
+    found: dict[int, dict[str, Intervals]] = {}
+    for (host, pid, rank), part in conditions.partition_by(
+        "host", "pid", "rank", as_dict=True
+    ).items():
+        waits = followed_on(part)
+        lock = _lock(
+            waits.filter(pl.col("waker_pid").is_null() | (pl.col("waker_pid") == pid)), pid
+        )
+        if rank is None or lock is None:
+            continue
+        mine = waits.filter(pl.col("tid") == pid, pl.col("id") == lock)
+        for (tid,), times in mine.partition_by("waker_tid", as_dict=True).items():
+            name = names.get((str(host), pid, tid), f"{tid}")
+            more = [found.setdefault(rank, {}).get(name, EMPTY), intervals(times)]
+            found[rank][name] = union_all(more)
+    return found
+
+
+def _lock(waits: pl.DataFrame, main: int) -> int | None:
+    """The condition that the interpreter's lock is, of the waits of one process: the main thread
+    and those that end its waits wait for it, or the main thread does so for 5 ms at a time.
+    """
+    most, lock = 0, None
+    for (number,), part in waits.partition_by("id", as_dict=True).items():
+        mine = part.filter(pl.col("tid") == main)
+        others = part.filter(pl.col("tid") != main)
+        if len(mine) < FEWEST_WAITS:
+            continue
+        is_mutual = (others["waker_tid"] == main).any() and mine["waker_tid"].is_in(
+            others["tid"].unique().implode()
+        ).any()
+        length = pl.col("end_ns") - pl.col("start_ns")
+        switches = mine.filter(pl.col("timed_out"), length.is_between(*_SWITCH_NS))
+        if (is_mutual or len(switches) >= _LEAST_SWITCHES * len(mine)) and len(mine) > most:
+            most, lock = len(mine), number
+    return lock
+
+
 class LockWaits:
     """The parts of causes in which the main thread of each rank waited for the lock, piece by
     piece.
@@ -71,6 +132,7 @@ class LockWaits:
 
     def __init__(self, trace: Trace) -> None:
         self.causes = causes_with_waits(trace)
+        self._blocks = lock_blocks(trace)
         self._samples: dict[int, pl.DataFrame] = {}
         holders = of_holders(trace.stacks)
         for (rank,), of_rank in (
@@ -84,17 +146,22 @@ class LockWaits:
                 self._samples[rank] = of_main.join(
                     names, on=["host", "pid", "time_ns"], how="left", maintain_order="left"
                 )
-        self._numbers: dict[int, Counter[str]] = {rank: Counter() for rank in self._samples}
-        self._waits: dict[int, Counter[tuple[str, str]]] = {
-            rank: Counter() for rank in self._samples
-        }
+        ranks = [*self._samples, *self._blocks]
+        self._numbers: dict[int, Counter[str]] = {rank: Counter() for rank in ranks}
+        self._waits: dict[int, Counter[tuple[str, str]]] = {rank: Counter() for rank in ranks}
 
     def is_seen(self, rank: int) -> bool:
         """Whether the rank waited for the lock at all."""
-        return rank in self._samples
+        return rank in self._numbers
 
     def add(self, rank: int, instants: Mapping[str, Intervals]) -> None:
-        """Count the samples at the instants of a rank that were charged to each of the `causes`."""
+        """Add the instants of a rank that were charged to each of the `causes`."""
+        for name, times in self._blocks.get(rank, {}).items():
+            for cause in self.causes:
+                self._waits[rank][cause, name] += total(overlaps(instants[cause], times))
+        if rank in self._blocks:
+            self._numbers[rank].update({each: total(instants[each]) for each in self.causes})
+            return
         samples = self._samples[rank]
         times = samples["time_ns"].to_numpy()
         for cause in self.causes:
@@ -103,16 +170,24 @@ class LockWaits:
             for (stack,) in inside.select("name").drop_nulls().iter_rows():
                 self._waits[rank][cause, thread_of(stack)] += 1
 
-    def parts(self, rank: int) -> dict[str, tuple[int, dict[str, int]]]:
-        """Of each cause the number of samples, and of those in which it waited, by the name of the
-        thread that held it.
-        """
+    def parts(self, rank: int) -> dict[str, float]:
+        """Of each cause the part in which the rank waited, 0 to 1."""
         if not self.is_seen(rank) or self._waits[rank].total() < FEWEST_WAITS:
             return {}
-        found: dict[str, tuple[int, dict[str, int]]] = {}
-        for (cause, name), count in self._waits[rank].items():
-            found.setdefault(cause, (self._numbers[rank][cause], {}))[1][name] = count
-        return found
+        found = Counter[str]()
+        for (cause, _), count in self._waits[rank].items():
+            found[cause] += count
+        return {cause: count / self._numbers[rank][cause] for cause, count in (+found).items()}
+
+    @property
+    def holders(self) -> str:
+        """The names of the threads that held the lock, the longest first."""
+        found = Counter[str]()
+        for waits in self._waits.values():
+            for (_, name), count in (+waits).items():
+                found[name] += count
+        found = Counter({name: n for name, n in found.items() if not name.isdecimal()}) or found
+        return ", ".join(name for name, _ in found.most_common(_MOST_HOLDERS))
 
 
 def is_within(times: NDArray[np.int64], instants: Intervals) -> NDArray[np.bool_]:

@@ -43,7 +43,7 @@ class Wakers:
     def __init__(self, blocks: pl.DataFrame) -> None:
         self._threads: dict[int, _Thread] = {}
         columns = pl.col("start_ns", "end_ns", "waker_tid", "woken_ns").cast(pl.Int64)
-        for (tid,), part in _followed_on(blocks).partition_by("tid", as_dict=True).items():
+        for (tid,), part in followed_on(blocks).partition_by("tid", as_dict=True).items():
             rows = part.select(columns)
             self._threads[int(tid)] = _Thread(*(rows[name].to_numpy() for name in rows.columns))
 
@@ -109,7 +109,7 @@ def wakers_by_rank(trace: Trace) -> dict[int, Wakers]:
     return {rank: wakers[host] for rank, host in hosts.iter_rows() if host in wakers}
 
 
-def _followed_on(blocks: pl.DataFrame) -> pl.DataFrame:
+def followed_on(blocks: pl.DataFrame) -> pl.DataFrame:
     """The blocks that another thread ended, in order. A wait whose time was over, and that the
     thread then went on with, was ended by who ended that: so a thread waits for the interpreter
     lock, 5 ms at a time.

@@ -257,7 +257,7 @@ _LABELS: Final = {
     PartCode.AFTER_COMPUTE: "Python after the computation",
     PartCode.LAUNCHES: "waiting for kernel launches",
     PartCode.CORE_WAIT: "waiting for a core",
-    PartCode.LOCK: "waiting for the interpreter lock, which thread {} held",
+    PartCode.LOCK: "waiting for the interpreter lock, held by {}",
     PartCode.FLUSHES: "waiting until writes are on storage",
     PartCode.CHECKPOINT_FLUSH: "bringing them to storage (fsync, rename)",
     PartCode.COMPILATION: "compilation (torch.compile)",

@@ -328,6 +328,7 @@ class _Stat:
 
     def values(self, has_delays: bool) -> dict[str, float]:
         found: dict[str, float] = {
+            "process.minor_faults": self._field(10),
             "process.major_faults": self._field(12),
             "process.cpu_user": self._field(14) / _TICKS_PER_S,
             "process.cpu_system": self._field(15) / _TICKS_PER_S,

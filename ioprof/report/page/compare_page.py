@@ -202,7 +202,7 @@ def step_bars(compared: ComparedRuns, names: list[str]) -> Html:
         element("ul", *keys, class_="keys"),
         element(
             "div",
-            table(("run", f"mean {per}", "bound by", f"time of a {per}"), rows, frozenset({1})),
+            table(("run", f"mean {per}", "main wait", f"time of a {per}"), rows, frozenset({1})),
             class_="workers last-below three",
         ),
         fold,

@@ -2,12 +2,13 @@
 of the table of causes, or a sum of them.
 """
 
+import math
 from collections.abc import Collection
 from decimal import Decimal
 from typing import Final
 
 from ioprof.analysis.reads.lineage import LEAVES
-from ioprof.format.run_record import Summary
+from ioprof.format.run_record import PartCode, Summary
 from ioprof.report.texts.statements import cause_rows, is_emulated, is_on_cpu
 from ioprof.report.texts.units import sentence
 
@@ -98,7 +99,18 @@ def _name(summary: Summary, group: str) -> str:
         return "making batches" if workers == 0 else "waiting for batches"
     if group == "compute":
         return "emulated compute" if is_emulated(summary) else "compute"
+    if group == "host" and _waits_for_lock(summary):
+        return "Python and waiting for its interpreter lock"
     return _NAMES.get(group, group.replace("_", " "))
+
+
+def _waits_for_lock(summary: Summary) -> bool:
+    """Whether the loop's own Python is mostly waiting for other threads of the process."""
+    host = next((entry for entry in summary.steps.causes if entry.cause == "host"), None)
+    if host is None:
+        return False
+    waited_s = sum(each.seconds for each in host.details if each.code is PartCode.LOCK)
+    return waited_s >= _MOSTLY / 100 * (host.seconds or math.inf)
 
 
 def _behind(summary: Summary) -> str:

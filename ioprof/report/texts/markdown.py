@@ -99,6 +99,9 @@ def _cause(summary: Summary) -> str:
     rows = {row.cause: row for row in cause_rows(summary.steps.causes)}
     if (row := rows.get(verdict.bound_by or "")) and (of_workers := by_workers(row)):
         bound += f" ({of_workers})"
+    shares = {entry.cause: entry.share or 0.0 for entry in summary.steps.causes}
+    if 0.0 < shares.get(verdict.bound_by or "", 0.0) < shares.get("compute", 0.0):
+        bound += ", the largest after compute"
     first = f"{verdict.first_epoch} in the first epoch, then " if verdict.first_epoch else ""
     parts = [first + bound]
     parts += [f"before the steps: {verdict.phase}"] if verdict.phase else []

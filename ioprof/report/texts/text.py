@@ -81,7 +81,12 @@ def comparison_text(summaries: Sequence[Summary]) -> RenderableType:
     for group in groups:
         blocks += [_comparison_table([first, *group]), Text("")]
     blocks.append(
-        Text("Shares are of the time of all steps, in %; – was not measured.", style="dim")
+        Text(
+            "Shares are of the time of all steps, in %; – was not measured. Main wait: the largest"
+            " cause after compute; waits for batches are named for the longest stage of making"
+            " them.",
+            style="dim",
+        )
     )
     for summary in summaries:
         if ratio := others_on_the_machine(summary):
@@ -278,7 +283,7 @@ def _comparison_table(summaries: Sequence[Summary]) -> Table:
         Text("total"), *(Text(total_row(summary.steps.causes).share) for summary in summaries)
     )
     table.add_row(
-        Text("bound by"),
+        Text("main wait"),
         *(Text(summary.verdict.bound_by or MISSING) for summary in summaries),
         style="bold",
     )

@@ -369,9 +369,9 @@ ACTIONS: Final = {
     ),
     "add_spans": f"Put ioprof.span around the parts of the training loop: {_HOST}",
     "lock": (
-        "Move what thread {thread} does[, at {line},] to a process of its own, or let it do less:"
-        " it"
-        " computes in Python, and the training loop waited for the interpreter lock meanwhile, at"
+        "Move what thread[{several:if}s] {thread} [{several:if}do|does][, at {line},] to a process"
+        " of its own, or do less of it: [{several:if}they compute|it computes] in"
+        " Python, and the training loop waited for the interpreter lock meanwhile, at"
         " least {share:.1%} of the steps' time"
     ),
     "flush_less": (
@@ -468,6 +468,11 @@ ACTIONS: Final = {
     "padding": (
         "Put samples of like length into a batch (a sampler that groups by length), or pack several"
         " into one row: {padding:.0%} of the positions that are computed are padding"
+    ),
+    "keep_memory": (
+        "Let the allocator keep freed memory: export MALLOC_TRIM_THRESHOLD_=4000000000"
+        " MALLOC_MMAP_MAX_=0 before Python starts (glibc). A step takes"
+        " {faults:,} pages of memory from the kernel anew, which then zeroes them"
     ),
     "frames": (
         "Decode fewer frames for each that is used (seek to the key frame before it, shorter clips,"
@@ -604,6 +609,7 @@ PRICES: Final = {
     "prefetch": "memory for {more_batches} more batches per rank",
     "persistent_workers": "the memory of the workers between epochs",
     "validation_workers": "the memory of the workers between epochs",
+    "keep_memory": "a setting; the process keeps the most memory that it ever used",
     "cores": "larger nodes, or more of them",
     "device": "another model or device",
 }

@@ -77,8 +77,7 @@ BOUNDS: Final = {
 
 CAUSES: Final = {
     Reason.WITHOUT_LOCK_WAITS: (
-        "without {seconds:.3f} s of waiting for the interpreter lock meanwhile, which are in host:"
-        " derived from samples of stacks"
+        "without {seconds:.3f} s of waiting for the interpreter lock meanwhile, which are in host"
     ),
     Reason.INCLUDES_THREADS_BY_TIME: (
         "{seconds:.3f} s is what [{by_tasks:if}tasks of Ray Data|threads of the training process]"
