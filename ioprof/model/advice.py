@@ -60,6 +60,7 @@ _FREE: Final = (
     "validation_workers",
     "pin_memory",
     "keep_memory",
+    "cpu_threads",
     "cpu_quota",
     "cpu_worker_affinity",
     "cpu_rank_affinity",
@@ -138,6 +139,8 @@ class Predictor:
         found = self._predicted(
             advice, lambda each: changed(each, change), of_kinds, larger, replays
         )
+        if advice.is_bound and advice.code.startswith("cpu_") and found.low:
+            return found.replace(low=1.0)  # what it brings is only known to be no more
         if not (advice.is_bound and change.reused and found.low):
             return found
         least = self.of_change(advice.replace(is_bound=False), replace(change, reused=0.0))

@@ -12,6 +12,7 @@ from ioprof.format.run_record import (
     CpuEvidence,
     CpuLimit,
     Finding,
+    JobChange,
     NoGain,
     RunRecord,
     Verdict,
@@ -28,6 +29,10 @@ thread waits for a core."""
 _LEAST_SHARED: Final = 1.25
 """Threads of a process that could run, on average, from which on it is said to compute with
 several."""
+_MADE: Final = ("decode", "transform", "collate", "loader")
+"""What workers compute."""
+_MOST_DELAY: Final = 0.9
+"""Of the time in which threads can run, which they may be said to lose for good."""
 _NOT_OF_CPUS: Final = (None, "h2d", "checkpoint")
 
 
@@ -49,10 +54,21 @@ def with_cpu_limit(verdict: Verdict, found: CpuEvidence | None, run: RunRecord) 
         return verdict.said(CpuLimit.CORES, **facts)
     for limit in reversed(named):
         verdict = verdict.said(limit, first=True, **facts)
-    more = tuple(
-        Finding(f"cpu_{limit}", facts=known(facts), no_gain=NoGain.NOT_MODELLED) for limit in named
-    )
+    more = tuple(_finding(limit, found, facts) for limit in named)
     return verdict.replace(findings=(*more, *verdict.findings))
+
+
+def _finding(limit: CpuLimit, found: CpuEvidence, facts: dict[str, Any]) -> Finding:
+    """What to change. Where threads of the job compete with each other, it brings no more than if
+    none of them had waited for a core.
+    """
+    base = Finding(f"cpu_{limit}", facts=known(facts))
+    if limit is not CpuLimit.THREADS:
+        return base.replace(no_gain=NoGain.NOT_MODELLED)
+    delays = dict.fromkeys(_MADE, found.worker_run_delay_ratio)
+    delays |= {"compute": found.rank_run_delay_ratio}
+    speeds = {cause: 1 / (1 - min(_MOST_DELAY, delay)) for cause, delay in delays.items() if delay}
+    return base.replace(change=JobChange(speeds=speeds), is_bound=True)
 
 
 def _explains(found: CpuEvidence, bound: str | None, run: RunRecord) -> bool:
