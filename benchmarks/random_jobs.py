@@ -116,7 +116,7 @@ class Spec:
     faults: dict[str, float]
     """Milliseconds by the name of a fault."""
     keeps_memory: bool = False
-    """Whether glibc keeps freed memory; else a step is faster or slower by what lies on the heap."""
+    """Whether glibc keeps freed memory: else what lies on the heap decides how fast a step is."""
 
     def but(self, **changes: Any) -> "Spec":
         """Another one."""
