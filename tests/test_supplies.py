@@ -10,7 +10,7 @@ import torch
 from ioprof.clock import monotonic_ns
 from ioprof.instrument.hooks.pytorch import losses
 from ioprof.instrument.hooks.pytorch.losses import TensorWatch
-from ioprof.instrument.hooks.supplies import holds_values, may_be_batch
+from ioprof.instrument.hooks.supplies import Supply, holds_values, may_be_batch
 
 
 @pytest.mark.parametrize(
@@ -70,6 +70,16 @@ def test_results_with_data_may_be_batches(value: Any) -> None:
 def test_tasks_that_are_given_what_a_model_computed(arguments: Any, computed: bool) -> None:
     """Floating-point numbers; a loader's tasks are given none, or few."""
     assert computed is holds_values((arguments, {}))
+
+
+def test_what_each_task_is_given_was_not_computed_since() -> None:
+    """A table of features that goes with each task is the dataset; new ones are outputs."""
+    table, supply = np.ones((100, 8)), Supply()
+    for number in range(4):
+        supply.give(None, table, np.arange(number, number + 16))
+        assert not supply.evaluates
+    supply.give(None, table, np.ones(64))
+    assert supply.evaluates
 
 
 def test_the_time_in_torch_is_counted_with_operators() -> None:

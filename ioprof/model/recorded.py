@@ -151,12 +151,10 @@ def pipeline(trace: Trace) -> Pipeline:
         copy_s=copy_s(trace),
         copy=way(trace, {rank: causes["h2d"] for rank, causes in own.items()}),
     )
-    faulted = memory_faults(trace)
-    computed_s = sum(
-        float(each.program.after_s[:, OWN.index("compute")].sum()) for each in whole.ranks
-    )
-    if faulted is not None and computed_s:
-        whole = replace(whole, faulted=min(MOST_RATIO, faulted.seconds / computed_s))
+    faulted, own_steps = memory_faults(trace), steps(trace)
+    spent_s = float(own_steps["end_ns"].sum() - own_steps["start_ns"].sum()) / 1e9
+    if faulted is not None and spent_s:
+        whole = replace(whole, faulted=min(MOST_RATIO, faulted.seconds / spent_s))
     # Others first use the cores that the job may not use.
     spare = {
         host.name or "": (host.online_cpus or 0) - cores[host.name or ""]

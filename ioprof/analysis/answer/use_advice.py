@@ -105,11 +105,13 @@ def _padding(evidence: Evidence) -> Found:
 
 
 def _freed_memory(evidence: Evidence) -> Found:
-    found, computed = evidence.memory_faults, evidence.charged.get("compute")
-    computed_s = (computed.seconds or 0.0) if computed else 0.0
-    if found is None or not computed_s or found.per_step < _FEWEST_FAULTS:
+    found, spent_s = (
+        evidence.memory_faults,
+        sum(entry.seconds or 0.0 for entry in evidence.charged.values()),
+    )
+    if found is None or not spent_s or found.per_step < _FEWEST_FAULTS:
         return
-    part = min(MOST_RATIO, found.seconds / computed_s)
+    part = min(MOST_RATIO, found.seconds / spent_s)  # as many while it computes as at other times
     if part * (evidence.shares.get("compute") or 0.0) >= _LEAST_OF_FAULTS:
         facts: Facts = {"faults": round(found.per_step), "seconds": found.seconds}
         yield finding("keep_memory", cause="compute", **facts).replace(

@@ -50,16 +50,22 @@ class Supply:
         """Its tasks are given results of computation, so they compute metrics, or write what the
         loop made."""
         self._num_tasks = 0
+        self._given: set[int] = set()
+        """The arguments of the task before, by their ids."""
         self._first = self._last = -1
         self._count = 0
         self._held: list[tuple[Callable[[], int], int, int, int]] = []
         """Waits whose number is not known yet: what takes it, start, end and step."""
 
-    def give(self, arguments: Any) -> None:
-        """A task with these arguments is sent to the pool."""
+    def give(self, *arguments: Any) -> None:
+        """A task with these arguments is sent to the pool. What the task before had too was not
+        computed since: a dataset.
+        """
         if self._num_tasks < _MOST_TASKS and not self.evaluates:
+            fresh = [each for each in arguments if id(each) not in self._given]
+            self.evaluates = self._num_tasks > 0 and holds_values(fresh)
             self._num_tasks += 1
-            self.evaluates = holds_values(arguments)
+            self._given = set(map(id, arguments))
 
     def end_wait(
         self,

@@ -41,7 +41,7 @@ def _observe_submit(original: Function, state: HookState) -> Function:
                     pipe_of(getattr(self, "_result_queue", None)),
                     getattr(self, "_max_workers", 0),
                 )
-            supply.give((args, kwargs, _calls_of_joblib(args)))
+            supply.give(*args, *kwargs.values(), _calls_of_joblib(args))
             vars(future)[_TASK] = supply, number
             if supply.feeds_loop and state.is_on:
                 _reach(supply, state, number)

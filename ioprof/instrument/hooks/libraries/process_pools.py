@@ -80,7 +80,7 @@ def _observe_apply(original: Function, _state: HookState) -> Function:
     def apply_async(
         self: Any, func: Any, args: Any = (), kwds: Any = _NO_KEYWORDS, *more: Any, **others: Any
     ) -> Any:
-        supply_of(self).give((args, kwds))
+        supply_of(self).give(*args, *(kwds or {}).values())
         return original(self, func, args, kwds, *more, **others)
 
     return apply_async
@@ -92,7 +92,7 @@ def _observe_tasks(original: Function, _state: HookState) -> Function:
     def generate(self: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
         supply = supply_of(self)
         for task in original(self, *args, **kwargs):
-            supply.give(task[3:])
+            supply.give(*task[3], *task[4].values())
             yield task
 
     return generate
