@@ -74,7 +74,7 @@ def test_tasks_that_are_given_what_a_model_computed(arguments: Any, computed: bo
 
 def test_what_each_task_is_given_was_not_computed_since() -> None:
     """A table of features that goes with each task is the dataset; new ones are outputs."""
-    table, supply = np.ones((100, 8)), Supply()
+    table, supply = {"features": np.ones((100, 8))}, Supply()
     for number in range(4):
         supply.give(None, table, np.arange(number, number + 16))
         assert not supply.evaluates

@@ -7,6 +7,7 @@ third such step, waits are held back. A pool of which it never becomes known is 
 is said of its tasks, and a wait for them is Python of the loop, at the line that waits.
 """
 
+import weakref
 from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any, Final
@@ -50,8 +51,8 @@ class Supply:
         """Its tasks are given results of computation, so they compute metrics, or write what the
         loop made."""
         self._num_tasks = 0
-        self._given: set[int] = set()
-        """The arguments of the task before, by their ids."""
+        self._given: list[Callable[[Any], bool]] = []
+        """Of each argument of the task before, see `_same_as`."""
         self._first = self._last = -1
         self._count = 0
         self._held: list[tuple[Callable[[], int], int, int, int]] = []
@@ -62,10 +63,10 @@ class Supply:
         computed since: a dataset.
         """
         if self._num_tasks < _MOST_TASKS and not self.evaluates:
-            fresh = [each for each in arguments if id(each) not in self._given]
+            fresh = [each for each in arguments if not any(is_it(each) for is_it in self._given)]
             self.evaluates = self._num_tasks > 0 and holds_values(fresh)
             self._num_tasks += 1
-            self._given = set(map(id, arguments))
+            self._given = [_same_as(each) for each in arguments[:_MOST_ENTRIES]]
 
     def end_wait(
         self,
@@ -119,6 +120,24 @@ class Supply:
         )
         if self._count >= FEWEST_STEPS and not self.feeds_loop:
             self._first, self._count, self._held = step, 1, []  # it may begin to
+
+
+def _same_as(value: Any) -> Callable[[Any], bool]:
+    """What says of another value whether it is this one, which it does not keep. Of a container of
+    Python by its address and those of its entries.
+    """
+    try:
+        known = weakref.ref(value)
+    except TypeError:
+        addresses = _addresses(value)
+        return lambda other: addresses == _addresses(other)
+    return lambda other: known() is other
+
+
+def _addresses(value: Any) -> list[int]:
+    entries = list(value.values()) if isinstance(value, dict) else value
+    entries = entries[:_MOST_ENTRIES] if isinstance(entries, list | tuple) else ()
+    return [id(value), *map(id, entries)]
 
 
 def supply_of(pool: Any) -> Supply:
