@@ -152,7 +152,7 @@ def pipeline(trace: Trace) -> Pipeline:
         copy=way(trace, {rank: causes["h2d"] for rank, causes in own.items()}),
     )
     faulted, own_steps = memory_faults(trace), steps(trace)
-    spent_s = float(own_steps["end_ns"].sum() - own_steps["start_ns"].sum()) / 1e9
+    spent_s = int((own_steps["end_ns"] - own_steps["start_ns"]).sum()) / 1e9
     if faulted is not None and spent_s:
         whole = replace(whole, faulted=min(MOST_RATIO, faulted.seconds / spent_s))
     # Others first use the cores that the job may not use.
