@@ -68,7 +68,8 @@ class LoaderUse:
 
 def discarded(trace: Trace, received: pl.DataFrame) -> pl.DataFrame:
     """The rows of `loaders.batches` with which nothing was done: batches to train on after which a
-    rank asked for the next one at once, and ended no step meanwhile.
+    rank asked for the next one at once, and ended no step meanwhile; but for those that a later
+    step is of, as of a loop that takes one batch ahead.
     """
     steps = trace.rows(pl.col("rank").is_not_null(), pl.col("step").is_not_null(), kinds=["step"])
     ends = steps.group_by("rank", "step").agg(ended_ns=pl.col("end_ns").max())
@@ -90,6 +91,8 @@ def discarded(trace: Trace, received: pl.DataFrame) -> pl.DataFrame:
     if usual is None:
         return received.clear()
     lost = found.filter(~is_used, gap < _LEAST_USE * usual)
+    used = steps.select("rank", "batch").drop_nulls()
+    lost = lost.join(used, on=["rank", "batch"], how="anti", maintain_order="left")
     return lost.select(received.columns)
 
 

@@ -60,15 +60,22 @@ _FREE: Final = (
     "validation_workers",
     "pin_memory",
     "keep_memory",
+    "anomalies",
     "cpu_threads",
     "cpu_quota",
     "cpu_worker_affinity",
     "cpu_rank_affinity",
 )
 _HARDWARE: Final = ("device", "storage", "cores", "slow_file")
-_MEASURED: Final = ("phase", "share_reads", "discard", *(f"cpu_{limit}" for limit in CpuLimit))
-"""Time outside of the steps that is longer than what they lost, and a lack of CPU time: both were
-measured, and the replay of the steps knows neither."""
+_MEASURED: Final = (
+    "phase",
+    "anomalies",
+    "share_reads",
+    "discard",
+    *(f"cpu_{limit}" for limit in CpuLimit),
+)
+"""Time outside of the steps that is longer than what they lost, debugging that was left on, and a
+lack of CPU time: they are facts, and the replay of the steps knows none of them."""
 _NO_CHANGE: Final = (NoGain.OF_RECORDING, NoGain.NOT_OF_STEPS)
 
 

@@ -63,6 +63,9 @@ class LoaderPlan:
     """Whether whoever is free takes the next task."""
     together: int = 0
     """See `pipeline.Iteration.together`."""
+    contended_s: Sequence[float] = ()
+    """Of each task, the part of its way to the loop that takes as many times as long as threads of
+    the host compete for its cores, beside `transit_s`; empty: nothing."""
 
 
 @dataclass(frozen=True)
@@ -188,6 +191,14 @@ class _Shared:
         if others and self._background <= fair * others:
             fair = (usable - self._background) / self._users
         return min(self._most, fair)
+
+    @property
+    def slowdown(self) -> float:
+        """How many times as long one more user would take now as it would alone."""
+        self._users += 1
+        rate = self._rate()
+        self._users -= 1
+        return self._most / rate
 
     def _advance(self, now_s: float) -> None:
         if self._users:
@@ -473,6 +484,7 @@ class _Loop:
             if loader.lag_s[task] > 0:
                 yield DELAY, loader.lag_s[task], 1.0
             yield from loader.tasks[task]
-            simulation.send_at(
-                simulation.now_s + loader.transit_s[task], self._results[number], task
-            )
+            way_s = loader.transit_s[task]
+            if loader.contended_s:
+                way_s += loader.contended_s[task] * self.cores.slowdown
+            simulation.send_at(simulation.now_s + way_s, self._results[number], task)

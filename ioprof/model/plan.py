@@ -224,6 +224,10 @@ def _loader(
             for each_s, work in zip(lag_s.tolist(), segments, strict=True)
         ]
         lag_s = lag_s * _waiting_ratio(cpu)
+    transit_s, contended_s = tasks.transit_s + tasks.held_s, np.zeros(0)
+    if each.workers and shares and cpu.is_measured:  # threads that send wait for cores, too
+        transit_s = tasks.transit_s * _waiting_ratio(cpu) + tasks.held_s
+        contended_s = tasks.transit_s * cpu.cores_ratio
     if each.starts_workers:
         for number, more_s in enumerate(each.first_s[: len(segments)].tolist()):
             more = _cores(more_s, cpu) if shares and cpu.is_measured else _delay(more_s)
@@ -233,7 +237,8 @@ def _loader(
         prefetch=each.prefetch,
         tasks=segments,
         lag_s=lag_s.tolist(),
-        transit_s=(tasks.transit_s + tasks.held_s).tolist(),
+        transit_s=transit_s.tolist(),
+        contended_s=contended_s.tolist(),
         take=[_loop_segments(seconds, 0.0, loop_cpu, shares) for seconds in tasks.take_s.tolist()],
         num_tasks=len(tasks),
         startup_s=each.startup_s.tolist() if each.starts_workers else (),

@@ -205,6 +205,11 @@ def _most_gain(entry: CauseShare, run: Run, recorded: Pipeline) -> float:
         max((each.workers for each in rank.iterations), default=0) for rank in recorded.ranks
     )
     waited, worked = entry.share or 0.0, (entry.workers_share or 0.0) if workers else 0.0
+    total_s = sum(each.seconds or 0.0 for each in run.summary.steps.causes)
+    of_late_s = sum(
+        each.get(entry.cause, 0.0) for each in run.summary.steps.straggler_wait_s.values()
+    )
+    waited += of_late_s / total_s if total_s else 0.0  # which others waited for, too
     used = 0.0
     if recorded.shares_cores and recorded.cores:
         used = (waited * len(recorded.ranks) + worked * workers) / sum(recorded.cores.values())

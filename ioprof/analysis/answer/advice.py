@@ -76,6 +76,8 @@ def advice_for(evidence: Evidence, bound: str, *, is_own: bool) -> list[Finding]
 def _compute(evidence: Evidence) -> Found:
     ratio = loop_ratio(evidence.run, sum(entry.seconds or 0.0 for entry in evidence.steps.causes))
     detail = evidence.largest_detail("compute")
+    if evidence.run.config.detects_anomalies:
+        yield not_modelled("anomalies", "compute")
     if detail and detail.code is PartCode.OPTIMIZER:
         yield of_detail(evidence, "optimizer", "compute", detail)
     shares = {part.code: part.share for part in evidence.charged["compute"].details}
@@ -385,9 +387,9 @@ def _exchange(evidence: Evidence) -> Found:
     step_s = evidence.seconds_per_step("exchange")
     if sums := evidence.small_sums:
         facts: Facts = {"sums": sums.per_step, "median_bytes": sums.median_bytes}
-        yield not_modelled("flat_sum", "exchange", step_s=step_s, **facts)
+        yield finding("flat_sum", step_s=step_s, **facts)
     batch_size = evidence.run.config.batch_size or None
-    yield finding("exchange_less", step_s=step_s, batch_size=batch_size)
+    yield finding("exchange_less", step_s=step_s, batch_size=batch_size).replace(part=0.5)
     if max(evidence.straggler_wait.values(), default=0.0) >= 0.01:
         yield from straggler_advice(evidence)
 

@@ -72,6 +72,8 @@ class ConfigRecord(Record, frozen=True, omit_defaults=True):
     loading_rank: Count | None = None
     """The rank that loads the batches of all ranks and sends them (accelerate's
     DataLoaderDispatcher). Null: each loads its own."""
+    detects_anomalies: bool = False
+    """Whether torch.autograd.set_detect_anomaly was on at an optimizer's first step."""
     parallel: str | None = None
     """`data`; `pipeline`: the ranks are stages of the model; `fsdp`: the parameters are divided
     among them. Null: not known."""

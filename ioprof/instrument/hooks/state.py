@@ -388,6 +388,9 @@ class HookState:
         self.per_thread.current.trains = True
         device = "cpu" if on_cpu else "cuda"
         self.record_fact(optimizer=type(optimizer).__name__, device=device)
+        torch = sys.modules["torch"]
+        if torch.is_anomaly_enabled():
+            self.record_fact(detects_anomalies=True)
 
     def take_number(self) -> int:
         """A number for a batch that a thread makes."""

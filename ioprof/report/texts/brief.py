@@ -14,7 +14,7 @@ from rich.text import Text
 
 from ioprof.analysis.reads.lineage import LEAVES
 from ioprof.analysis.reads.read_patterns import AMPLIFIED
-from ioprof.format.run_record import CauseShare, Finding, Summary
+from ioprof.format.run_record import CauseShare, Cost, Finding, Summary
 from ioprof.format.trace import Trace
 from ioprof.report import views
 from ioprof.report.palette import CAUSE_COLOURS, DARK
@@ -49,6 +49,8 @@ _LINES: Final = 24
 """Of a terminal."""
 _MOST_CHANGES: Final = 3
 _MOST_FAILURES: Final = 3
+_SLOW_READ_S: Final = 0.001
+"""From which on the slowest read is worth a look."""
 _LEAST_SHARE: Final = 0.005
 """Causes below this share of the steps' time are one row together, as are all but the largest
 `_MOST_ROWS`."""
@@ -264,13 +266,14 @@ def _bar(columns: float) -> str:
 
 def _changes_that_fit(advice: tuple[Finding, ...], lines: int) -> list[RenderableType]:
     """The first of them, at most `_MOST_CHANGES`, as many as so many lines have room for; one
-    always.
+    always, and the next if that one is to buy something.
     """
+    least = 1 + bool(advice and advice[0].costs is Cost.HARDWARE)
     for number in range(min(_MOST_CHANGES, len(advice)), 0, -1):
         block: list[RenderableType] = _block(_changes(advice[:number]), "What to change")
         if hint := proof_hint(advice[:number]):
             block.append(Padding(Text(hint, style="dim"), (0, 0, 0, 2)))
-        if number == 1 or sum(map(_num_lines, block)) <= lines:
+        if number <= least or sum(map(_num_lines, block)) <= lines:
             return block
     return []
 
@@ -307,8 +310,8 @@ def _places(summary: Summary, steps: pl.DataFrame) -> Iterator[str]:
             f" {duration(row['wall_ns'] / 1e9)}"
         )
         yield f"{where}{median} ({views.cause_text(row)})"
-    if summary.storage.slowest and summary.storage.slowest[0].path:
-        read = summary.storage.slowest[0]
+    read = summary.storage.slowest[0] if summary.storage.slowest else None
+    if read and read.path and read.seconds >= _SLOW_READ_S:
         yield f"slowest read {duration(read.seconds)}: {clean(read.path, _LONGEST_PATH)}"
     if reads := summary.findings.reads:
         yield from (

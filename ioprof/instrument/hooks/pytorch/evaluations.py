@@ -2,8 +2,10 @@
 
 The evidence is forward passes of a model in evaluation mode (`Module.eval`) without gradients, one
 after the other with no training between. They are a `validate` span named `BY_MODE`, from the first
-of them to the next training: a forward pass with gradients, a backward pass, a wait for a batch to
-train on. Other loops call models like this too, and those are left out:
+of them for as long after the last one as there was between two, or to the next training if that
+comes before: a forward pass with gradients, a backward pass, a wait for a batch to train on. What a
+program does later, such as preparing the data of the next fold, is no evaluation. Other loops call
+models like this too, and those are left out:
 
 - in nearly every step: the targets of a distillation, labels that the model makes for unlabelled
   data. So `FEWEST_STEPS` steps must have ended since the passes before;
@@ -108,7 +110,9 @@ class Evaluation(PassNumbers):
         """
         if trains and self.is_known:
             kind, name = ("user", self._caller) if self._caller else ("validate", BY_MODE)
-            emit(kind, self._begin_ns, now_ns, name)
+            mean_ns = (self.end_ns - self._begin_ns) // self.num_passes
+            after_ns = mean_ns if self.num_passes > 1 else 0
+            emit(kind, self._begin_ns, min(now_ns, self.end_ns + after_ns), name)
         self.num_passes, self.was_fed, self._ended_at = 0, False, step
 
     @property

@@ -56,6 +56,10 @@ _SHARDS: Final = (
 
 ACTIONS: Final = {
     # ------------------------------------------------------------------------ of compute
+    "anomalies": (
+        "Switch off torch.autograd.set_detect_anomaly: it is on, and keeps the stack of each"
+        " operation of the forward pass and looks for NaN in each of the backward pass"
+    ),
     "optimizer": (
         "Make the optimizer's step cheaper (fused=True; sparse gradients for large embeddings;"
         " fewer"
@@ -420,8 +424,7 @@ ACTIONS: Final = {
     ),
     "exchange_less": (
         "Exchange gradients less often: a step waits {step_s:ms} for the gradient"
-        f" exchange{_BATCH}; twice the batch size ({{option.batch_size}}) halves the exchanges per"
-        " sample"
+        f" exchange{_BATCH}; twice as large batches halve the exchanges per sample"
     ),
     "late_rank": (
         "Look at what rank {rank} does before [{messages:if}it sends its messages|the exchange]:"
@@ -610,6 +613,7 @@ PRICES: Final = {
     "persistent_workers": "the memory of the workers between epochs",
     "validation_workers": "the memory of the workers between epochs",
     "keep_memory": "a setting; the process keeps the most memory that it ever used",
+    "flat_sum": "work on the code, once",
     "cores": "larger nodes, or more of them",
     "device": "another model or device",
 }
