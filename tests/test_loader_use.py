@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from simulated_loader import Job, simulate
+from timeline import timeline
 
 from ioprof.analysis.loader_use import discarded, loader_use
 from ioprof.analysis.loaders import batches, samples_in
@@ -71,6 +72,28 @@ def test_gathering_gradients_of_several_batches_discards_none() -> None:
     spans = trace.spans.filter((pl.col("kind") != "step") | (pl.col("step") % 4 == 3))
     trace = Trace(trace.run, spans.with_columns(step=step))
     assert discarded(trace, batches(trace)).is_empty()
+
+
+def test_a_batch_that_a_later_step_is_of_was_taken_ahead() -> None:
+    """As by accelerate's loader, which waits for two batches where an epoch begins."""
+    trace = job([False, *[True] * 16])
+    spans = trace.spans.with_columns(
+        batch=pl.when(pl.col("kind") == "step").then(pl.col("step")).otherwise("batch")
+    )
+    assert [0] == discarded(trace, batches(trace))["batch"].to_list()
+    assert discarded(Trace(trace.run, spans), batches(trace)).is_empty()
+
+
+def test_debugging_that_was_left_on_is_told_before_a_faster_device() -> None:
+    """What it costs is not known from the recording."""
+    drawing = """
+        step         00000000001111111111222222222233333333334444444444
+        compute main 00000000001111111111222222222233333333334444444444
+        """
+    for is_on in (False, True):
+        trace = timeline(drawing, config={"device": "cpu", "detects_anomalies": is_on})
+        findings = with_gains(Run.of(trace)).summary.verdict.findings
+        assert is_on == (findings[0].code == "anomalies")
 
 
 def test_batches_discarded_before_the_first_step_come_first() -> None:

@@ -12,9 +12,18 @@ from ioprof.format.trace import Trace
 from ioprof.model.changed import changed, filled, with_factors, with_kept_workers
 from ioprof.model.changes import Change
 from ioprof.model.cores.cpu_use import Counted, Worked, cpu_use
-from ioprof.model.engine import CORES, LoaderPlan, Plan, RankPlan, Resource, Segment, Simulation
+from ioprof.model.engine import (
+    CORES,
+    LoaderPlan,
+    Plan,
+    RankPlan,
+    Resource,
+    Segment,
+    Simulation,
+    _Shared,
+)
 from ioprof.model.pace import replayed
-from ioprof.model.pipeline import Op, Pipeline, Rank
+from ioprof.model.pipeline import CpuUse, Op, Pipeline, Rank
 from ioprof.model.plan import plan
 from ioprof.model.prediction import whatif
 from ioprof.model.recorded import pipeline
@@ -202,6 +211,28 @@ def test_receiving_a_batch_takes_time_also_where_the_loop_waited_for_another_one
     at_once = pl.when(is_second).then(pl.col("start_ns") + MS // 10).otherwise(pl.col("end_ns"))
     received = Trace(trace.run, trace.spans.with_columns(end_ns=at_once))
     assert float(pipeline(received).ranks[0].iterations[0].tasks.take_s.min()) > 0.001
+
+
+def test_the_way_of_a_batch_shortens_where_fewer_threads_compete() -> None:
+    """The threads that send it wait for a core as the workers do, each time as long as there are
+    others."""
+    made, own = ({"decode": 9 * MS},) * 20, ({"compute": MS},) * 20
+    trace = simulate(Job(2, 2, made, own, transit=4 * MS)).trace
+    recorded = pipeline(trace)
+    cpu = CpuUse(busy_ratio=1.0, dilation=2.0, cpu_s=1.0)
+    rank = replace(recorded.ranks[0], worker_cpu=cpu, loop_cpu=cpu)
+    shared = replace(recorded, ranks=(rank,), cores={"node1": 1.0}, shares_cores=True)
+    loader = plan(shared).ranks[0].loaders[0]
+    assert loader.contended_s == pytest.approx([0.002] * 20)
+    assert loader.transit_s == pytest.approx([0.0] * 20)
+    cores = _Shared(Resource(2.0))
+    assert [1.0, 1.5] == [cores.slowdown, _busy(cores, 2).slowdown]
+
+
+def _busy(cores: _Shared, users: int) -> _Shared:
+    for number in range(users):
+        cores.add(0.0, 1.0, 1.0, number, None)
+    return cores
 
 
 def test_a_wait_for_no_batch_is_time_of_the_loop() -> None:
