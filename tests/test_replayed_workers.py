@@ -221,10 +221,11 @@ def test_the_way_of_a_batch_shortens_where_fewer_threads_compete() -> None:
     recorded = pipeline(trace)
     cpu = CpuUse(busy_ratio=1.0, dilation=2.0, cpu_s=1.0)
     rank = replace(recorded.ranks[0], worker_cpu=cpu, loop_cpu=cpu)
-    shared = replace(recorded, ranks=(rank,), cores={"node1": 1.0}, shares_cores=True)
-    loader = plan(shared).ranks[0].loaders[0]
-    assert loader.contended_s == pytest.approx([0.002] * 20)
-    assert loader.transit_s == pytest.approx([0.0] * 20)
+    shared = filled(replace(recorded, ranks=(rank,), cores={"node1": 1.0}, shares_cores=True))
+    tasks, loader = shared.ranks[0].iterations[0].tasks, plan(shared).ranks[0].loaders[0]
+    assert 0 < min(tasks.transit_s)
+    assert loader.contended_s == pytest.approx((tasks.transit_s / 2).tolist())
+    assert loader.transit_s == pytest.approx(tasks.held_s.tolist())
     cores = _Shared(Resource(2.0))
     assert [1.0, 1.5] == [cores.slowdown, _busy(cores, 2).slowdown]
 
