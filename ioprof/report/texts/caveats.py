@@ -177,7 +177,8 @@ def _read_at_start(summary: Summary) -> Caveat | None:
 
 def no_steps(summary: Summary) -> Caveat | None:
     """Why a job that came to its end has no step, and what to do."""
-    if summary.steps.count or summary.run.failures:
+    was_stopped = summary.run.status == INTERRUPTED
+    if summary.steps.count or summary.run.failures or was_stopped:
         return None
     if summary.run.imported_from is not None:
         return Caveat(
