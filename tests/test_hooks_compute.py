@@ -137,6 +137,8 @@ def test_clipping_is_computed(tmp_path: Path) -> None:
     later = pl.col("start_ns") >= of_name(trace, "clip")["start_ns"].median()
     trace = replace(trace, spans=trace.spans.filter(later))
     assert common_ns(trace, "compute", "clip") >= 0.5 * took_ns(trace, "clip") > 0
+    computed = trace.spans.filter(pl.col("kind") == "compute")["name"].cast(str)
+    assert "gradients" in set(computed)  # and not the optimizer's
 
 
 @pytest.mark.job(every=4)

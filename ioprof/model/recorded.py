@@ -39,7 +39,7 @@ from ioprof.analysis.selection import (
     with_worker,
 )
 from ioprof.analysis.study import OPTIMIZER
-from ioprof.format.run_record import ProcessRecord
+from ioprof.format.run_record import PartCode, ProcessRecord
 from ioprof.format.trace import Trace
 from ioprof.model.asynchronous import with_depth
 from ioprof.model.choices import chosen_s, with_choices
@@ -862,7 +862,9 @@ def _receiving_s(took: Seconds, late: Seconds) -> float:
 
 def _optimizer(spans: pl.DataFrame) -> Intervals:
     """When the optimizer of a loop on the CPU computed."""
-    is_own = (pl.col("kind") == "compute") & (pl.col("name").cast(pl.String) == OPTIMIZER)
+    is_own = (pl.col("kind") == "compute") & pl.col("name").cast(pl.String).is_in(
+        [OPTIMIZER, PartCode.GRADIENTS.value]
+    )
     return intervals(spans.filter(is_own, in_main_thread(spans)))
 
 

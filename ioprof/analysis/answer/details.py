@@ -58,7 +58,13 @@ _OF_LOADER: Final = {name: PartCode(name) for name in (*_WAITS.values(), *_KINDS
 _COPIES: Final = {each.value: each for each in (*TO_HOST, *TO_DEVICE)}
 _PASSES: Final = {
     each.value: each
-    for each in (PartCode.FORWARD, PartCode.LOSS, PartCode.BACKWARD, PartCode.OPTIMIZER)
+    for each in (
+        PartCode.FORWARD,
+        PartCode.LOSS,
+        PartCode.BACKWARD,
+        PartCode.GRADIENTS,
+        PartCode.OPTIMIZER,
+    )
 }
 """Computations on the CPU, by the names of their spans, see `hooks/compute.py`."""
 _USERS: Final = {

@@ -49,6 +49,8 @@ _OF_LOOP: Final = ("host", "checkpoint")
 _COPIES: Final = "h2d"
 """Its thread waits for those copies that are from or to pageable memory."""
 _COMPUTED: Final = "compute"
+_WITH_LINES: Final = (PartCode.LOSS, PartCode.GRADIENTS)
+"""Computations that are code of the loop, and not of a model or an optimizer."""
 """Its line is that of a loss that is no module; the other passes are torch's own."""
 CAUSES: Final = (*_OF_LOOP, *_WITH_WAITS, _COPIES, _COMPUTED)
 """All causes that it may be behind."""
@@ -208,7 +210,7 @@ def _seconds(charges: Charges, charged: pl.DataFrame, cause: str) -> tuple[float
     if cause == _COPIES:
         seconds = charges.details.named_ns(cause, PAGEABLE) / 1e9
     elif cause == _COMPUTED:
-        seconds = charges.details.named_ns(cause, (PartCode.LOSS,)) / 1e9
+        seconds = charges.details.named_ns(cause, _WITH_LINES) / 1e9
     return seconds, min(seconds, charges.derived_ns.get(cause, 0) / 1e9)
 
 
@@ -276,7 +278,7 @@ class ChargedSamples:
                 _within(own, overlaps(instants[_COPIES], union(intervals(copies))), _COPIES)
             )
         losses = of_kind(spans, "compute").filter(
-            pl.col("name").cast(pl.String) == PartCode.LOSS.value
+            pl.col("name").cast(pl.String).is_in([code.value for code in _WITH_LINES])
         )
         if len(losses):
             self._parts.append(

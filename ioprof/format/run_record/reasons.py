@@ -239,6 +239,8 @@ class PartCode(StrEnum):
     LOSS = "loss"
     """What is computed between the forward and the backward pass, and is no module."""
     BACKWARD = "backward"
+    GRADIENTS = "gradients"
+    """What is computed between the backward pass and the optimizer's step, and is not short."""
     OPTIMIZER = "optimizer"
 
     def label(self, subject: str = "") -> str:
@@ -269,6 +271,7 @@ _LABELS: Final = {
     PartCode.FORWARD: "forward pass",
     PartCode.LOSS: "loss",
     PartCode.BACKWARD: "backward pass",
+    PartCode.GRADIENTS: "work on gradients before the optimizer",
     PartCode.OPTIMIZER: "optimizer",
 }
 

@@ -12,7 +12,7 @@ enum { SMALL_NS = 50000, MAX_GAPS = 1024 };
 
 PyObject *loop_type;
 struct label backward_name;
-static struct label forward_name, loss_name, optimizer_name;
+static struct label forward_name, loss_name, gradients_name, optimizer_name;
 
 /* ------------------------------------------------------------------------------------- watches */
 
@@ -234,7 +234,8 @@ static int emit_since_backward(Loop *loop, int64_t end_ns, int64_t step)
     if (!is_short && !loop->clipping.is_wanted)
         result = count_watch(&loop->clipping);
     if (is_short || is_computation(&loop->clipping))
-        emit_without_gaps(loop->backward_end_ns, end_ns, &loop->gaps, &optimizer_name, step);
+        emit_without_gaps(loop->backward_end_ns, end_ns, &loop->gaps,
+                          is_short ? &optimizer_name : &gradients_name, step);
     return result;
 }
 
@@ -465,10 +466,12 @@ int prepare_loops(void)
     forward_name.text = PyUnicode_InternFromString("forward");
     loss_name.text = PyUnicode_InternFromString("loss");
     backward_name.text = PyUnicode_InternFromString("backward");
+    gradients_name.text = PyUnicode_InternFromString("gradients");
     optimizer_name.text = PyUnicode_InternFromString("optimizer");
     loop_type = PyType_FromSpec(&loop_specification);
     return forward_name.text == NULL || loss_name.text == NULL || backward_name.text == NULL ||
-                   optimizer_name.text == NULL || loop_type == NULL || prepare_core_waits() < 0
+                   gradients_name.text == NULL || optimizer_name.text == NULL ||
+                   loop_type == NULL || prepare_core_waits() < 0
                ? -1
                : 0;
 }

@@ -1,5 +1,5 @@
-"""When a training loop on the CPU computes: `compute` spans named "forward", "loss", "backward" and
-"optimizer".
+"""When a training loop on the CPU computes: `compute` spans named "forward", "loss", "backward",
+"gradients" and "optimizer".
 
 The forward pass is what the outermost calls of modules took (`modules`), with the loss if that is a
 module or short, and with gradients that the loop asks for (`torch.autograd.grad`). What lies
@@ -7,9 +7,10 @@ between two calls, or between the last one and the backward pass, counts as forw
 see `SMALL_SHARE`. If it is longer and mostly spent in torch's functions, see `losses`, it is a loss
 that is no module; other work there is the loop's own, and no span is made. The backward pass and
 the optimizer's step are what torch's functions of that name took, but for a closure of the step, in
-which the loop computes anew; what lies between the two (clipping of gradients) counts as the
-optimizer's by the same rule. Waits for batches and collectives count as none of these. On a GPU the
-host's time says nothing of the device's, and no span is made.
+which the loop computes anew; what lies between the two (clipping, statistics of gradients) counts
+as the optimizer's if it is short, and by the same rule is "gradients" if it is longer. Waits for
+batches and collectives count as none of these. On a GPU the host's time says nothing of the
+device's, and no span is made.
 """
 
 from typing import Any, Final
@@ -235,8 +236,8 @@ class Loop:
             self.gaps.append((start_ns, end_ns))
 
     def emit_since_backward(self, end_ns: int, step: int) -> None:
-        """Emit what it did since the backward pass as part of the optimizer's step, which begins at
-        `end_ns`, if it computes.
+        """Emit what it did since the backward pass until the optimizer's step, which begins at
+        `end_ns`, if it computes: as part of that step if it is short.
         """
         if not self.backward_end_ns:
             return
@@ -248,7 +249,8 @@ class Loop:
         if not is_small and not self.clipping.wanted:
             self.clipping.count()
         if is_small or self.clipping.is_computation:
-            emit_without_gaps(self.backward_end_ns, end_ns, self.gaps, "optimizer", step)
+            name = "optimizer" if is_small else "gradients"
+            emit_without_gaps(self.backward_end_ns, end_ns, self.gaps, name, step)
 
 
 def emit_without_gaps(

@@ -65,6 +65,11 @@ ACTIONS: Final = {
         " fewer"
         " steps, by accumulating gradients): it takes {share:.1%} of the steps' time"
     ),
+    "gradients": (
+        "Do less with the gradients between the backward pass and the optimizer's step, or not in"
+        " every step (clipping parameter by parameter, statistics of them): it takes {share:.1%}"
+        " of the steps' time[, most of it at {line}]"
+    ),
     "loss": (
         "Compute the loss with fewer operations on larger tensors, or compile it (torch.compile):"
         " before the backward pass it takes {share:.1%} of the steps' time, the model {model:.1%}"
