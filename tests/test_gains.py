@@ -180,7 +180,7 @@ def test_more_workers_are_proposed_with_what_the_simulator_says() -> None:
     assert found[0].cause is None
     assert Cost.FREE is found[0].costs
     assert found[0].price is not None
-    assert "more process" in found[0].price
+    assert "more worker" in found[0].price
 
 
 @pytest.mark.parametrize(("shards", "expected"), [(8, [8]), (3, [3]), (2, []), (1, [])])

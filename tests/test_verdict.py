@@ -180,7 +180,7 @@ def advice(drawing, job, **run):
         ("built-in", "Use --workers 7 instead of 2"),
         ("torch", "Use num_workers=7 instead of 2"),
         ("DALI", "Use num_threads=7 instead of 2"),
-        ("other", "Use 7 loader workers instead of 2"),
+        ("other", "Use 7 threads or processes that make batches instead of 2"),
     ],
 )
 def test_workers_are_named_as_the_job_names_them(job, setting):

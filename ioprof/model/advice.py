@@ -50,7 +50,7 @@ for nothing is compared with a cause at no cost."""
 _MANY_EPOCHS: Final = 100
 _TIMES: Final = (2, 4)
 """As many workers as there are now are tried."""
-_LESS_IS_DONE: Final = ("discard", "shards", *READ_LESS)
+_LESS_IS_DONE: Final = ("discard", "unused_samples", "shards", *READ_LESS)
 """Batches of no use, workers without work, and bytes that no batch has: what they cost is lost,
 whatever else is changed."""
 _FREE: Final = (
@@ -146,8 +146,8 @@ class Predictor:
         found = self._predicted(
             advice, lambda each: changed(each, change), of_kinds, larger, replays
         )
-        if advice.is_bound and advice.code.startswith("cpu_") and found.low:
-            return found.replace(low=1.0)  # what it brings is only known to be no more
+        if advice.is_bound and not change.reused and found.low:
+            return found.replace(low=min(1.0, found.low))  # only known to bring no more
         if not (advice.is_bound and change.reused and found.low):
             return found
         least = self.of_change(advice.replace(is_bound=False), replace(change, reused=0.0))

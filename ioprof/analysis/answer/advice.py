@@ -48,6 +48,8 @@ _MUCH_OF_LOOP: Final = 0.5
 next device."""
 _FEWEST_FILES: Final = 10
 """Files that were read, from which on one of them is an exception."""
+_MADE: Final = ("storage", "page_cache", "decode", "transform", "loader")
+"""What is done for each sample, whether a batch has it or not."""
 _LEAST_LOSS: Final = 0.05
 """Share of the steps' time from which on a loss that takes longer than the model's forward pass is
 what to make cheaper."""
@@ -210,7 +212,8 @@ def _unused(evidence: Evidence, cause: str) -> Found:
     """What to change where samples are made that no batch has."""
     if (found := evidence.unused) is not None:
         facts: Facts = {"taken": found.taken, "used": found.used, "decoded": found.is_decoded}
-        yield not_modelled("unused_samples", cause, **facts)
+        less = JobChange(speeds=dict.fromkeys(_MADE, found.taken / max(1, found.used)))
+        yield finding("unused_samples", cause=cause, change=less, **facts).replace(is_bound=True)
 
 
 def _decode(evidence: Evidence) -> Found:

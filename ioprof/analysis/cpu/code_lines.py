@@ -26,7 +26,7 @@ _WAITING: Final = {
 _COMPUTING: Final = ("torch/nn/functional.py", "torch/functional.py")
 """Files of functions of tensors, such as losses; torch/_tensor.py is none: a loop of Python over a
 tensor is there too."""
-_INNER: Final = re.compile(r"(\.<locals>\.<(listcomp|setcomp|dictcomp|genexpr|lambda)>)+$")
+_INNER: Final = re.compile(r"((\.<locals>)?\.<(listcomp|setcomp|dictcomp|genexpr|lambda)>)+$")
 """The end of the qualified name of what Python before 3.12 runs as a function of its own."""
 
 
@@ -42,7 +42,7 @@ def shortened(name: str, longest: int = 44) -> str:
 def line_text(line: CodeShare) -> str:
     """A line of code: `train.py:42 in main`; a function of several lines: `train.py in main`."""
     place = f":{line.line}" if line.line else ""
-    return f"{shortened(line.file, 30)}{place} in {line.function}"
+    return f"{shortened(line.file, 30)}{place} in {function_of(line)[1]}"
 
 
 def awaits(line: CodeShare) -> bool:

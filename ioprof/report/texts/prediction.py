@@ -20,6 +20,8 @@ _GAIN: Final = (
     " {advice.high:.2f})|, ± {advice.error:percent}][; costs:"
     " {advice.price}]|gain not predicted: {advice.reason:clean200}]"
 )
+_MOST_SPREAD: Final = 4
+"""Between the ends of what pairs of runs measured, above which they decide nothing."""
 LARGE_ERROR: Final = 0.1
 """Error of the baseline, from which on a prediction is called unsure."""
 
@@ -151,7 +153,13 @@ def proof_lines(found: Proof) -> Iterator[str]:
             f" {len(found.pairs)} pairs of runs"
         )
     yield f"Measured: {found.measured:.2f} × as fast ({between})."
-    if found.error is not None:
+    spread = found.measured_range
+    if spread is not None and spread.high > _MOST_SPREAD * spread.low:
+        yield (
+            "Not decided: the pairs of runs differ too much for that; use more of them (--pairs),"
+            " on a machine on which nothing else runs."
+        )
+    elif found.error is not None:
         verdict = "They agree" if found.agrees else "They do not agree"
         yield (
             f"{verdict}: the prediction is {abs(found.error):.1%} too"

@@ -608,7 +608,7 @@ FORMS: Final = {
 """Words for values of facts."""
 
 _PROCESSES: Final = (
-    "[{added} more process{added:es} per rank, each with the dataset object and its batches in"
+    "[{added} more worker{added:s} per rank, each with the dataset object and its batches in"
     " memory|nothing]"
 )
 PRICES: Final = {
