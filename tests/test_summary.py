@@ -761,7 +761,8 @@ def test_without_compute_nothing_is_said_of_idling() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cpus", "expected"), [(8, ["Use 7 threads or processes that make batches instead of 2"]), (2, [])]
+    ("cpus", "expected"),
+    [(8, ["Use 7 threads or processes that make batches instead of 2"]), (2, [])],
 )
 def test_workers_are_weighed_against_cores(cpus: int, expected: list[str]) -> None:
     """More of them only while cores are free."""

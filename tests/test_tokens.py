@@ -16,7 +16,7 @@ from timeline import timeline
 
 from ioprof.analysis.summary import summarise
 from ioprof.format.schema import TOKENS
-from ioprof.instrument.hooks.pytorch.tokens import tokens
+from ioprof.instrument.hooks.pytorch.tokens import as_wide_as_longest, tokens
 from ioprof.model.summary import with_gains
 from ioprof.report.run import Run
 
@@ -30,6 +30,9 @@ def test_tokens_are_those_of_the_mask_or_of_the_lengths(lengths: list[int], widt
     positions = len(lengths) * width
     assert (sum(lengths), positions) == tokens({"input_ids": ids, "attention_mask": mask})
     assert (-1, positions) == tokens({"input_ids": ids}) == tokens([ids, ids])
+    wanted = as_wide_as_longest({"input_ids": ids, "attention_mask": mask})
+    assert len(lengths) * max(lengths) == wanted
+    assert as_wide_as_longest({"input_ids": ids}) is None
     ends = torch.tensor([0, *lengths]).cumsum(0)
     row = torch.ones(1, positions, dtype=torch.int64)
     assert (sum(lengths), positions) == tokens({"input_ids": row, "cu_seqlens": ends})

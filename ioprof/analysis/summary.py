@@ -74,7 +74,7 @@ from ioprof.format.run_record import (
     Throughput,
     Verdict,
 )
-from ioprof.format.schema import CAUSES, TOKENS
+from ioprof.format.schema import CAUSES, LONGEST, TOKENS
 from ioprof.format.trace import Trace
 
 _OF_DEVICE: Final = ("compute", "exchange", "straggler", "h2d")
@@ -137,6 +137,7 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         saves=saves_summary(trace),
         frames=more.frames,
         padding_ratio=throughput.padding_ratio,
+        excess_ratio=throughput.excess_ratio,
         memory_faults=memory_faults(trace),
         use=loader_use(trace, received, run.config.workers),
         small_sums=small_sums(trace),
@@ -348,9 +349,14 @@ def _run(run: RunRecord) -> RunSummary:
 
 
 def _with_tokens(trace: Trace) -> pl.DataFrame:
-    """The batches whose tokens were counted, see `schema.TOKENS`."""
+    """The batches whose tokens were counted, see `schema.TOKENS`; `wanted`: see `LONGEST`."""
     is_text = pl.col("name").cast(pl.String) == TOKENS, pl.col("offset") > 0
-    return trace.rows(pl.col("rank").is_not_null(), *is_text, kinds=["deliver"])
+    whole = trace.rows(pl.col("rank").is_not_null(), *is_text, kinds=["deliver"])
+    is_longest = pl.col("name").cast(pl.String) == LONGEST
+    wanted = trace.rows(pl.col("rank").is_not_null(), is_longest, kinds=["deliver"])
+    return whole.join(
+        wanted.select("rank", "batch", wanted="bytes"), on=["rank", "batch"], how="left"
+    )
 
 
 def _not_negative(value: int | None) -> int | None:
@@ -385,6 +391,12 @@ def _throughput(
     )
 
 
+def _excess(found: pl.DataFrame) -> float | None:
+    known = found.filter(pl.col("wanted").is_not_null())
+    positions = int(known["offset"].sum())
+    return max(0.0, 1 - int(known["wanted"].sum()) / positions) if positions else None
+
+
 def _tokens(
     seen: pl.DataFrame, received: pl.DataFrame, samples_per_s: float | None
 ) -> dict[str, Any]:
@@ -399,6 +411,7 @@ def _tokens(
     return {
         "tokens_per_s": samples_per_s * positions / samples * (1 - (ratio or 0.0)),
         "padding_ratio": ratio,
+        "excess_ratio": _excess(found),
         "batches_looked_at": len(found),
     }
 

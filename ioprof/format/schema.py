@@ -160,6 +160,9 @@ all batches, and of none with objects whose size is not known."""
 TOKENS: Final = "tokens"
 """Name of `deliver` spans without length: the tokens of a batch that are no padding, in `bytes`
 (null: not known), and its positions, in `offset`. Not of all batches."""
+LONGEST: Final = "longest"
+"""Name of `deliver` spans without length, of batches whose `TOKENS` are known by a mask: the
+positions that they would have if they were as wide as their longest sample, in `bytes`."""
 OPERATOR: Final = "DALI "
 """With which names of operators of DALI begin, in spans `decode`, `transform` and `collate`."""
 COMPILATION: Final = "compilation (torch.compile)"

@@ -146,6 +146,8 @@ class Evidence:
     """Frames of videos that were decoded and used; None: not known."""
     padding_ratio: float | None = None
     """Of the positions of batches of text; None: not known."""
+    excess_ratio: float | None = None
+    """The part of them that is beyond the longest sample of their batch; None: not known."""
     memory_faults: MemoryFaults | None = None
     """Page faults of loops on the CPU; None: not counted, or on another device."""
     compiled_in: tuple[int, ...] = ()

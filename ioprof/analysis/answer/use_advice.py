@@ -98,7 +98,13 @@ def _single_calls(evidence: Evidence) -> Found:
 
 
 def _padding(evidence: Evidence) -> Found:
+    """Padding that no sample of the batch needs, which one argument removes, and the rest."""
     computed, padding = evidence.shares.get("compute") or 0.0, evidence.padding_ratio or 0.0
+    excess = min(evidence.excess_ratio or 0.0, padding, 0.99)
+    if excess * computed >= _LEAST_PADDING:
+        change = JobChange(speeds={"compute": 1 / (1 - excess)})
+        yield finding("pad_to_longest", cause="compute", change=change, excess=excess)
+    padding = (padding - excess) / (1 - excess)
     if padding * computed >= _LEAST_PADDING:
         change = JobChange(speeds={"compute": 1 / (1 - min(0.99, padding))})
         yield finding("padding", cause="compute", change=change, padding=padding)

@@ -207,6 +207,9 @@ class Throughput(Record, frozen=True, omit_defaults=True):
     padding_ratio: float | None = None
     """Share of the positions that are padding. High: what is computed for them is lost. Null: not
     known."""
+    excess_ratio: float | None = None
+    """Share of the positions beyond the longest sample of their batch; a part of `padding_ratio`.
+    Null: not known."""
     batches_looked_at: int | None = None
 
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from ioprof.clock import monotonic_ns
-from ioprof.format.schema import TOKENS
+from ioprof.format.schema import LONGEST, TOKENS
 from ioprof.instrument.span import emit
 
 _FIRST: Final = 8
@@ -28,6 +28,8 @@ def record_tokens(batch: object, number: int, place: int) -> None:
         if (found := tokens(batch)) is not None:
             now_ns = monotonic_ns()
             emit("deliver", now_ns, now_ns, TOKENS, batch=number, bytes=found[0], offset=found[1])
+            if (wanted := as_wide_as_longest(batch)) is not None:
+                emit("deliver", now_ns, now_ns, LONGEST, batch=number, bytes=wanted)
 
 
 def tokens(batch: object) -> tuple[int, int] | None:
@@ -45,6 +47,17 @@ def tokens(batch: object) -> tuple[int, int] | None:
         if tuple(inputs.shape) == tuple(targets.shape) and inputs.dim() == 2:
             return -1, inputs.numel()
     return None
+
+
+def as_wide_as_longest(batch: Any) -> int | None:
+    """Positions of a batch of text if its rows were as wide as its longest sample; None: not known.
+    A column in which each sample has padding is wanted by none.
+    """
+    batch = batch.data if isinstance(batch, UserDict) else batch
+    mask: Any = dict.get(batch, _MASK) if isinstance(batch, dict) else None
+    if not _is_text(mask) or mask.dim() != 2:
+        return None
+    return int(len(mask) * sys.modules["torch"].count_nonzero(mask.any(0)))
 
 
 def _is_text(value: Any) -> bool:

@@ -473,6 +473,10 @@ ACTIONS: Final = {
         " copy of the state): {beside_s:,.2f} of the {took_s:,.2f} s for which a checkpoint stops"
         " the training can go on beside the steps; how often to save: ioprof report RUN --mtbf 24h"
     ),
+    "pad_to_longest": (
+        'Pad each batch to its longest sample (padding="longest" of a tokenizer, in the collate'
+        " function), not to a fixed length: {excess:.0%} of the positions are beyond it"
+    ),
     "padding": (
         "Put samples of like length into a batch (a sampler that groups by length), or pack several"
         " into one row: {padding:.0%} of the positions that are computed are padding"
