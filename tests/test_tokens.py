@@ -15,7 +15,7 @@ from repository import PROGRAMS
 from timeline import timeline
 
 from ioprof.analysis.summary import summarise
-from ioprof.format.schema import TOKENS
+from ioprof.format.schema import LONGEST, TOKENS
 from ioprof.instrument.hooks.pytorch.tokens import as_wide_as_longest, tokens
 from ioprof.model.summary import with_gains
 from ioprof.report.run import Run
@@ -80,8 +80,10 @@ def test_the_rate_is_that_of_the_samples() -> None:
         "end_ns": 5,
     }
     rows += [looked | {"batch": 0, "bytes": 15}, looked | {"batch": 2, "bytes": 5}]
+    rows.append(looked | {"name": LONGEST, "batch": 0, "bytes": 18, "offset": None})
     found = summarise(type(trace)(trace.run, pl.DataFrame(rows, trace.spans.schema))).throughput
     assert (0.5, 2) == (found.padding_ratio, found.batches_looked_at)
+    assert found.excess_ratio == pytest.approx(0.1)
     best = found.steady_samples_per_s or found.samples_per_s
     assert best is not None
     assert found.tokens_per_s == pytest.approx(best * 20 / 2 * 0.5)
