@@ -12,7 +12,7 @@ from hooked import finish, job_has, of_kind, recorded, run, start
 from quiet_machine import comparing_times, on_a_quiet_machine
 from repository import PROGRAMS
 
-from ioprof.format.schema import COLLECTED_AT
+from ioprof.format.schema import COLLECTED_AT, TASK_ARGUMENTS
 from ioprof.ingest.counters import read_counters
 from ioprof.instrument.hooks.own_batches import _num_samples as num_samples
 
@@ -72,6 +72,36 @@ def test_waits_lead_to_the_work_for_their_batch(name: str, images: Path, tmp_pat
         chosen = of_kind(trace, "sampler")
         assert STEPS * 4 * 20_000_000 <= chosen.select(length.sum()).item()
         assert set(waits["batch"]) <= set(chosen["batch"])
+
+
+TASKS = """
+import sys, numpy as np, torch
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import Pool
+def part(table, number):
+    return table[number : number + 8]
+table, model = np.ones((100_000, 16), np.float32), torch.nn.Linear(16, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+with ProcessPoolExecutor(1) as executor, Pool(1) as pool:
+    for number in range(12):
+        if sys.argv[1] == "executor":
+            rows = executor.submit(part, table, number).result()
+        else:
+            rows = pool.apply_async(part, (table, number)).get()
+        model(torch.from_numpy(rows)).mean().backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.job(every=2)
+@pytest.mark.parametrize("how", ["executor", "pool"])
+def test_what_each_task_is_given_is_a_part_of_it(how: str, tmp_path: Path) -> None:
+    """A table that is pickled for each task has a span with its size."""
+    run(["-W", "ignore", "-c", TASKS, how], tmp_path / "spool")
+    found = of_kind(recorded(tmp_path / "spool"), "decode")
+    found = found.filter(pl.col("name").cast(str) == TASK_ARGUMENTS, pl.col("batch") >= 0)
+    assert len(found) >= 8
+    assert found["bytes"].min() > 6_400_000
 
 
 OWN = f"""

@@ -163,6 +163,8 @@ TOKENS: Final = "tokens"
 LONGEST: Final = "longest"
 """Name of `deliver` spans without length, of batches whose `TOKENS` are known by a mask: the
 positions that they would have if they were as wide as their longest sample, in `bytes`."""
+TASK_ARGUMENTS: Final = "arguments of a task"
+"""Name of `decode` spans of workers of a pool: receiving a task and making objects of its bytes."""
 OPERATOR: Final = "DALI "
 """With which names of operators of DALI begin, in spans `decode`, `transform` and `collate`."""
 COMPILATION: Final = "compilation (torch.compile)"

@@ -34,6 +34,7 @@ from ioprof.format.run_record import (
     PartCode,
     Reason,
 )
+from ioprof.format.schema import TASK_ARGUMENTS
 
 _SHORTEST_READ_S: Final = 1e-4
 """Half of the reads were served from memory if their median is below that: then it says nothing of
@@ -224,7 +225,11 @@ def _decode(evidence: Evidence) -> Found:
         if samples and evidence.fetched.decode_ns
         else None
     )
-    decoder = decoder_kind(evidence.largest_detail("decode", LEAST_NAMED_RATIO))
+    detail = evidence.largest_detail("decode", LEAST_NAMED_RATIO)
+    if detail and detail.subject == TASK_ARGUMENTS:
+        yield of_detail(evidence, "smaller_tasks", "decode", detail)
+        return
+    decoder = decoder_kind(detail)
     cost: Facts = {
         "sample_s": sample_s,
         "step_s": evidence.seconds_per_step("decode"),

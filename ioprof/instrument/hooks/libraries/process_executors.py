@@ -83,6 +83,7 @@ def _observe_worker(original: Function, state: HookState) -> Function:
         if state.is_on and pipe:
             state.start_deferred()
             numbers = TaskNumbers(state, pipe)
+            numbers.watch(getattr(call_queue, "_reader", None))
             call_queue, result_queue = _Calls(call_queue, numbers), _Results(result_queue, numbers)
         return original(call_queue, result_queue, *args, **kwargs)
 

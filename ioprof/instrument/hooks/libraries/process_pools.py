@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from ioprof.clock import monotonic_ns
+from ioprof.format.schema import TASK_ARGUMENTS
 from ioprof.instrument.hooks.batch_numbering import PublishedNumbers, Series, consumer_pid, pipe_of
 from ioprof.instrument.hooks.handover import maker_of, may_make, take
 from ioprof.instrument.hooks.patches import Function
@@ -40,6 +41,10 @@ LOADER: Final = "multiprocessing Pool"
 _NO_KEYWORDS: Final[dict[str, Any]] = {}
 _LOOK_AGAIN_NS: Final = 10_000_000
 """Time after which a task without a number is looked for again: most pools never get any."""
+_HEADER_BYTES: Final = 4
+"""What a message through a connection of multiprocessing begins with: its size."""
+_LEAST_ARRIVAL_NS: Final = 200_000
+"""Arguments that take less are no part of a task worth a span."""
 _SERIES: Final = "_ioprof_series"
 _PLACES: Final = "_ioprof_places"
 _SUPPLY: Final = "_ioprof_supply"
@@ -230,6 +235,7 @@ def _observe_worker(original: Function, state: HookState) -> Function:
         elif state.is_on and pipe:
             state.start_deferred()
             numbers = TaskNumbers(state, pipe)
+            numbers.watch(getattr(inqueue, "_reader", None))
             inqueue, outqueue = _Tasks(inqueue, numbers), _Results(outqueue, numbers)
         return original(inqueue, outqueue, *args, **kwargs)
 
@@ -243,15 +249,34 @@ class TaskNumbers(PublishedNumbers):
         super().__init__(state.spool, consumer_pid(), pipe)
         self._state = state
         self._looked_ns = 0
-        self._begin_ns = 0
+        self._begin_ns = self._arrives_ns = self._num_bytes = 0
         self._held: deque[tuple[int, int, int, int]] = deque(maxlen=MAX_HELD)
         """Job, place, start and end of tasks that had no numbers when they ended."""
 
+    def watch(self, reader: Any) -> None:
+        """See when tasks begin to arrive through this connection, and their sizes."""
+        receive = getattr(reader, "_recv", None)
+        if receive is None:
+            return
+
+        def receive_seen(size: int, *args: Any) -> Any:
+            found = receive(size, *args)
+            if size == _HEADER_BYTES:
+                self._arrives_ns = monotonic_ns()
+            self._num_bytes = size
+            return found
+
+        reader._recv = receive_seen  # noqa: SLF001
+
     def begin(self, job: int, place: int) -> None:
-        """The task at this place of a job has arrived."""
-        self._begin_ns = monotonic_ns()
+        """The task at this place of a job has arrived. What its arguments took is a part of it."""
+        now_ns = monotonic_ns()
+        self._begin_ns, self._arrives_ns = self._arrives_ns or now_ns, 0
         if (number := self._number_of(job, place)) >= 0:
             self._state.per_thread.current.begin_batch(number)
+            if now_ns - self._begin_ns >= _LEAST_ARRIVAL_NS:
+                size = self._num_bytes
+                emit("decode", self._begin_ns, now_ns, TASK_ARGUMENTS, batch=number, bytes=size)
 
     def end(self, job: int, place: int) -> None:
         """Its result is about to be sent."""

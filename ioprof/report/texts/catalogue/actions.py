@@ -177,6 +177,11 @@ ACTIONS: Final = {
         " an"
         " epoch or the job ended"
     ),
+    "smaller_tasks": (
+        "Give the pool's workers once what each task needs (initializer=, or a global before the"
+        " pool is made): their arguments are pickled, sent and made anew for each task, which takes"
+        " {share:.1%} of the steps' time"
+    ),
     "decode_crop": (
         "Decode only the crop of each image (--decode roi instead of {decode}): " + WHY["decode"]
     ),
@@ -623,6 +628,7 @@ PRICES: Final = {
     "validation_workers": "the memory of the workers between epochs",
     "keep_memory": "a setting; the process keeps the most memory that it ever used",
     "flat_sum": "work on the code, once",
+    "smaller_tasks": "work on the code, once",
     "cores": "larger nodes, or more of them",
     "device": "another model or device",
 }
