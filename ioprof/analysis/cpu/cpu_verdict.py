@@ -5,6 +5,7 @@ Where ranks or workers did not get the CPU time that they could use, more worker
 there is.
 """
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from ioprof.analysis.cpu.cpu_time import LEAST_THREADS
@@ -58,11 +59,11 @@ def with_cpu_limit(verdict: Verdict, found: CpuEvidence | None, run: RunRecord) 
     return verdict.replace(findings=(*more, *verdict.findings))
 
 
-def _finding(limit: CpuLimit, found: CpuEvidence, facts: dict[str, Any]) -> Finding:
+def _finding(limit: CpuLimit, found: CpuEvidence, facts: Mapping[str, Any]) -> Finding:
     """What to change. Where threads of the job compete with each other, it brings no more than if
     none of them had waited for a core.
     """
-    base = Finding(f"cpu_{limit}", facts=known(facts))
+    base = Finding(f"cpu_{limit}", facts=known(dict(facts)))
     if limit is not CpuLimit.THREADS:
         return base.replace(no_gain=NoGain.NOT_MODELLED)
     delays = dict.fromkeys(_MADE, found.worker_run_delay_ratio)
