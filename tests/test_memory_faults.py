@@ -36,8 +36,13 @@ def counted(faults: float, system_s: float, **config: Any) -> Trace:
 
 def test_faults_take_the_systems_time_and_no_more_than_a_fault_may() -> None:
     """System time beyond that was something else."""
-    assert MemoryFaults(1000.0, 0.002) == memory_faults(counted(4000, 0.002))
-    assert MemoryFaults(1000.0, pytest.approx(0.016)) == memory_faults(counted(4000, 5.0))
+    steps_s = 40 * TICK_NS / 1e9
+    found = memory_faults(counted(4000, 0.2 * steps_s))
+    assert MemoryFaults(1000.0, pytest.approx(0.2)) == found
+    found = memory_faults(counted(0.1 * steps_s / 4e-6, 5.0))
+    assert found is not None
+    assert pytest.approx(0.1) == found.ratio
+    assert MemoryFaults(1000.0, 0.5) == memory_faults(counted(4000, 5.0))
 
 
 def test_nothing_is_known_where_they_were_not_counted_or_may_be_of_batches() -> None:

@@ -13,7 +13,7 @@ from ioprof.analysis.charge.blame import exposed
 from ioprof.analysis.charge.served import are_served
 from ioprof.analysis.charge.steps import steps
 from ioprof.analysis.charge.training_process import in_main_thread
-from ioprof.analysis.cpu.memory_faults import MOST_RATIO, memory_faults
+from ioprof.analysis.cpu.memory_faults import memory_faults
 from ioprof.analysis.graph.wakers import Wakers, wakers_by_rank
 from ioprof.analysis.intervals import (
     Intervals,
@@ -151,10 +151,8 @@ def pipeline(trace: Trace) -> Pipeline:
         copy_s=copy_s(trace),
         copy=way(trace, {rank: causes["h2d"] for rank, causes in own.items()}),
     )
-    faulted, own_steps = memory_faults(trace), steps(trace)
-    spent_s = int((own_steps["end_ns"] - own_steps["start_ns"]).sum()) / 1e9
-    if faulted is not None and spent_s:
-        whole = replace(whole, faulted=min(MOST_RATIO, faulted.seconds / spent_s))
+    if (faulted := memory_faults(trace)) is not None:
+        whole = replace(whole, faulted=faulted.ratio)
     # Others first use the cores that the job may not use.
     spare = {
         host.name or "": (host.online_cpus or 0) - cores[host.name or ""]

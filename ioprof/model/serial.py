@@ -16,6 +16,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from ioprof.analysis.charge.interpreter_lock import lock_of
+from ioprof.analysis.graph.wakers import followed_on
 from ioprof.analysis.intervals import Intervals, intersect, pack, total, union
 from ioprof.analysis.reads.lineage import Axis
 from ioprof.analysis.selection import WORK, intervals
@@ -113,12 +115,13 @@ def _interpreter(
     what was seen.
     """
     own = pl.col("object") == "condition"
-    of_loop = _whole(blocks.filter(pl.col("tid") == loop_tid)).filter(own)
-    found = waits.filter(own, pl.col("id").is_in(of_loop["id"].unique().implode()))
+    threads = blocks.filter(own, pl.col("tid").is_in([loop_tid, *fetches["tid"].unique()]))
+    if (lock := lock_of(followed_on(threads), loop_tid)) is None:
+        return Serial()
+    found = waits.filter(own, pl.col("id") == lock)
     if len(found) < _FEWEST:
         return Serial()
-    lock = found.group_by("id").len().sort("len", "id")["id"][-1]
-    found, of_loop = found.filter(pl.col("id") == lock), of_loop.filter(pl.col("id") == lock)
+    of_loop = _whole(blocks.filter(pl.col("tid") == loop_tid)).filter(own, pl.col("id") == lock)
     tids, makers = fetches["tid"].unique(), at_once(fetches)
     first, last = int(fetches["start_ns"].to_numpy().min()), int(fetches["end_ns"].to_numpy().max())
     of_loop = of_loop.filter(

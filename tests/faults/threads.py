@@ -23,7 +23,7 @@ CASES = (
         arguments=("lock", 25),
         bound_by="host",
         says=("waiting for the interpreter lock", "in count_words"),
-        advises="what thread metrics does",
+        advises="computed in Python by metrics",
         names=("held by metrics", "if that cost nothing"),
     ),
     Case(

@@ -58,7 +58,6 @@ def _of_known(
         is_named = line and line.seconds >= LEAST_NAMED_RATIO * waited.seconds
         facts: Facts = {
             "thread": waited.subject,
-            "several": "," in waited.subject,
             "share": waited.share,
             "line": at if is_named else None,
         }

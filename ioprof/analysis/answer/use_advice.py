@@ -8,7 +8,6 @@ from typing import Final
 from ioprof.analysis.answer.evidence import Evidence
 from ioprof.analysis.answer.finding import Found, finding, of_detail
 from ioprof.analysis.answer.read_advice import READ_LESS, read_advice
-from ioprof.analysis.cpu.memory_faults import MOST_RATIO
 from ioprof.analysis.reads.lineage import LEAVES
 from ioprof.format.run_record import Facts, Finding, JobChange, NoGain, PartCode
 
@@ -26,11 +25,6 @@ job wants, to halve the rate of a video."""
 _LEAST_PADDING: Final = 0.05
 """Share of the steps' time in which padding is computed, from which on it is told: most changes
 that are worth the work bring as much."""
-
-_FEWEST_FAULTS: Final = 32
-"""Pages in each step, 128 KiB: glibc asks the kernel for a block of that size by itself."""
-_LEAST_OF_FAULTS: Final = 0.02
-"""Share of the steps' time, see `verdict._LEAST_OF_CANDIDATE`."""
 
 
 def use_advice(evidence: Evidence) -> Found:
@@ -111,17 +105,10 @@ def _padding(evidence: Evidence) -> Found:
 
 
 def _freed_memory(evidence: Evidence) -> Found:
-    found, spent_s = (
-        evidence.memory_faults,
-        sum(entry.seconds or 0.0 for entry in evidence.charged.values()),
-    )
-    if found is None or not spent_s or found.per_step < _FEWEST_FAULTS:
-        return
-    part = min(MOST_RATIO, found.seconds / spent_s)  # as many while it computes as at other times
-    if part * (evidence.shares.get("compute") or 0.0) >= _LEAST_OF_FAULTS:
-        facts: Facts = {"faults": round(found.per_step), "seconds": found.seconds}
-        yield finding("keep_memory", cause="compute", **facts).replace(
-            part=part, part_error=min(part, MOST_RATIO - part)
+    """As many faults while the model computes as at other times; what they cost, up to twice."""
+    if found := evidence.memory_faults:
+        yield finding("keep_memory", cause="compute", faults=round(found.per_step)).replace(
+            part=found.ratio, part_error=found.ratio
         )
 
 

@@ -92,7 +92,7 @@ def lock_blocks(trace: Trace) -> dict[int, dict[str, Intervals]]:
         "host", "pid", "rank", as_dict=True
     ).items():
         waits = followed_on(part)
-        lock = _lock(
+        lock = lock_of(
             waits.filter(pl.col("waker_pid").is_null() | (pl.col("waker_pid") == pid)), pid
         )
         if rank is None or lock is None:
@@ -105,7 +105,7 @@ def lock_blocks(trace: Trace) -> dict[int, dict[str, Intervals]]:
     return found
 
 
-def _lock(waits: pl.DataFrame, main: int) -> int | None:
+def lock_of(waits: pl.DataFrame, main: int) -> int | None:
     """The condition that the interpreter's lock is, of the waits of one process: the main thread
     and those that end its waits wait for it, or the main thread does so for 5 ms at a time.
     """

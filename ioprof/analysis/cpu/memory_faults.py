@@ -22,12 +22,10 @@ from ioprof.format.trace import Trace
 
 _SERIES: Final = ("process.minor_faults", "process.cpu_system")
 _MOST_FAULT_S: Final = 4e-6
-"""Of one fault with the zeroing of its page: 0.5 us on a machine of its own, 1.6 to 2.8 us on
-virtual ones whose host has to find the page. What the system worked beyond that was something
-else."""
-
-MOST_RATIO: Final = 0.5
-"""Of the computations, for which faults may be: zeroing a page takes as long as using it once."""
+"""Of one fault with the zeroing of its page, also where the host of a virtual machine has to find
+it first. What the system worked beyond that was something else."""
+_MOST_RATIO: Final = 0.5
+"""Of the steps' time: zeroing a page takes no longer than using it once."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +33,9 @@ class MemoryFaults:
     """Of the main processes of all ranks, while they made steps."""
 
     per_step: float
-    seconds: float
-    """System time of them, summed over ranks. The true cost is higher: caches are cold afterwards,
-    and what the host of a virtual machine does meanwhile is not in it."""
+    ratio: float
+    """Their system time over the steps' time, 0 to 1. The true cost is higher: caches are cold
+    afterwards, and what the host of a virtual machine does meanwhile is not in it."""
 
 
 def memory_faults(trace: Trace) -> MemoryFaults | None:
@@ -48,15 +46,19 @@ def memory_faults(trace: Trace) -> MemoryFaults | None:
     table = (
         steps(trace)
         .group_by("rank")
-        .agg(pl.len(), start_ns=pl.col("start_ns").min(), end_ns=pl.col("end_ns").max())
+        .agg(
+            pl.len(),
+            start_ns=pl.col("start_ns").min(),
+            end_ns=pl.col("end_ns").max(),
+            took_ns=(pl.col("end_ns") - pl.col("start_ns")).sum(),
+        )
     )
     processes = {each.rank: each for each in trace.run.processes if each.role == "rank"}
     name = pl.col("name").cast(pl.String)
     counted = trace.counters.filter(name.is_in(_SERIES)).sort("time_ns")
-    number, faults, seconds = 0, 0.0, 0.0
-    for rank, length, start_ns, end_ns in table.select(
-        "rank", "len", "start_ns", "end_ns"
-    ).iter_rows():
+    number, faults, seconds, steps_s = 0, 0.0, 0.0, 0.0
+    columns = ("rank", "len", "start_ns", "end_ns", "took_ns")
+    for rank, length, start_ns, end_ns, took_ns in table.select(columns).iter_rows():
         process = processes.get(rank)
         if process is None:
             continue
@@ -76,9 +78,12 @@ def memory_faults(trace: Trace) -> MemoryFaults | None:
             continue
         mine_alone = max(0.0, grown[0] - length * sent)
         number += length
+        steps_s += took_ns / 1e9
         faults += mine_alone
         seconds += min(grown[1] * mine_alone / max(grown[0], 1.0), mine_alone * _MOST_FAULT_S)
-    return MemoryFaults(faults / number, seconds) if number else None
+    if not steps_s:
+        return None
+    return MemoryFaults(faults / number, min(_MOST_RATIO, seconds / steps_s))
 
 
 def _sent_pages(trace: Trace) -> float | None:

@@ -135,8 +135,8 @@ def _same_as(value: Any) -> Callable[[Any], bool]:
 
 
 def _addresses(value: Any) -> list[int]:
-    entries = list(value.values()) if isinstance(value, dict) else value
-    entries = entries[:_MOST_ENTRIES] if isinstance(entries, list | tuple) else ()
+    entries = list(dict.values(value)) if isinstance(value, dict) else value
+    entries = entries[:_MOST_ENTRIES] if type(entries) in (list, tuple) else ()
     return [id(value), *map(id, entries)]
 
 

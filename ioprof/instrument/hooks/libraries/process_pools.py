@@ -85,7 +85,8 @@ def _observe_apply(original: Function, _state: HookState) -> Function:
     def apply_async(
         self: Any, func: Any, args: Any = (), kwds: Any = _NO_KEYWORDS, *more: Any, **others: Any
     ) -> Any:
-        supply_of(self).give(*args, *(kwds or {}).values())
+        given = args if isinstance(args, tuple | list) else ()  # an iterator is read only once
+        supply_of(self).give(*given, *(kwds.values() if type(kwds) is dict else ()))
         return original(self, func, args, kwds, *more, **others)
 
     return apply_async
@@ -97,7 +98,7 @@ def _observe_tasks(original: Function, _state: HookState) -> Function:
     def generate(self: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
         supply = supply_of(self)
         for task in original(self, *args, **kwargs):
-            supply.give(*task[3], *task[4].values())
+            supply.give(*(task[3] if isinstance(task[3], tuple | list) else ()))
             yield task
 
     return generate

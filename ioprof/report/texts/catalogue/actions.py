@@ -383,10 +383,9 @@ ACTIONS: Final = {
     ),
     "add_spans": f"Put ioprof.span around the parts of the training loop: {_HOST}",
     "lock": (
-        "Move what thread[{several:if}s] {thread} [{several:if}do|does][, at {line},] to a process"
-        " of its own, or do less of it: [{several:if}they compute|it computes] in"
-        " Python, and the training loop waited for the interpreter lock meanwhile, at"
-        " least {share:.1%} of the steps' time"
+        "Move what is computed in Python by {thread}[, at {line},] to a process of its own, or do"
+        " less of it: the training loop waited for the interpreter lock meanwhile, at least"
+        " {share:.1%} of the steps' time"
     ),
     "flush_less": (
         "Wait less often until writes are on storage (commit or flush once for many steps, or from"
