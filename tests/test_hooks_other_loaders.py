@@ -87,7 +87,7 @@ with ProcessPoolExecutor(1) as executor, Pool(1) as pool:
         if sys.argv[1] == "executor":
             rows = executor.submit(part, table, number).result()
         else:
-            rows = pool.apply_async(part, (table, number)).get()
+            rows = pool.apply_async(part, iter((table, number))).get()  # is read once
         model(torch.from_numpy(rows)).mean().backward()
         optimizer.step()
 """
