@@ -81,7 +81,7 @@ static void say(const char *name, const char *object, int by)
 static void *help(void *what)
 {
     waker = tid();
-    pause_ms(10);
+    pause_while_it_waits();
     ((void (*)(void))what)();
     return NULL;
 }
@@ -106,7 +106,7 @@ static void *hold_mutex(void *unused)
     (void)unused;
     assert(pthread_mutex_lock(&mutex) == 0);
     waker = tid();
-    pause_ms(10);
+    pause_while_it_waits();
     assert(pthread_mutex_unlock(&mutex) == 0);
     return NULL;
 }
@@ -116,7 +116,7 @@ static void *hold_readers(void *unused)
     (void)unused;
     assert(pthread_rwlock_wrlock(&readers) == 0);
     waker = tid();
-    pause_ms(10);
+    pause_while_it_waits();
     assert(pthread_rwlock_unlock(&readers) == 0);
     return NULL;
 }
@@ -456,9 +456,9 @@ static void wait_shared(void)
         fclose(fopen("/proc/self/comm", "r"));
         own->waker = tid();
         sem_post(&own->ready);
-        pause_ms(10);
+        pause_while_it_waits();
         sem_post(&own->semaphore);
-        pause_ms(10);
+        pause_while_it_waits();
         _exit(0);
     }
     sem_wait(&shared->ready);
@@ -482,12 +482,12 @@ static void lock_file(const char *name, int way)
         struct flock lock = {.l_type = F_WRLCK};
         assert(way == 2 ? fcntl(file, F_SETLK, &lock) == 0 : flock(file, LOCK_EX) == 0);
         assert(write(pipe_ends[1], "x", 1) == 1);
-        pause_ms(10);
+        pause_while_it_waits();
         lock.l_type = F_UNLCK;
         assert(way == 0   ? flock(file, LOCK_UN) == 0
                : way == 1 ? close(file) == 0
                           : fcntl(file, F_SETLK, &lock) == 0);
-        pause_ms(10);
+        pause_while_it_waits();
         _exit(0);
     }
     char byte;
