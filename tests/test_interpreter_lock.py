@@ -92,3 +92,18 @@ def test_where_blocks_were_recorded_they_say_how_long_it_waited_and_for_whom() -
     assert moved_ns == pytest.approx(100, abs=4)  # by whole nanoseconds of each step
     (part, _), *_ = found.details.of_cause("host", sums(found.steps)["host"], trace)
     assert (PartCode.LOCK, "107") == part
+
+
+def test_waits_for_another_process_are_a_part_of_the_loops_own_python() -> None:
+    """What is computed meanwhile, as by threads of an operator, is not."""
+    trace = timeline(DRAWING)
+    host = {"host": trace.spans["host"][0], "pid": 100, "rank": 0}
+    other, own = {"waker_pid": 200}, {"waker_pid": 100}
+    waits = [
+        block(8, 11, 100, 201) | other,
+        block(28, 31, 100, 107) | own,
+        block(33, 35, 100, 201) | other,
+    ]
+    found = charges(with_blocks(trace, *(each | host for each in waits)))
+    parts = found.details.of_cause("host", sums(found.steps)["host"], trace)
+    assert [20] == [took_ns for (code, _), took_ns in parts if code is PartCode.PROCESSES]

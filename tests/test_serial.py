@@ -200,6 +200,7 @@ def blocks_of(*rows: tuple[int, int, int, int | None]) -> pl.DataFrame:
         {
             "start_ns": start, "end_ns": end, "host": "node", "pid": tid // 10, "tid": tid,
             "object": "semaphore", "id": 7, "timed_out": by is None, "waker_tid": by,
+            "waker_pid": by and by // 10,
         }
         for start, end, tid, by in rows
     ]  # fmt: skip
@@ -211,6 +212,15 @@ def test_the_way_ends_at_a_thread_that_works_or_sleeps() -> None:
     wakers = Wakers(blocks_of((0, 100, 10, 11), (0, 90, 11, 20), (40, 60, 20, None)))
     way = wakers.way(np.array([10, 10, 11, 20]), np.array([50, 95, 50, 50]))
     assert [[10, 10, 11, 20], [11, 11, 20, 0], [20, 0, 0, 0]] == [step.tolist() for step in way]
+
+
+def test_a_thread_is_blocked_for_other_processes_while_they_work() -> None:
+    """Not while a thread of its own process does, whoever woke that one, nor while it waited for a
+    core."""
+    wakers = Wakers(blocks_of((0, 100, 10, 20), (100, 200, 10, 11), (150, 180, 11, 20)))
+    found = wakers.in_others(10, np.array([[50, 190]]))
+    assert [[50, 100], [150, 180]] == found.tolist()
+    assert [] == wakers.in_others(99, np.array([[0, 100]])).tolist()
 
 
 def test_a_sample_of_a_blocked_thread_is_that_of_who_works_meanwhile() -> None:

@@ -47,6 +47,8 @@ named."""
 _OF_FILES: Final = ("storage", "page_cache")
 PLACES: Final = (PartCode.BEFORE_FORWARD, PartCode.AFTER_COMPUTE)
 """Parts of `host` by where in a step they are: no names of what it was."""
+UNNAMED: Final = (*PLACES, PartCode.PROCESSES)
+"""Parts of which lines of code say more: what it was, and what the other processes did."""
 TO_HOST: Final = (PartCode.TO_HOST, PartCode.PAGEABLE_TO_HOST)
 TO_DEVICE: Final = (PartCode.TO_DEVICE, PartCode.PAGEABLE_TO_DEVICE)
 PAGEABLE: Final = (PartCode.PAGEABLE_TO_HOST, PartCode.PAGEABLE_TO_DEVICE)

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ioprof.analysis.answer.details import PLACES, TO_HOST
+from ioprof.analysis.answer.details import PLACES, TO_HOST, UNNAMED
 from ioprof.analysis.ceilings import IMBALANCE
 from ioprof.analysis.charge.checkpoints import Saved
 from ioprof.analysis.charge.launches import Launches
@@ -338,7 +338,7 @@ class Evidence:
         """The largest named part of a cause, if it is at least that part of it."""
         entry = self.charged.get(cause)
         first = (
-            next((detail for detail in entry.details if detail.code not in PLACES), None)
+            next((detail for detail in entry.details if detail.code not in UNNAMED), None)
             if entry
             else None
         )
@@ -589,12 +589,20 @@ class Evidence:
             None,
         )
 
+    @property
+    def waits_for_processes(self) -> bool:
+        """Whether `host` is mostly waiting for other processes of the job."""
+        entry = self.charged.get("host")
+        parts = entry.details if entry else ()
+        waited_s = sum(part.seconds for part in parts if part.code is PartCode.PROCESSES)
+        return entry is not None and waited_s >= 0.5 * (entry.seconds or math.inf)
+
     def named_ratio(self, cause: str) -> float:
         """The part of a cause that details or lines of code name, 0 to 1."""
         entry = self.charged[cause]
         if cause == "loader" and self.most_work_is_unnamed and self._worker_lines_s:
             return 1.0
-        details_s = sum(detail.seconds for detail in entry.details if detail.code not in PLACES)
+        details_s = sum(detail.seconds for detail in entry.details if detail.code not in UNNAMED)
         lines_s = sum(line.seconds for line in self.code if line.cause == cause)
         return min(1.0, max(details_s, lines_s) / entry.seconds) if entry.seconds else 1.0
 

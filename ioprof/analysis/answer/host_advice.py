@@ -23,7 +23,8 @@ def host_advice(evidence: Evidence) -> Found:
     """
     if evidence.lock_holder and evidence.makers_are_threads:
         return
-    step_s = evidence.seconds_per_step("host")
+    processes = evidence.waits_for_processes
+    spent: Facts = {"step_s": evidence.seconds_per_step("host"), "processes": processes}
     detail, line = evidence.largest_detail("host", LEAST_NAMED_RATIO), evidence.largest_line("host")
     if detail and detail.code is PartCode.CORE_WAIT:
         yield not_modelled("core_for_loop", "host", share=detail.share)
@@ -37,14 +38,14 @@ def host_advice(evidence: Evidence) -> Found:
     elif (waiting := evidence.waiting_line) and not (detail and detail.seconds > waiting.seconds):
         yield of_line(evidence, "waiting_line", "host", waiting, library=waiting.library)
     elif line and not (detail and detail.seconds > line.seconds):
-        yield of_line(evidence, "line", "host", line, step_s=step_s)
+        yield of_line(evidence, "line", "host", line, **spent)
         yield from _further(evidence, line)
     elif detail:
-        yield of_detail(evidence, "span", "host", detail, span=detail.name, step_s=step_s)
+        yield of_detail(evidence, "span", "host", detail, span=detail.name, **spent)
     elif further := list(_further(evidence, None)):
         yield from further
     else:
-        yield finding("add_spans", no_gain=NoGain.OF_RECORDING, step_s=step_s)
+        yield finding("add_spans", no_gain=NoGain.OF_RECORDING, **spent)
 
 
 def _of_known(

@@ -3,13 +3,15 @@
 from typing import Final
 
 from ioprof.analysis.answer.evidence import Evidence
-from ioprof.analysis.answer.finding import Found, not_modelled
+from ioprof.analysis.answer.finding import Found, finding, not_modelled
 from ioprof.analysis.answer.queue_advice import more_workers
 from ioprof.format.run_record import Facts, ObjectStore, StoreBound
 
 _FEW_CONNECTIONS: Final = 0.5
 """New connections per request from which on keeping them open is advised: most requests pay for
 one."""
+_LEAST_IN_TURN: Final = 2.0
+"""Requests of a batch that follow one another, from which on they could be sent together."""
 
 
 def main_store(evidence: Evidence, bound: str) -> ObjectStore | None:
@@ -44,6 +46,8 @@ def store_advice(evidence: Evidence, bound: str) -> Found:
     if store is None or store.bound is None:
         return
     facts = store_facts(store)
+    if store.bound in (StoreBound.SMALL, StoreBound.LATENCY):
+        yield from _together(store, bound, facts)
     if store.bound is StoreBound.SMALL:
         yield not_modelled("pack_objects", bound, **facts)
         yield from more_workers(evidence, "store_requests", **facts)
@@ -56,3 +60,12 @@ def store_advice(evidence: Evidence, bound: str) -> Found:
         yield from more_workers(evidence, "store_connections", **facts)
     if store.requests and store.connections > _FEW_CONNECTIONS * store.requests:
         yield not_modelled("keep_connections", bound, opened=store.connections, **facts)
+
+
+def _together(store: ObjectStore, bound: str, facts: Facts) -> Found:
+    """The requests of a batch at the same time, where each waits for the one before."""
+    at_a_time = store.took_s / store.busy_s if store.busy_s else 1.0
+    in_turn = (store.per_batch or 1.0) / max(1.0, at_a_time)
+    if in_turn >= _LEAST_IN_TURN:
+        found = finding("requests_together", cause=bound, in_turn=in_turn, **facts)
+        yield found.replace(part=1 - 1 / in_turn)

@@ -274,6 +274,8 @@ def _meaning(evidence: Evidence, bound: str) -> Facts:
         place = {"place": evidence.place_of_host}
         if waits := evidence.waiting_line:
             return place | {"meaning": "host_waits", "library": waits.library}
+        if evidence.waits_for_processes:
+            return place | {"meaning": "host_processes"}
         return place | {"meaning": "launching" if evidence.launching else bound}
     found = bound
     if bound == "validation" and evidence.evaluates_by_mode:

@@ -211,6 +211,8 @@ class Charging:
             LaunchWaits(trace, self._table.filter(pl.Series(self._seen))),
         )
         self._wakers = wakers_by_rank(trace)
+        main = trace.rows(pl.col("tid").is_not_null(), kinds=["step"]).select("rank", "tid")
+        self._main = dict(main.drop_nulls().unique("rank").iter_rows())
 
     def add(self, piece: Piece) -> None:
         """Charge the time of a piece."""
@@ -243,7 +245,7 @@ class Charging:
                 )
         self._threads_ns += total(overlaps(unused, host))
         self._details.add(piece.spans, exclusive, activities)
-        self._details.add_places(host, self._places)
+        self._details.add_places(host, self._places | self._in_processes(piece.rank, host))
         self._launches.add(piece, host)
         waiting = union_all(
             [activity.times for activity in exclusive if activity.cause == "straggler"]
@@ -273,6 +275,12 @@ class Charging:
             )
             self._between[rank] = BetweenCollectives(arrived.filter(~pl.col("is_message")), unseen)
         self._charged[self._rows] = 0
+
+    def _in_processes(self, rank: int, host: Intervals) -> dict[PartCode, Intervals]:
+        """The host's time in which other processes worked for the main thread."""
+        if rank not in self._wakers or rank not in self._main:
+            return {}
+        return {PartCode.PROCESSES: self._wakers[rank].in_others(int(self._main[rank]), host)}
 
     def charges(self) -> Charges:
         """What was charged, when all pieces were added."""

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ioprof.analysis.intervals import Intervals, pack, pieces_within, subtract, union_all
+from ioprof.analysis.intervals import EMPTY, Intervals, pack, pieces_within, subtract, union_all
 from ioprof.format.trace import Trace
 
 _MOST_STEPS: Final = 8
@@ -42,6 +42,15 @@ class Wakers:
 
     def __init__(self, blocks: pl.DataFrame) -> None:
         self._threads: dict[int, _Thread] = {}
+        threads = pl.concat(
+            [
+                blocks.select(pl.col("tid", "pid").cast(pl.Int64)),
+                blocks.select(
+                    tid=pl.col("waker_tid").cast(pl.Int64), pid=pl.col("waker_pid").cast(pl.Int64)
+                ),
+            ]
+        )
+        self._processes = dict(threads.drop_nulls().unique("tid").iter_rows())
         columns = pl.col("start_ns", "end_ns", "waker_tid", "woken_ns").cast(pl.Int64)
         for (tid,), part in followed_on(blocks).partition_by("tid", as_dict=True).items():
             rows = part.select(columns)
@@ -92,6 +101,13 @@ class Wakers:
             now = {each: union_all(parts) for each, parts in following.items()}
         return {each: union_all(parts) for each, parts in found.items()}
 
+    def in_others(self, tid: int, times: Intervals) -> Intervals:
+        """When a thread of another process worked for this one at these times."""
+        own = self._processes.get(tid)
+        at_work = self.working(tid, times) if tid in self._threads else {}
+        others = (when for each, when in at_work.items() if self._processes.get(each, own) != own)
+        return union_all([EMPTY, *others])
+
 
 def by_host(blocks: pl.DataFrame) -> dict[str | None, Wakers]:
     """The blocks of each host."""
@@ -104,7 +120,7 @@ def wakers_by_rank(trace: Trace) -> dict[int, Wakers]:
     if trace.blocks.is_empty():
         return {}
     wakers = by_host(trace.blocks)
-    ranks = trace.rows(pl.col("rank").is_not_null(), kinds=["wait"])
+    ranks = trace.rows(pl.col("rank").is_not_null(), kinds=["step", "wait"])
     hosts = ranks.select("rank", pl.col("host").cast(pl.String)).unique("rank")
     return {rank: wakers[host] for rank, host in hosts.iter_rows() if host in wakers}
 

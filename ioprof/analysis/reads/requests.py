@@ -138,7 +138,15 @@ def _store(origin: str, part: Requests, waited_s: float) -> ObjectStore:
         first_byte_p95_s=_quantile(first, 0.95),
         bytes_per_s=received / transferred_s if received and transferred_s else None,
         bound=_bound(downloads, busy_s, waited_s, received / count if count else 0.0),
+        per_batch=_per_batch(downloads),
     )
+
+
+def _per_batch(part: Requests) -> float | None:
+    """How many requests make a batch, mean."""
+    of_batch = part.filter(pl.col("batch").is_not_null())
+    batches = of_batch.n_unique(["host", "rank", "batch"])
+    return len(of_batch) / batches if batches else None
 
 
 def _quantile(ordered: pl.Series, ratio: float) -> float | None:

@@ -226,6 +226,8 @@ class PartCode(StrEnum):
     CORE_WAIT = "core_wait"
     LOCK = "lock"
     """A thread that held the interpreter's lock."""
+    PROCESSES = "processes"
+    """Other processes of the job worked while the main thread was blocked."""
     FLUSHES = "flushes"
     CHECKPOINT_FLUSH = "checkpoint_flush"
     COMPILATION = "compilation"
@@ -260,6 +262,7 @@ _LABELS: Final = {
     PartCode.LAUNCHES: "waiting for kernel launches",
     PartCode.CORE_WAIT: "waiting for a core",
     PartCode.LOCK: "waiting for the interpreter lock, held by {}",
+    PartCode.PROCESSES: "waiting for other processes of the job",
     PartCode.FLUSHES: "waiting until writes are on storage",
     PartCode.CHECKPOINT_FLUSH: "bringing them to storage (fsync, rename)",
     PartCode.COMPILATION: "compilation (torch.compile)",

@@ -105,6 +105,8 @@ class ObjectStore(Record, frozen=True):
     """Mean rate of one connection while a request is in progress."""
     bound: StoreBound | None
     """What takes most of the time of its requests."""
+    per_batch: float | None = None
+    """Downloads of a batch, mean; None: of no batch."""
 
 
 class Storage(Record, frozen=True):

@@ -99,17 +99,19 @@ def _name(summary: Summary, group: str) -> str:
         return "making batches" if workers == 0 else "waiting for batches"
     if group == "compute":
         return "emulated compute" if is_emulated(summary) else "compute"
-    if group == "host" and _waits_for_lock(summary):
+    if group == "host" and _is_mostly(summary, PartCode.LOCK):
         return "Python and waiting for its interpreter lock"
+    if group == "host" and _is_mostly(summary, PartCode.PROCESSES):
+        return "waiting for other processes of the job"
     return _NAMES.get(group, group.replace("_", " "))
 
 
-def _waits_for_lock(summary: Summary) -> bool:
-    """Whether the loop's own Python is mostly waiting for other threads of the process."""
+def _is_mostly(summary: Summary, code: PartCode) -> bool:
+    """Whether the loop's own Python is mostly this waiting for others."""
     host = next((entry for entry in summary.steps.causes if entry.cause == "host"), None)
     if host is None:
         return False
-    waited_s = sum(each.seconds for each in host.details if each.code is PartCode.LOCK)
+    waited_s = sum(each.seconds for each in host.details if each.code is code)
     return waited_s >= _MOSTLY / 100 * (host.seconds or math.inf)
 
 

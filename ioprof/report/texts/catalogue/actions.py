@@ -17,7 +17,8 @@ _BATCH: Final = "[ ({batch_size} samples per batch)]"
 _NAME: Final = "[{file:path}|the data]"
 _FASTER: Final = "[{on_node:if}a faster disk|faster, node-local storage]"
 _HOST: Final = (
-    "a step spends {step_s:ms} in the ranks' own Python between waiting, copying and computing"
+    "[{processes:if}a step waits {step_s:ms} for other processes of the job|a step spends"
+    " {step_s:ms} in the ranks' own Python between waiting, copying and computing]"
 )
 _OWN: Final = (
     "[{threads:if}threads of the training process spend {step_s:ms} a step on {own:own} while the"
@@ -128,6 +129,11 @@ ACTIONS: Final = {
         " ({mean_bytes_per_s:MB}/s on average)][, and this run got {got_bytes_per_s:MB}/s]"
     ),
     "copy": f"Copy {_NAME} to {_FASTER} before the job starts: a step waits {{step_s:ms}} for data",
+    "requests_together": (
+        "Send the requests of a batch at the same time (asyncio.gather, a pool of threads in"
+        " __getitems__ of the dataset, cat() of fsspec): now {in_turn:.0f} of a batch follow one"
+        f" another; {STORE}"
+    ),
     "pack_objects": (
         "Fetch many samples with one request: pack them into shards (WebDataset, Parquet) of 100 MB"
         f" and more: {STORE}"

@@ -208,6 +208,7 @@ OTHER_MEANINGS: Final = {
         "the ranks' own Python and to waiting for other threads or processes, which were not"
         " followed ({library})"
     ),
+    "host_processes": "the ranks' own Python, which mostly waits for other processes of the job",
     "launching": "the ranks' own Python",
     "validation_by_mode": (
         "forward passes in evaluation mode without gradients (a validation, if not the making of"
