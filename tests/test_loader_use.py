@@ -19,6 +19,7 @@ from ioprof.format.schema import SPAN_COLUMNS
 from ioprof.format.trace import Trace, table_schema
 from ioprof.instrument.hooks.pytorch.kept_data import KeptData
 from ioprof.instrument.hooks.state import HookState
+from ioprof.model.recorded import pipeline
 from ioprof.model.summary import with_gains
 from ioprof.report.run import Run
 
@@ -295,3 +296,54 @@ def test_kept_workers_and_caches_that_save_little_are_no_reason(
     """A cache of limited size has dropped what an epoch begins with."""
     found = with_gains(Run.of(kept_job(persistent, **kept))).summary.verdict.findings
     assert ["workers"] == [each.code for each in found]
+
+
+def anew_job(loaders: list[dict[str, Any]], *, persistent: bool = False, epochs: int = 3) -> Trace:
+    """Epochs of 20 batches of 4 ms in one worker, whose first takes 400 ms longer each time."""
+    work = tuple({"loader": (400 if row % 20 == 0 else 4) * MS} for row in range(20 * epochs))
+    own = ({"compute": 5 * MS},) * len(work)
+    trace = simulate(Job(1, 2, work, own, start=MS, end=MS, batches_per_epoch=20)).trace
+    record = {
+        "loaders": [
+            {"purposes": ["train", "step"], "made_at": "a.py:1"} | each for each in loaders
+        ],
+        "config": {"workers": 1, "ranks": 1, "persistent_workers": persistent, "device": "cpu"}
+        | {"loader": "torch DataLoader"},
+        "hosts": [{"name": "node1", "cpus": 64}],
+        "capture": {"reads": True},
+    }
+    return Trace(RunRecord.of(record), trace.spans)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_loader_made_anew_for_each_epoch_is_to_be_made_once(persistent: bool) -> None:
+    """What its workers do first is then done once, and no argument of it does that. Of the steps
+    after warm-up two begin an epoch, which takes 400 ms longer than 5 ms."""
+    trace = anew_job([{"path": "a", "number": each} for each in range(3)], persistent=persistent)
+    first = with_gains(Run.of(trace)).summary.verdict.findings[0]
+    assert ("persistent_workers", "a.py:1") == (first.code, first.facts["made_at"])
+    assert "Make the loader once" in first.action
+    assert not first.can_be_proved
+    assert first.gain == pytest.approx((54 * 5 + 2 * 400) / (54 * 5), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "loaders",
+    [
+        [{"path": "a", "number": 0}],
+        [{"path": "a", "number": 0}, {"path": "a", "number": 1}],  # of several passes each
+        [{"path": each, "number": 0} for each in "abc"],
+    ],
+)
+def test_a_loader_of_several_passes_is_not_made_anew_for_each(
+    loaders: list[dict[str, Any]],
+) -> None:
+    first = with_gains(Run.of(anew_job(loaders))).summary.verdict.findings[0]
+    assert (first.code, None) == ("persistent_workers", first.facts.get("made_at"))
+
+
+def test_one_long_first_batch_is_chance() -> None:
+    """Of as few others."""
+    trace = anew_job([{"path": "a", "number": 0}], epochs=1)
+    (iteration,) = pipeline(trace).ranks[0].iterations
+    assert not iteration.first_s.any()

@@ -2,11 +2,13 @@
 batches, and which batches it throws away.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
 
+from ioprof.format.run_record import LoaderRecord
 from ioprof.format.trace import Trace
 
 _LEAST_USE: Final = 0.02
@@ -59,6 +61,8 @@ class LoaderUse:
     before_first_step: bool = False
     """Whether all of these came before the first step."""
     kept: Kept | None = None
+    made_at: str | None = None
+    """See `made_anew`."""
 
     def idle_workers(self, workers: int | None) -> int:
         """Of so many workers of a rank, those that made no batch though there were enough."""
@@ -125,7 +129,19 @@ def loader_use(trace: Trace, received: pl.DataFrame, workers: int | None) -> Loa
         waited_s=float((lost["end_ns"] - lost["start_ns"]).sum()) / 1e9,
         before_first_step=len(lost) > 0 and bool((lost["end_ns"] < first_ns).all()),
         kept=kept,
+        made_at=made_anew(trace.run.loaders, max(per_rank, default=0)),
     )
+
+
+def made_anew(loaders: Sequence[LoaderRecord], passes: int) -> str | None:
+    """The line that makes the loader to train from anew for each of so many passes over the data,
+    so that its workers end with each; None: it does not, or the line is not known.
+    """
+    trained = [each for each in loaders if each.is_trained_from]
+    if len(trained) < 2 or len({each.path for each in trained}) > 1:
+        return None
+    has_more = any(each.number is None for each in trained)
+    return trained[0].made_at if has_more or len(trained) >= passes else None
 
 
 def _kept(trace: Trace, workers: set[int]) -> Kept | None:

@@ -111,7 +111,8 @@ def _advice(run: Run, number: int) -> tuple[Finding, JobChange]:
         there = f"its report has {len(found)}" if found else "its report has none"
         raise CommandError(f"--advice {number}: there is no such advice; {there}")
     advice, is_built_in = found[number - 1], run.trace.run.job_kind is JobKind.BUILT_IN
-    if advice.change is None or not (is_built_in or loader_arguments(advice.change)):
+    is_known = advice.change is not None and "made_at" not in advice.facts
+    if not is_known or not (is_built_in or loader_arguments(advice.change)):
         numbers = [str(place) for place, each in enumerate(found, 1) if each.can_be_proved]
         others = (
             f"it can make those of --advice {', '.join(numbers)}"

@@ -77,10 +77,11 @@ _AROUND_BATCHES: Final = ("start", "end")
 _OWN_PART: Final = 0.6
 """Of the time from when a worker had made a batch until the loop had it: what the loop itself
 spends on receiving it."""
-_LEAST_FIRST: Final = 8
-"""First tasks of workers from which on it is known what such a task takes beyond a usual one."""
 _ALWAYS_LONGER: Final = 0.9
-"""Part of them that must take longer than half of the other tasks."""
+"""Part of the first tasks of workers that must take longer than most others."""
+_BY_CHANCE: Final = 1 / 256
+"""Probability that as many tasks, drawn from the others, all take as long, up to which first tasks
+are known to take longer."""
 _ALL_TOGETHER: Final = 0.9
 """Part of a pool's tasks that begin when the loop has used all of those given before."""
 _NEVER_HELD: Final = 0.05
@@ -754,8 +755,8 @@ def _first_apart(iterations: tuple[Iteration, ...]) -> tuple[Iteration, ...]:
     """The iterations without what the first task of each worker took beyond a usual one; and that,
     as `first_s`.
 
-    They stay as they are where few workers were started, or where their first tasks do not always
-    take longer.
+    They stay as they are where first tasks do not always take longer, or may do so by chance, since
+    few workers were started.
     """
     work = np.array([stage not in ("storage", "page_cache") for stage in STAGES])
     starting = [
@@ -768,7 +769,10 @@ def _first_apart(iterations: tuple[Iteration, ...]) -> tuple[Iteration, ...]:
     others = np.concatenate(
         [np.zeros(0), *(part[each.workers :] for each, part in zip(starting, took, strict=True))]
     )
-    if len(first) < _LEAST_FIRST or np.quantile(first, 1 - _ALWAYS_LONGER) <= np.median(others):
+    if not len(first):
+        return iterations
+    as_long = 1 + np.count_nonzero(others >= np.quantile(first, 1 - _ALWAYS_LONGER))
+    if (as_long / (1 + len(others))) ** len(first) > _BY_CHANCE:
         return iterations
     usual = float(np.median(others))
 

@@ -8,6 +8,7 @@ from typing import Final, TypeVar
 from polars.exceptions import PolarsError
 
 from ioprof.analysis.answer.provable import can_be_proved
+from ioprof.analysis.loader_use import made_anew
 from ioprof.analysis.run import Run
 from ioprof.format.run_record import (
     CauseGain,
@@ -101,7 +102,9 @@ def _replayed(run: Run, may_replay: bool) -> Run:
             NoGain.NOT_REPLAYED,
             Refusal.FAILED.text(f"{type(failure).__name__}: {failure}"[:200]),
         )
-    told = tuple(_bounded(each, run, recorded) for each in told)
+    passes = max(sum(not each.is_validation for each in rank.iterations) for rank in recorded.ranks)
+    made_at = made_anew(run.trace.run.loaders, passes)
+    told = tuple(_made_anew(_bounded(each, run, recorded), made_at) for each in told)
     verdict = _with_device(verdict.replace(findings=told))
     run = _with_verdict(run, verdict)
     causes = tuple(
@@ -181,6 +184,14 @@ def _with_gain(entry: CauseShare, found: Gains, most: float) -> CauseShare:
     gain = next(each for each in found.gains if each.cause == entry.cause)
     lies = gain.range_up_to(most)
     return entry.replace(gain=CauseGain(gain.seconds, gain.share, lies.low, lies.high))
+
+
+def _made_anew(advice: Finding, made_at: str | None) -> Finding:
+    """The advice, if it is to keep workers, with the line that makes their loader anew for each
+    pass: no argument of it keeps them.
+    """
+    keeps = made_at and advice.change is not None and advice.change.persistent_workers
+    return advice.replace(facts={**advice.facts, "made_at": made_at}) if keeps else advice
 
 
 def _bounded(advice: Finding, run: Run, recorded: Pipeline) -> Finding:

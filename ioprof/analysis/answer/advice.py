@@ -340,7 +340,7 @@ def _loader(evidence: Evidence) -> Found:
 def _starts(evidence: Evidence) -> Found:
     """Where the starts of workers and of epochs take the time."""
     share = sum(part.share for part in evidence.charged["loader"].details if part.code in _STARTS)
-    if evidence.run.config.persistent_workers:
+    if evidence.run.config.persistent_workers and evidence.use.made_at is None:
         yield finding("epoch_start", share=share)
     elif evidence.use.passes == 1:
         yield from start_once(evidence)

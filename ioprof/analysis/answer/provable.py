@@ -138,7 +138,7 @@ def can_be_proved(run: RunRecord, advice: Finding) -> bool:
     needs.
     """
     change = advice.change
-    if change is None:
+    if change is None or "made_at" in advice.facts:
         return False
     if run.job_kind is JobKind.BUILT_IN:
         others = (

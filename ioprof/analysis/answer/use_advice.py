@@ -57,7 +57,8 @@ def keep_cache(found: list[Finding], evidence: Evidence) -> list[Finding]:
     dataset keeps.
     """
     kept, use = evidence.use.kept, evidence.use
-    if kept is None or use.passes < 2 or evidence.run.config.persistent_workers:
+    stay = evidence.run.config.persistent_workers and use.made_at is None
+    if kept is None or use.passes < 2 or stay:
         return found
     change = JobChange(persistent_workers=True, reused=kept.reused, in_order=kept.in_order)
     facts: Facts = {"name": kept.name, "entries": kept.entries, "samples": kept.samples}

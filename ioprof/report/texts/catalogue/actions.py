@@ -28,6 +28,10 @@ _BESIDE: Final = (
     "{beside} other process{beside:es} of the job, [{several:if}each ]with {beside_threads:.1f}"
     " threads that could run on average,"
 )
+_KEEP_WORKERS: Final = (
+    "[Make the loader once, before the first epoch (now: {made_at}, anew for each), and"
+    " {option.keep_workers:lower}|{option.keep_workers}]"
+)
 _CORES: Final = "{allowed} core{allowed:s}"
 
 WHY: Final = {
@@ -304,7 +308,7 @@ ACTIONS: Final = {
         " worker]"
     ),
     "persistent_workers": (
-        "{option.keep_workers}[: starting and ending workers took {share:.1%} of the steps' time;"
+        _KEEP_WORKERS + "[: starting and ending workers took {share:.1%} of the steps' time;"
         " what a worker does at its start (worker_init_fn, opening the dataset) is then done once]"
     ),
     "validation_workers": (
@@ -502,7 +506,7 @@ ACTIONS: Final = {
         " {used:,} were used"
     ),
     "keep_cache": (
-        "{option.keep_workers}: the dataset keeps data in its workers ({name}, {entries:,} entries"
+        _KEEP_WORKERS + ": the dataset keeps data in its workers ({name}, {entries:,} entries"
         " for {samples:,} samples), which is lost when they end with each epoch; a job of more"
         " epochs gains more[{unseen:if}; how much a kept entry saves was not seen, since no worker"
         " used one]"
