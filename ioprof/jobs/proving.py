@@ -111,8 +111,8 @@ def _advice(run: Run, number: int) -> tuple[Finding, JobChange]:
         there = f"its report has {len(found)}" if found else "its report has none"
         raise CommandError(f"--advice {number}: there is no such advice; {there}")
     advice, is_built_in = found[number - 1], run.trace.run.job_kind is JobKind.BUILT_IN
-    is_known = advice.change is not None and "made_at" not in advice.facts
-    if not is_known or not (is_built_in or loader_arguments(advice.change)):
+    change = None if "made_at" in advice.facts else advice.change
+    if change is None or not (is_built_in or loader_arguments(change)):
         numbers = [str(place) for place, each in enumerate(found, 1) if each.can_be_proved]
         others = (
             f"it can make those of --advice {', '.join(numbers)}"
@@ -122,7 +122,7 @@ def _advice(run: Run, number: int) -> tuple[Finding, JobChange]:
         raise CommandError(
             f"--advice {number}: ioprof cannot make this change itself ({others}): {advice.action}"
         )
-    return advice, advice.change
+    return advice, change
 
 
 def _built_in(
