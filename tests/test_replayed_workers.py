@@ -7,6 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 from simulated_loader import Job, seconds, simulate
+from timeline import TICK_NS, block, timeline, with_blocks
 
 from ioprof.format.trace import Trace
 from ioprof.model.changed import changed, filled, with_factors, with_kept_workers
@@ -23,7 +24,7 @@ from ioprof.model.engine import (
     _Shared,
 )
 from ioprof.model.pace import replayed
-from ioprof.model.pipeline import CpuUse, Op, Pipeline, Rank
+from ioprof.model.pipeline import STAGES, CpuUse, Op, Pipeline, Rank
 from ioprof.model.plan import plan
 from ioprof.model.prediction import whatif
 from ioprof.model.recorded import pipeline
@@ -277,3 +278,23 @@ def test_a_task_is_of_the_worker_that_did_it() -> None:
         .iterations[0]
         .makers
     )
+
+
+def test_what_other_threads_do_for_a_blocked_maker_is_in_its_stages() -> None:
+    """An event loop that receives, and a thread that only passes its batches on. Not what was done
+    while the maker was not blocked, and nothing that makers do for each other."""
+    trace = timeline("""
+    step         0000000000 1111111111 2222222222 3333333333 4444444444 5555555555
+    wait main    00000000.. 11111111.. 22222222.. 33333333.. 44444444.. 55555555..
+    fetch t0     00000000.. 11111111.. 22222222.. 33333333.. 44444444.. 55555555..
+    read t1 socket .####..#.. .####..#.. .####..#.. .####..#.. .####..#.. .####..#..
+    compute main ........## ........## ........## ........## ........## ........##
+    """)
+    threads = dict(trace.spans.select("kind", "tid").unique().iter_rows())
+    maker, reader = threads["fetch"], threads["read"]
+    waits = [block(10 * step, 10 * step + 6, maker, reader) for step in range(6)]
+    stages = pipeline(with_blocks(trace, *waits)).ranks[0].iterations[0].tasks.stages_s
+    assert [pytest.approx(4 * TICK_NS / 1e9)] * 6 == stages[:, STAGES.index("storage")].tolist()
+    assert [pytest.approx(4 * TICK_NS / 1e9)] * 6 == stages[:, STAGES.index("loader")].tolist()
+    alone = pipeline(trace).ranks[0].iterations[0].tasks.stages_s
+    assert not alone[:, STAGES.index("storage")].any()

@@ -435,7 +435,7 @@ def test_what_bounds_a_store(
     assert url in summary.verdict.text
     assert any(url in each.action for each in summary.verdict.advice[:2])
     assert seen.per_batch == 4
-    waits_in_turn = bound in (StoreBound.SMALL, StoreBound.LATENCY)
+    waits_in_turn = bound in (StoreBound.SMALL, StoreBound.LATENCY, StoreBound.STALLS)
     codes = [each.code for each in summary.verdict.advice]
     assert waits_in_turn == ("requests_together" in codes)
     slowest = summary.storage.slowest[0]

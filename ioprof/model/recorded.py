@@ -21,6 +21,7 @@ from ioprof.analysis.intervals import (
     covered,
     intersect,
     pack,
+    pieces_within,
     subtract,
     union,
     union_all,
@@ -269,11 +270,15 @@ def _rank(
         seen = visits(waits, fetches)
     of_host = pl.col("host").cast(pl.String).eq_missing(pl.lit(waits["host"][0], pl.String))
     blocks = trace.blocks.filter(of_host)
-    one_at_a_time = serial(blocks, spans, fetches, int(waits["tid"][0] or 0))
+    loop = int(waits["tid"][0] or 0)
+    one_at_a_time = serial(blocks, spans, fetches, loop)
     by_loop = [visit for visit in seen.visits if not visit.num_workers]
     rows = np.concatenate([np.zeros(0, np.int64), *(visit.fetch_rows for visit in by_loop)])
     collections = _of_workers(causes["gc"], fetches[rows]["worker"].unique())
-    fetches, collected_s = _with_stages(spans, fetches, reads, one_at_a_time, collections)
+    helped = _helped(spans, fetches, loop, wakers)
+    fetches, collected_s = _with_stages(
+        pl.concat([spans, helped]), fetches, reads, one_at_a_time, collections
+    )
     collects_s = np.zeros(len(waits))
     for visit in by_loop:
         collects_s[visit.wait_rows] = collected_s[visit.fetch_rows[visit.taken_rows]]
@@ -567,6 +572,34 @@ def _fetches(spans: pl.DataFrame) -> pl.DataFrame:
         pl.col("tid").first(), pl.col("start_ns").min(), pl.col("end_ns").max()
     )
     return each.sort("end_ns", "worker").unique("batch", keep="first").sort("batch")
+
+
+def _helped(
+    spans: pl.DataFrame, fetches: pl.DataFrame, consumer: int, wakers: Wakers | None
+) -> pl.DataFrame:
+    """What other threads did for those that make batches while these were blocked, as spans of
+    theirs: an event loop, or a pool that nobody else uses.
+    """
+    found, makers = [spans.clear()], fetches.drop_nulls("tid")
+    if wakers is None:
+        return found[0]
+    own = {consumer, *makers["tid"].to_list()}
+    done = spans.filter(pl.any_horizontal(*WORK.values()), ~pl.col("tid").is_in([*own]))
+    if done.is_empty():
+        return found[0]
+    for (tid, worker), part in makers.partition_by("tid", "worker", as_dict=True).items():
+        working = wakers.working(int(tid), union(intervals(part)))
+        for helper, times in working.items():
+            rows = done.filter(pl.col("tid") == helper) if helper not in own else done.clear()
+            place, pieces = pieces_within(intervals(rows), times)
+            found.append(
+                rows[place].with_columns(
+                    start_ns=pl.Series(pieces[:, 0]),
+                    end_ns=pl.Series(pieces[:, 1]),
+                    worker=pl.lit(worker, spans.schema["worker"]),
+                )
+            )
+    return pl.concat(found)
 
 
 def _with_stages(

@@ -46,7 +46,7 @@ def store_advice(evidence: Evidence, bound: str) -> Found:
     if store is None or store.bound is None:
         return
     facts = store_facts(store)
-    if store.bound in (StoreBound.SMALL, StoreBound.LATENCY):
+    if store.bound in (StoreBound.SMALL, StoreBound.LATENCY, StoreBound.STALLS):
         yield from _together(store, bound, facts)
     if store.bound is StoreBound.SMALL:
         yield not_modelled("pack_objects", bound, **facts)

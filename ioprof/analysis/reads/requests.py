@@ -94,8 +94,9 @@ def object_stores(trace: Trace, found: Requests | None = None) -> tuple[ObjectSt
     if found.is_empty():
         return ()
     waited = _waited_s(trace)
+    steps = len(trace.rows(pl.col("rank").is_not_null(), kinds=["step"]))
     stores = [
-        _store(str(origin), part, waited.get(str(origin), 0.0))
+        _store(str(origin), part, waited.get(str(origin), 0.0), steps)
         for (origin,), part in found.drop_nulls("origin").group_by("origin", maintain_order=True)
     ]
     return tuple(sorted(stores, key=lambda store: (-store.took_s, store.origin)))
@@ -116,7 +117,7 @@ def _waited_s(trace: Trace) -> dict[str, float]:
     return {str(origin): int(took_ns) / 1e9 for origin, took_ns in sums.iter_rows()}
 
 
-def _store(origin: str, part: Requests, waited_s: float) -> ObjectStore:
+def _store(origin: str, part: Requests, waited_s: float, steps: int) -> ObjectStore:
     is_error = ~pl.col("is_whole") | (pl.col("status") >= 400)
     downloads = part.filter(~pl.col("is_upload"))
     answered = downloads.filter(pl.col("is_whole"), pl.col("status") < 400)
@@ -138,15 +139,17 @@ def _store(origin: str, part: Requests, waited_s: float) -> ObjectStore:
         first_byte_p95_s=_quantile(first, 0.95),
         bytes_per_s=received / transferred_s if received and transferred_s else None,
         bound=_bound(downloads, busy_s, waited_s, received / count if count else 0.0),
-        per_batch=_per_batch(downloads),
+        per_batch=_per_batch(downloads, steps),
     )
 
 
-def _per_batch(part: Requests) -> float | None:
-    """How many requests make a batch, mean."""
+def _per_batch(part: Requests, steps: int) -> float | None:
+    """How many requests make a batch, mean; of threads without batches, those for each step."""
     of_batch = part.filter(pl.col("batch").is_not_null())
     batches = of_batch.n_unique(["host", "rank", "batch"])
-    return len(of_batch) / batches if batches else None
+    if batches:
+        return len(of_batch) / batches
+    return len(part) / steps if steps else None
 
 
 def _quantile(ordered: pl.Series, ratio: float) -> float | None:

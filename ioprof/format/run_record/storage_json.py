@@ -106,7 +106,7 @@ class ObjectStore(Record, frozen=True):
     bound: StoreBound | None
     """What takes most of the time of its requests."""
     per_batch: float | None = None
-    """Downloads of a batch, mean; None: of no batch."""
+    """Downloads of a batch, mean; of a step where no batch is known. None: of neither."""
 
 
 class Storage(Record, frozen=True):

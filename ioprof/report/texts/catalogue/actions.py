@@ -637,6 +637,7 @@ PRICES: Final = {
     "validation_workers": "the memory of the workers between epochs",
     "keep_memory": "a setting; the process keeps the most memory that it ever used",
     "flat_sum": "work on the code, once",
+    "requests_together": "work on the code, once",
     "smaller_tasks": "work on the code, once",
     "cores": "larger nodes, or more of them",
     "device": "another model or device",
