@@ -265,16 +265,17 @@ def test_later_epochs_have_what_memory_has_of_the_data(
 
 
 @pytest.mark.parametrize(
-    ("is_stored", "is_asked", "times"), [(False, False, 1), (True, True, 1), (True, False, 0)]
+    ("is_large", "is_asked", "times"), [(False, False, 1), (True, True, 1), (True, False, 0)]
 )
 def test_a_large_run_is_replayed_for_a_prediction_only_where_it_is_asked_for(
-    is_stored: bool, is_asked: bool, times: int, monkeypatch: pytest.MonkeyPatch
+    is_large: bool, is_asked: bool, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And any run is made a pipeline once, for all that memory may have of its data."""
     config = {"predict_epochs": 90, "as_of": 160}
     hosts = [{"name": "node1", "memory_bytes": 10_000}]
     run = part(16, 4, "wait, fetch w0, read w0 100B storage", hosts=hosts, config=config)
-    monkeypatch.setattr(Trace, "is_stored", property(lambda _: is_stored))
+    if is_large:
+        monkeypatch.setattr(Trace, "num_spans", property(lambda _: 3_000_001))
     made = list[Trace]()
 
     def counted(trace: Trace) -> Pipeline:
