@@ -236,7 +236,7 @@ def test_a_run_that_did_not_end_by_itself_is_replayed() -> None:
 def test_a_run_of_many_spans_is_replayed_on_request_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """One with very many spans says how to ask for it."""
     run = decoding()
-    monkeypatch.setattr(Trace, "num_spans", property(lambda _: 3_000_001))
+    monkeypatch.setattr(Trace, "num_spans", property(lambda _: 4_000_001))
     assert {NoGain.RUN_TOO_LARGE} == {
         each.no_gain for each in with_gains(run, is_asked=False).summary.verdict.findings
     }

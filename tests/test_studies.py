@@ -275,7 +275,7 @@ def test_a_large_run_is_replayed_for_a_prediction_only_where_it_is_asked_for(
     hosts = [{"name": "node1", "memory_bytes": 10_000}]
     run = part(16, 4, "wait, fetch w0, read w0 100B storage", hosts=hosts, config=config)
     if is_large:
-        monkeypatch.setattr(Trace, "num_spans", property(lambda _: 3_000_001))
+        monkeypatch.setattr(Trace, "num_spans", property(lambda _: 4_000_001))
     made = list[Trace]()
 
     def counted(trace: Trace) -> Pipeline:

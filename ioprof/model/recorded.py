@@ -32,6 +32,7 @@ from ioprof.analysis.ranks.stragglers import arrivals
 from ioprof.analysis.reads.lineage import COLUMNS, KINDS, Axis, kept_back
 from ioprof.analysis.selection import (
     COMPUTE,
+    TIMES,
     WORK,
     by_rank,
     intervals,
@@ -614,7 +615,7 @@ def _with_stages(
     `collections` by the loop itself, which come wherever it is, are in no stage.
     """
     axis = Axis.of(fetches)
-    there = spans.filter(axis.has_worker)
+    there = spans.select(*TIMES, "source", "worker").filter(axis.has_worker)
     of_causes = [axis.place(there.filter(of_cause)) for of_cause in WORK.values()]
     waiting = axis.place(one_at_a_time.waits)
     collecting = axis.place(collections)
