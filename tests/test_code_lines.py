@@ -374,6 +374,27 @@ def test_the_innermost_own_frame_is_named(stack: str, place: str, library: str |
     assert (place, library) == (f"{found.file}:{found.line}", found.library)
 
 
+_CALL = "/v/lib/python3.11/site-packages/torch/nn/modules/module.py:9:Module._call_impl"
+
+
+@pytest.mark.parametrize(
+    ("outside", "line"),
+    [
+        ("/job/t.py:1:main\n/job/t.py:4:tell", 4),
+        ("/job/t.py:1:main\n/v/lib/python3.11/site-packages/lib/trainer.py:5:evaluate", 8),
+    ],
+    ids=["own", "library"],
+)
+def test_a_model_that_is_called_for_something_else_is_at_its_caller(
+    outside: str, line: int
+) -> None:
+    """Of a validation or a generation, where the user's own code calls the model."""
+    stack = (
+        f"{outside}\n{_CALL}\n/job/model.py:7:Net.forward\n{_CALL}\n/job/model.py:8:Block.forward"
+    )
+    assert (8, line) == (place_of(stack).line, place_of(stack, calls_model=True).line)
+
+
 # -------------------------------------------------------------------------- run folders and exports
 
 

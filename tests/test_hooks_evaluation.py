@@ -10,7 +10,7 @@ from told import summarise
 
 from ioprof.analysis.intervals import overlaps, total, union
 from ioprof.analysis.selection import intervals
-from ioprof.format.run_record import Reason
+from ioprof.format.run_record import PartCode, Reason
 from ioprof.format.schema import BY_MODE
 from ioprof.format.trace import Trace
 from ioprof.model.recorded import pipeline
@@ -59,8 +59,16 @@ def test_its_time_is_a_validation_by_derivation(tmp_path: Path) -> None:
 @pytest.mark.job(every=4)
 @pytest.mark.parametrize("how", ["targets", "playing"])
 def test_other_passes_without_gradients_are_no_evaluation(how: str, tmp_path: Path) -> None:
-    """Neither those of a teacher in every step nor those on batches of one sample."""
-    assert of_kind(traced(how, tmp_path), "validate").is_empty()
+    """Neither those of a teacher in every step nor those on batches of one sample; they are
+    computations by a name of their own, at the line that calls the model."""
+    trace = traced(how, tmp_path)
+    assert of_kind(trace, "validate").is_empty()
+    names = of_kind(trace, "compute")["name"].cast(pl.String)
+    assert names.is_in(["inference"]).sum() >= EVALUATIONS
+    assert names.is_in(["forward"]).sum() >= STEPS
+    causes = {entry.cause: entry for entry in summarise(trace).steps.causes}
+    parts = {part.code: part.share for part in causes["compute"].details}
+    assert parts[PartCode.INFERENCE] > 0.02
 
 
 @pytest.mark.job(every=4)

@@ -63,9 +63,10 @@ def emitted() -> Iterator[list[Emitted]]:
 
 TIMES = st.sampled_from([0, 1, 900, 7 * US, 49 * US, 51 * US, 2_000 * US])
 """Nanoseconds that pass before an operation: shorter and longer than what counts as small."""
-OPERATIONS = st.sampled_from(
-    ["forward", "backward", "backward within", "step", "nested step", "closure", "gap", "wait"]
-)
+OPERATIONS = st.sampled_from([
+    "forward", "inference", "backward", "backward within", "step", "nested step", "closure", "gap",
+    "wait",
+])  # fmt: skip
 
 
 class Played:
@@ -80,14 +81,14 @@ class Played:
         loop, self.now_ns = self.loop, self.now_ns + before_ns
         start_ns, self.now_ns = self.now_ns, self.now_ns + took_ns
         match operation:
-            case "forward":
-                loop.begin_forward(start_ns, self.step)
+            case "forward" | "inference":
+                loop.begin_forward(start_ns, self.step, operation == "inference")
                 loop.end_forward(self.now_ns)
             case "backward":
                 loop.begin_backward(start_ns)
                 loop.end_backward(self.now_ns)
             case "backward within":
-                loop.begin_forward(start_ns, self.step)
+                loop.begin_forward(start_ns, self.step, False)
                 loop.begin_backward(start_ns + 1)
                 loop.nested += 1
                 loop.add_gap(start_ns + 2, start_ns + 3)

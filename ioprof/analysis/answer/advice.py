@@ -85,15 +85,17 @@ def _compute(evidence: Evidence) -> Found:
         yield of_detail(evidence, "optimizer", "compute", detail)
     shares = {part.code: part.share for part in evidence.charged["compute"].details}
     loss, forward = shares.get(PartCode.LOSS, 0.0), shares.get(PartCode.FORWARD, 0.0)
-    gradients, computed = shares.get(PartCode.GRADIENTS, 0.0), sum(shares.values())
-    if gradients >= max(_LEAST_LOSS, loss):
-        line = next((each for each in evidence.code if each.cause == "compute"), None)
-        yield finding("gradients", share=gradients, **evidence.line_facts(line)).replace(
-            part=gradients / computed
-        )
+    line, computed = (
+        next((each for each in evidence.code if each.cause == "compute"), None),
+        sum(shares.values()),
+    )
+    others = {code: shares.get(code, 0.0) for code in (PartCode.GRADIENTS, PartCode.INFERENCE)}
+    for code, share in others.items():
+        if share >= max(_LEAST_LOSS, loss):
+            mine = line if share == max(others.values()) else None  # the largest part's
+            found = finding(code.value, share=share, **evidence.line_facts(mine))
+            yield found.replace(part=share / computed)
     if loss >= max(_LEAST_LOSS, forward):
-        # of a loss: other passes have no lines
-        line = next((each for each in evidence.code if each.cause == "compute"), None)
         yield not_modelled(
             "loss", "compute", share=loss, model=forward, **evidence.line_facts(line)
         )

@@ -62,6 +62,7 @@ _PASSES: Final = {
     each.value: each
     for each in (
         PartCode.FORWARD,
+        PartCode.INFERENCE,
         PartCode.LOSS,
         PartCode.BACKWARD,
         PartCode.GRADIENTS,

@@ -49,9 +49,11 @@ _OF_LOOP: Final = ("host", "checkpoint")
 _COPIES: Final = "h2d"
 """Its thread waits for those copies that are from or to pageable memory."""
 _COMPUTED: Final = "compute"
-_WITH_LINES: Final = (PartCode.LOSS, PartCode.GRADIENTS)
-"""Computations that are code of the loop, and not of a model or an optimizer."""
-"""Its line is that of a loss that is no module; the other passes are torch's own."""
+_WITH_LINES: Final = (PartCode.LOSS, PartCode.GRADIENTS, PartCode.INFERENCE)
+"""Computations that the loop may not have to make, or not in every step. The lines of others are a
+model's own, or an optimizer's."""
+_CALLS_MODEL: Final = ("validation", _COMPUTED)
+"""Causes that are less where a model is called less often."""
 CAUSES: Final = (*_OF_LOOP, *_WITH_WAITS, _COPIES, _COMPUTED)
 """All causes that it may be behind."""
 START: Final = "start"
@@ -72,6 +74,7 @@ _LIBRARY: Final = re.compile(
 )
 """Files of the standard library, of installed packages, and code that has no file."""
 _PACKAGE: Final = re.compile(r"^.*/(?:site|dist)-packages/[^/:]+/")
+_MODEL_CALL: Final = re.compile(r"/torch/nn/modules/module\.py$")
 _COMMAND: Final = re.compile(r"/(?:bin|Scripts)/[^/.]+$")
 """The file of a command that an installed package has, such as `/usr/bin/yolo`."""
 _CHILD: Final = re.compile(r"/multiprocessing/process\.py:\d+:(?:BaseProcess\.)?_bootstrap$")
@@ -129,12 +132,16 @@ def frames_of(stack: str) -> list[Frame]:
 
 
 @cache
-def place_of(stack: str) -> Place:
+def place_of(stack: str, calls_model: bool = False) -> Place:
     """The innermost frame of the user's own code in a stack, or its innermost frame; the stack is
-    one of `schema.STACK_COLUMNS`.
+    one of `schema.STACK_COLUMNS`. With `calls_model` the frame that calls a model, where the user's
+    own code does that.
     """
     frames = frames_of(stack)
     inner = frames[-1]
+    call = next((n for n, frame in enumerate(frames) if _MODEL_CALL.search(frame.file)), 0)
+    if calls_model and call and not frames[call - 1].is_library:
+        return Place(*frames[call - 1][:3], True, None)
     for frame in reversed(frames):
         if not frame.is_library:
             called = f"{inner.function} ({module_path(inner.file)})" if inner.is_library else None
@@ -406,7 +413,7 @@ def _shares(
     for stack, count in stacks.iter_rows():
         if OWN_WORK in stack:
             continue
-        place = place_of(stack)
+        place = place_of(stack, cause in _CALLS_MODEL)
         lines.setdefault((place.file, place.line, place.function, place.is_own), Counter())[
             place.library
         ] += count

@@ -238,6 +238,8 @@ class PartCode(StrEnum):
     PAGEABLE_TO_DEVICE = "pageable_to_device"
     PAGEABLE_TO_HOST = "pageable_to_host"
     FORWARD = "forward"
+    INFERENCE = "inference"
+    """Forward passes without gradients, that are no validation."""
     LOSS = "loss"
     """What is computed between the forward and the backward pass, and is no module."""
     BACKWARD = "backward"
@@ -272,6 +274,7 @@ _LABELS: Final = {
     PartCode.PAGEABLE_TO_DEVICE: "host to device, pageable memory",
     PartCode.PAGEABLE_TO_HOST: "device to host, pageable memory",
     PartCode.FORWARD: "forward pass",
+    PartCode.INFERENCE: "forward passes without gradients",
     PartCode.LOSS: "loss",
     PartCode.BACKWARD: "backward pass",
     PartCode.GRADIENTS: "work on gradients before the optimizer",

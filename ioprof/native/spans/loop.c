@@ -12,7 +12,7 @@ enum { SMALL_NS = 50000, MAX_GAPS = 1024 };
 
 PyObject *loop_type;
 struct label backward_name;
-static struct label forward_name, loss_name, gradients_name, optimizer_name;
+static struct label forward_name, inference_name, loss_name, gradients_name, optimizer_name;
 
 /* ------------------------------------------------------------------------------------- watches */
 
@@ -76,13 +76,18 @@ static bool is_small(const Loop *loop, int64_t now_ns)
     return now_ns - loop->pending_end_ns <= (share_ns > SMALL_NS ? share_ns : SMALL_NS);
 }
 
+static struct label *name_of_pass(bool is_inference)
+{
+    return is_inference ? &inference_name : &forward_name;
+}
+
 static int emit_pending(Loop *loop)
 {
     const int result = end_watch(&loop->loss, 0);
     if (loop->is_pending) {
         loop->is_pending = false;
-        emit_compute(loop->pending_start_ns, loop->pending_end_ns, &forward_name,
-                     loop->pending_step);
+        emit_compute(loop->pending_start_ns, loop->pending_end_ns,
+                     name_of_pass(loop->pending_is_inference), loop->pending_step);
     }
     return result;
 }
@@ -129,12 +134,13 @@ void emit_without_gaps(int64_t begin_ns, int64_t end_ns, const struct gaps *gaps
         emit_compute(begin_ns, end_ns, name, step);
 }
 
-int loop_begin_forward(Loop *loop, int64_t now_ns, int64_t step)
+int loop_begin_forward(Loop *loop, int64_t now_ns, int64_t step, bool is_inference)
 {
     end_core_wait(&loop->cores, now_ns);
     int result = end_watch(&loop->loss, 0);
     result |= end_watch(&loop->clipping, 0);
-    if (loop->is_pending && step == loop->pending_step && is_small(loop, now_ns)) {
+    if (loop->is_pending && step == loop->pending_step &&
+        is_inference == loop->pending_is_inference && is_small(loop, now_ns)) {
         now_ns = loop->pending_start_ns;
         loop->is_pending = false;
     } else if (loop->is_pending) {
@@ -142,6 +148,7 @@ int loop_begin_forward(Loop *loop, int64_t now_ns, int64_t step)
     }
     loop->forward_begin_ns = now_ns;
     loop->step = step;
+    loop->is_inference = is_inference;
     loop->backward_end_ns = 0;
     return result;
 }
@@ -153,6 +160,7 @@ int loop_end_forward(Loop *loop, int64_t now_ns)
     loop->pending_start_ns = loop->forward_begin_ns;
     loop->pending_end_ns = now_ns;
     loop->pending_step = loop->step;
+    loop->pending_is_inference = loop->is_inference;
     loop->is_pending = true;
     loop->forward_begin_ns = 0;
     if (loop->loss.is_wanted)
@@ -210,7 +218,8 @@ int loop_add_gap(Loop *loop, int64_t start_ns, int64_t end_ns)
         return append_backward_gap(loop->backward_gaps, start_ns, end_ns);
     if (loop->forward_begin_ns != 0) {
         if (loop->forward_begin_ns < start_ns)
-            emit_compute(loop->forward_begin_ns, start_ns, &forward_name, loop->step);
+            emit_compute(loop->forward_begin_ns, start_ns, name_of_pass(loop->is_inference),
+                         loop->step);
         loop->forward_begin_ns = end_ns;
         return 0;
     }
@@ -334,7 +343,7 @@ static int have_batch(Loop *loop)
     return 0;
 }
 
-METHOD(begin_forward, 2, loop_begin_forward(loop, numbers[0], numbers[1]))
+METHOD(begin_forward, 3, loop_begin_forward(loop, numbers[0], numbers[1], numbers[2] != 0))
 METHOD(end_forward, 1, loop_end_forward(loop, numbers[0]))
 METHOD(begin_backward, 1, loop_begin_backward(loop, numbers[0]))
 METHOD(end_backward, 1, loop_end_backward(loop, numbers[0]))
@@ -464,14 +473,15 @@ static PyType_Spec loop_specification = {
 int prepare_loops(void)
 {
     forward_name.text = PyUnicode_InternFromString("forward");
+    inference_name.text = PyUnicode_InternFromString("inference");
     loss_name.text = PyUnicode_InternFromString("loss");
     backward_name.text = PyUnicode_InternFromString("backward");
     gradients_name.text = PyUnicode_InternFromString("gradients");
     optimizer_name.text = PyUnicode_InternFromString("optimizer");
     loop_type = PyType_FromSpec(&loop_specification);
-    return forward_name.text == NULL || loss_name.text == NULL || backward_name.text == NULL ||
-                   gradients_name.text == NULL || optimizer_name.text == NULL ||
-                   loop_type == NULL || prepare_core_waits() < 0
+    return forward_name.text == NULL || inference_name.text == NULL || loss_name.text == NULL ||
+                   backward_name.text == NULL || gradients_name.text == NULL ||
+                   optimizer_name.text == NULL || loop_type == NULL || prepare_core_waits() < 0
                ? -1
                : 0;
 }

@@ -36,7 +36,7 @@ typedef struct {
     void *home; /* the state of the thread that made it */
     int64_t forward_begin_ns, step;
     int64_t pending_start_ns, pending_end_ns, pending_step; /* valid where `is_pending` */
-    bool is_pending;
+    bool is_pending, is_inference, pending_is_inference;    /* without gradients */
     int64_t backward_begin_ns, backward_end_ns;
     int64_t nested;
     char in_collective;
@@ -74,7 +74,7 @@ extern PyObject *loop_type;
 int prepare_loops(void);
 
 /* -1 and an exception where Python code that they call raised one. */
-int loop_begin_forward(Loop *loop, int64_t now_ns, int64_t step);
+int loop_begin_forward(Loop *loop, int64_t now_ns, int64_t step, bool is_inference);
 int loop_end_forward(Loop *loop, int64_t now_ns);
 int loop_begin_backward(Loop *loop, int64_t now_ns);
 int loop_end_backward(Loop *loop, int64_t now_ns);

@@ -278,7 +278,7 @@ static bool begin_pass(Loop *loop, const Steps *steps, PyObject *const *args, Py
         return true;
     if (observing.mode == STARTS_RECORDING)
         wake_up();
-    loop_begin_forward(loop, clock_now(), steps_expected_number(steps));
+    loop_begin_forward(loop, clock_now(), steps_expected_number(steps), purpose != TRAINS);
     return true;
 }
 

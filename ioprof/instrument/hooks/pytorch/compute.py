@@ -1,8 +1,9 @@
-"""When a training loop on the CPU computes: `compute` spans named "forward", "loss", "backward",
-"gradients" and "optimizer".
+"""When a training loop on the CPU computes: `compute` spans named "forward", "inference", "loss",
+"backward", "gradients" and "optimizer".
 
 The forward pass is what the outermost calls of modules took (`modules`), with the loss if that is a
-module or short, and with gradients that the loop asks for (`torch.autograd.grad`). What lies
+module or short, and with gradients that the loop asks for (`torch.autograd.grad`); one without
+gradients is "inference", see `evaluations`. What lies
 between two calls, or between the last one and the backward pass, counts as forward if it is short,
 see `SMALL_SHARE`. If it is longer and mostly spent in torch's functions, see `losses`, it is a loss
 that is no module; other work there is the loop's own, and no span is made. The backward pass and
@@ -27,6 +28,8 @@ SMALL_NS: Final = 50_000
 """So does work that takes at most this long."""
 
 _MAX_GAPS: Final = 1024
+_PASSES: Final = ("forward", "inference")
+"""Names of forward passes with and without gradients."""
 
 
 class Loop:
@@ -46,6 +49,7 @@ class Loop:
         "forward_begin_ns",
         "gaps",
         "in_collective",
+        "is_inference",
         "loss",
         "nested",
         "optimizers",
@@ -60,9 +64,11 @@ class Loop:
         none."""
         self.step = -1
         """Step of the forward pass in progress."""
-        self.pending: tuple[int, int, int] | None = None
+        self.is_inference = False
+        """Whether it is one without gradients."""
+        self.pending: tuple[int, int, int, bool] | None = None
         """Start, end and step of a forward pass that has ended, and is not emitted before it is
-        known what follows it."""
+        known what follows it; and whether it was one without gradients."""
         self.backward_begin_ns = 0
         """When the last backward pass began."""
         self.backward_end_ns = 0
@@ -92,7 +98,7 @@ class Loop:
         self.stepped_type: type | None = None
         """Type of the optimizer that stepped last."""
 
-    def begin_forward(self, now_ns: int, step: int) -> None:
+    def begin_forward(self, now_ns: int, step: int, is_inference: bool) -> None:
         """An outermost module is about to be called."""
         pending = self.pending
         self.cores.end(now_ns)
@@ -100,11 +106,15 @@ class Loop:
             self.loss.end(None)
         if self.clipping.is_on:
             self.clipping.end(None)
-        if pending is not None and step == pending[2] and _is_small(pending, now_ns):
+        if (
+            pending is not None
+            and (step, is_inference) == pending[2:]
+            and _is_small(pending, now_ns)
+        ):
             now_ns, self.pending = pending[0], None
         elif pending is not None:
             self.emit_pending()
-        self.forward_begin_ns, self.step = now_ns, step
+        self.forward_begin_ns, self.step, self.is_inference = now_ns, step, is_inference
         self.backward_end_ns = 0
 
     def end_forward(self, now_ns: int) -> None:
@@ -112,7 +122,8 @@ class Loop:
         self.cores.begin(AFTER_FORWARD, now_ns)
         if self.pending is not None:
             self.emit_pending()
-        self.pending, self.forward_begin_ns = (self.forward_begin_ns, now_ns, self.step), 0
+        self.pending = self.forward_begin_ns, now_ns, self.step, self.is_inference
+        self.forward_begin_ns = 0
         if self.loss.wanted:
             self.loss.begin()
 
@@ -128,9 +139,9 @@ class Loop:
             self.loss.end(now_ns)
         if self.pending is None:
             return
-        start_ns, end_ns, step = self.pending
+        start_ns, end_ns, step, is_inference = self.pending
         if _is_small(self.pending, now_ns):
-            self.pending = (start_ns, now_ns, step)
+            self.pending = start_ns, now_ns, step, is_inference
             self.emit_pending()
             return
         self.loss.count()
@@ -143,8 +154,8 @@ class Loop:
         if self.loss.is_on:
             self.loss.end(None)
         if self.pending is not None:
-            (start_ns, end_ns, step), self.pending = self.pending, None
-            emit("compute", start_ns, end_ns, "forward", step=step)
+            (start_ns, end_ns, step, is_inference), self.pending = self.pending, None
+            emit("compute", start_ns, end_ns, _PASSES[is_inference], step=step)
 
     def end_computation(self) -> None:
         """An optimizer has stepped: what comes next is no part of a computation before."""
@@ -228,7 +239,8 @@ class Loop:
                 self.backward_gaps.append((start_ns, end_ns))
         elif self.forward_begin_ns:
             if self.forward_begin_ns < start_ns:
-                emit("compute", self.forward_begin_ns, start_ns, "forward", step=self.step)
+                name = _PASSES[self.is_inference]
+                emit("compute", self.forward_begin_ns, start_ns, name, step=self.step)
             self.forward_begin_ns = end_ns
         elif self.pending is not None:
             self.emit_pending()
@@ -284,7 +296,7 @@ def device_type(tensor: Any) -> str | None:
     return None if kind is None else str(kind)
 
 
-def _is_small(pending: tuple[int, int, int], now_ns: int) -> bool:
+def _is_small(pending: tuple[int, int, int, bool], now_ns: int) -> bool:
     """Whether the time since the end of a forward pass is small."""
-    start_ns, end_ns, _step = pending
+    start_ns, end_ns, *_ = pending
     return now_ns - end_ns <= max(SMALL_NS, int(SMALL_SHARE * (end_ns - start_ns)))

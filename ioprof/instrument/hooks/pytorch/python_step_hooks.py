@@ -218,7 +218,7 @@ def _enter(called: Any, arguments: tuple[Any, ...]) -> bool:
         return True
     if state.is_deferred:
         state.start_deferred()
-    loop.begin_forward(monotonic_ns(), state.steps.expected_number)
+    loop.begin_forward(monotonic_ns(), state.steps.expected_number, is_evaluated)
     return True
 
 

@@ -92,7 +92,7 @@ def _observe_grad(original: Function, state: HookState) -> Function:
             or not compute.is_on_cpu(outputs)
         ):
             return original(outputs, *args, **kwargs)
-        loop.begin_forward(monotonic_ns(), state.steps.expected_number)
+        loop.begin_forward(monotonic_ns(), state.steps.expected_number, False)
         loop.nested += 1
         try:
             return original(outputs, *args, **kwargs)

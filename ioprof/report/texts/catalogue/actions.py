@@ -75,6 +75,11 @@ ACTIONS: Final = {
         " every step (clipping parameter by parameter, statistics of them): it takes {share:.1%}"
         " of the steps' time[, most of it at {line}]"
     ),
+    "inference": (
+        "Make fewer forward passes without gradients (evaluate or generate less often, and with a"
+        " cache of keys and values; keep what a model returns that is not trained): they take"
+        " {share:.1%} of the steps' time[, most of it at {line}]"
+    ),
     "loss": (
         "Compute the loss with fewer operations on larger tensors, or compile it (torch.compile):"
         " before the backward pass it takes {share:.1%} of the steps' time, the model {model:.1%}"
