@@ -18,7 +18,13 @@ from perf_files import PAGE, ended, fork, header, mapping, minor, named, record,
 from ioprof.format import perf
 from ioprof.format.schema import SPAN_COLUMNS
 from ioprof.format.trace import table_schema
-from ioprof.ingest.page_faults.faults import PROCESS_COLUMNS, Faults, read_faults
+from ioprof.ingest.page_faults.faults import (
+    IN_FLIGHT_NS,
+    PROCESS_COLUMNS,
+    Faults,
+    read_faults,
+    waits_for_calls,
+)
 from ioprof.ingest.page_faults.mappings import UNMAPPED, Mappings
 from ioprof.instrument import perf_events
 from ioprof.instrument.faults import RecordSelector
@@ -114,6 +120,27 @@ def test_a_minor_fault_is_one_that_slept(place: Path) -> None:
         found, "start_ns", "end_ns", "file"
     )
     assert (1, 2, 2) == (found.facts.minor, found.facts.faults, found.processes["faults"].sum())
+
+
+def test_a_minor_fault_after_a_call_that_fetched_its_file_waited_for_it(place: Path) -> None:
+    """Of the same process and file, not long before; the call has the bytes. Its records alone do
+    not say so."""
+    slept = switch(10, "out"), switch(20, "in"), minor(21, FILE)
+    found = read(place, mapping(0, FILE, PAGE, 0, b"/a"), *slept)
+    assert (0, [(10, 21, 2)]) == (
+        len(found.spans),
+        found.undecided.select("start_ns", "end_ns", "file").rows(),
+    )
+
+    def waits(**changed: int) -> list[tuple[object, ...]]:
+        call = {"kind": "read", "pid": 10, "file": 2, "start_ns": 5, "end_ns": 6} | changed
+        calls = pl.DataFrame([call], schema=table_schema(SPAN_COLUMNS))
+        columns = ("start_ns", "end_ns", "kind", "source", "bytes")
+        return waits_for_calls(found.undecided, calls).select(columns).rows()
+
+    assert [(10, 21, "fault", "storage", 1)] == waits()
+    others = {"pid": 11}, {"file": 3}, {"start_ns": 11}, {"start_ns": -IN_FLIGHT_NS}
+    assert [[]] * 4 == [waits(**each) for each in others]
 
 
 def test_without_switch_events_the_duration_is_unknown(place: Path) -> None:

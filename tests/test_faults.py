@@ -358,6 +358,27 @@ def test_minor_faults_are_recorded_within_a_budget(tmp_path: Path) -> None:
     assert [True, False, True, True, False, True, False, False, True] == on
 
 
+def test_readahead_that_a_process_asked_for_enables_both_events(tmp_path: Path) -> None:
+    """Once for each time that its file has: who touches the pages too early waits in minor faults,
+    and none is major."""
+    recorder = faults.FaultRecorder(tmp_path, period_s=60)
+    try:
+        seen = [recorder._sees_readahead()]
+        for _ in range(2):
+            (tmp_path / faults.READAHEAD).touch()
+            seen += [recorder._sees_readahead(), recorder._sees_readahead()]
+        late_ns = recorder._minor.changed_ns + 60_000_000_000
+        recorder._minor.decide(late_ns, 0, 0, 1)
+        recorder._switches.decide(late_ns, 0)
+        assert recorder._minor.is_idle(late_ns)
+        recorder._decide(late_ns + 1_000_000_000, faults.RecordSelector())
+        states = recorder._minor.is_on, recorder._switches.is_on
+    finally:
+        recorder.stop()
+    assert [False, True, False, True, False] == seen
+    assert (True, True) == states
+
+
 def test_switch_events_are_disabled_when_there_are_no_faults(tmp_path: Path) -> None:
     """Five seconds after the start, or after the last major fault; the next fault enables them
     again."""

@@ -426,6 +426,15 @@ def storage_reads(capture: Capture) -> Iterator[_Array]:
                 yield block.records[_is_storage_read(block)]
 
 
+def readahead_calls(capture: Capture, numbering: Numbering) -> pl.DataFrame:
+    """The calls of madvise that fetched something, of a capture file that was surveyed."""
+    found = [pl.DataFrame(schema=_SERIES)]
+    for records in storage_reads(capture):
+        spans = _table(capture, None, records, np.zeros(len(records), np.int64), numbering)
+        found.append(spans.filter(pl.col("name").cast(pl.String) == "madvise"))
+    return pl.concat(found)
+
+
 def reads_without_batch(capture: Capture) -> Iterator[tuple[_Array, _Array, _Array]]:
     """Thread, start and end of the reads in a capture file that was surveyed which have no batch,
     and whose bytes no other process sent; in blocks.

@@ -22,14 +22,21 @@ from ioprof.format.run_record import (
     UnseenProcess,
     merge_loaders,
 )
+from ioprof.format.schema import SPAN_COLUMNS
+from ioprof.format.trace import empty_table
 from ioprof.ingest.appended_files import Fold
 from ioprof.ingest.collectives.files import read_collective_files
 from ioprof.ingest.collectives.spans import Collectives, collectives_of
 from ioprof.ingest.counters import Counters, SampledProcess, fold_counters, read_counters
 from ioprof.ingest.numbering import Numbering
-from ioprof.ingest.page_faults.faults import Faults, fold_faults, read_faults
+from ioprof.ingest.page_faults.faults import (
+    Faults,
+    fold_faults,
+    read_faults,
+    waits_for_calls,
+)
 from ioprof.ingest.process_cpus import KEPT_DATA, THREAD_POOLS
-from ioprof.ingest.rings import Process
+from ioprof.ingest.rings import Process, readahead_calls
 from ioprof.ingest.stacks import THREAD_NAMES, fold_stacks, read_stacks
 from ioprof.ingest.untrusted_values import damage_facts, lines_of, unreadable
 
@@ -76,6 +83,7 @@ def read_sidecar_files(folder: Path, processes: list[Process], numbering: Number
     faults = [
         (path.name, read_faults(path, numbering.file)) for path in sorted(folder.glob(f"*{SUFFIX}"))
     ]
+    calls = _readahead_calls(processes, numbering, [found for _, found in faults])
     counters = read_counters(folder, ranks)
     damaged = [entry for name, found in faults for entry in damage_facts(name, found.damage)]
     damaged += unreadable(
@@ -85,7 +93,12 @@ def read_sidecar_files(folder: Path, processes: list[Process], numbering: Number
     )
     stacks, damaged_stacks = read_stacks(folder, processes)
     return SidecarData(
-        spans=[(found.host, _fill_ranks(found.spans, ranks)) for _, found in faults if found.host],
+        spans=[
+            (found.host, _fill_ranks(table, ranks))
+            for _, found in faults
+            if found.host
+            for table in (found.spans, waits_for_calls(found.undecided, calls))
+        ],
         anchors=[(found.host, found.anchor) for _, found in faults if found.host],
         counters=counters.table,
         fault_records=tuple(found.facts for _, found in faults),
@@ -100,6 +113,23 @@ def read_sidecar_files(folder: Path, processes: list[Process], numbering: Number
         sampled_processes=counters.processes,
         collectives=tuple(collectives_of(read_collective_files(folder), processes)),
     )
+
+
+def _readahead_calls(
+    processes: list[Process], numbering: Numbering, faults: list[Faults]
+) -> pl.DataFrame:
+    """The calls that may explain the undecided faults, of their processes."""
+    which = {
+        (found.host, pid) for found in faults for pid in found.undecided["pid"].unique().to_list()
+    }
+    captures = [
+        capture
+        for process in processes
+        if (process.host, process.pid) in which
+        for capture in process.captures
+    ]
+    calls = [readahead_calls(capture, numbering) for capture in captures]
+    return pl.concat([empty_table(SPAN_COLUMNS), *calls])
 
 
 def _unseen(

@@ -71,6 +71,9 @@ IDLE_PERIOD_MS, LOOK_MS, SECOND_LOOK_MS = 2000, 200, 300
 """The period after an idle time, within which it is looked that often for the first fault, of which
 no duration is known; and how often once there were other records."""
 
+READAHEAD: Final = "readahead"
+"""A file of the spool whose time says when a process last had pages of a mapping fetched
+(`native/capture/hooks_mmap.c`)."""
 _SETTLED_NS: Final = 2_000_000  # a record becomes readable up to this long after its time
 _NEVER_NS: Final = (1 << 63) - 1
 _JOIN_S: Final = 10.0  # maximum wait for the copying thread to end
@@ -153,6 +156,8 @@ class FaultRecorder:
         self._shift_ns = monotonic_shift_ns()
         self._thread = threading.Thread(target=self._run, name="ioprof-faults", daemon=True)
         path = os.path.join(os.fspath(spool), f"{host()}-{os.getpid()}-{self._began_ns}{SUFFIX}")
+        self._readahead_path = os.path.join(os.fspath(spool), READAHEAD)
+        self._readahead_ns, self._readaheads = 0, 0
         with contextlib.ExitStack() as resources:
             self._events, self._rings, self._switches = _open_all(
                 resources, ring_bytes, idle_ns, open_optional
@@ -247,15 +252,26 @@ class FaultRecorder:
                 any(ring.has_records() for ring in self._rings),
             )
             self._copy_once(selector, now_ns - self._shift_ns - _SETTLED_NS)
-            if selector.examined_ns != examined_ns or not (
-                self._minor.is_idle(now_ns) and self._switches.is_idle(now_ns)
-            ):
+            is_idle = self._minor.is_idle(now_ns) and self._switches.is_idle(now_ns)
+            if self._sees_readahead() or selector.examined_ns != examined_ns or not is_idle:
                 self._decide(now_ns, selector)
             period_ms = look_ms = self._period_ms
             if self._minor.is_idle(now_ns) and self._switches.is_idle(now_ns):
                 period_ms, look_ms = IDLE_PERIOD_MS, SECOND_LOOK_MS if has_any else LOOK_MS
         self._minor.stop(clock.monotonic_ns())
         self._copy_once(selector, None)
+
+    def _sees_readahead(self) -> bool:
+        """Whether a process had pages of a mapping fetched since the last look: who touches them
+        before they are there waits in minor faults, and no major one tells it.
+        """
+        try:
+            changed_ns = os.stat(self._readahead_path).st_mtime_ns
+        except OSError:
+            return False
+        is_new, self._readahead_ns = changed_ns != self._readahead_ns, changed_ns
+        self._readaheads += is_new
+        return is_new
 
     def _copy_once(self, selector: "RecordSelector", settled_ns: int | None) -> None:
         self._writer.write(selector.select(self._read_rings(self._rings), settled_ns))
@@ -270,12 +286,13 @@ class FaultRecorder:
         """
         from ioprof.format.perf import MINOR_STATE, SWITCH_STATE, state_record
 
+        waits = selector.waits + self._readaheads
         for kind, on in (
             (
                 MINOR_STATE,
-                self._minor.decide(now_ns, selector.waits, selector.minors, selector.threads),
+                self._minor.decide(now_ns, waits, selector.minors, selector.threads),
             ),
-            (SWITCH_STATE, self._switches.decide(now_ns, selector.waits)),
+            (SWITCH_STATE, self._switches.decide(now_ns, waits)),
         ):
             if on is None:
                 continue

@@ -41,6 +41,7 @@ _FILES: Final = (
     # train/{job,config,curve,rendezvous}.py
     r"(rank|loading)-\d+\.json|(network|learning|rendezvous)\.json",
     r"limited",  # jobs/memory_limit.py
+    r"readahead",  # native/capture/hooks_mmap.c
 )
 """All files that ioprof writes into spools, and the modules that name them."""
 _WRITTEN: Final = re.compile("|".join(rf"({each})" for each in _FILES))

@@ -96,6 +96,9 @@ class Faults:
     spans: pl.DataFrame
     """`schema.SPAN_COLUMNS`, in the order of their ends. `file` is null for anonymous memory, which
     was swapped out."""
+    undecided: pl.DataFrame
+    """Minor faults in files after a sleep, of which the records do not say whether they waited for
+    readahead: see `waits_for_calls`."""
     processes: pl.DataFrame
     """`PROCESS_COLUMNS`, in the order of their first times, including those without the capture
     library."""
@@ -139,6 +142,7 @@ def read_faults(path: Path, file_id: Callable[[bytes], int]) -> Faults:
         host,
         anchor_of(header),
         spans.filter(pl.Series(found.is_span)),
+        spans.filter(pl.Series(found.is_undecided)),
         table,
         found.facts(),
         damage,
@@ -146,8 +150,28 @@ def read_faults(path: Path, file_id: Callable[[bytes], int]) -> Faults:
 
 
 def _nothing(damage: Counter[str]) -> Faults:
-    return Faults(
-        "", None, empty_table(SPAN_COLUMNS), _process_table("", []), FaultRecord(), damage
+    none = empty_table(SPAN_COLUMNS)
+    return Faults("", None, none, none, _process_table("", []), FaultRecord(), damage)
+
+
+def waits_for_calls(undecided: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+    """Those of the faults that waited for pages which a call had the kernel fetch (madvise): of the
+    same process and file, not long before. The call has the bytes: one byte stands for the wait.
+    """
+    asked = calls.select("pid", "file", since="start_ns").sort("since")
+    return (
+        undecided.sort("start_ns")
+        .join_asof(
+            asked,
+            left_on="start_ns",
+            right_on="since",
+            by=["pid", "file"],
+            tolerance=IN_FLIGHT_NS,
+            check_sortedness=False,
+        )
+        .filter(pl.col("since").is_not_null())
+        .with_columns(bytes=pl.lit(1, undecided.schema["bytes"]))
+        .select(undecided.columns)
     )
 
 
@@ -241,6 +265,7 @@ class _Analysis:
         }
         waited = _waits_for_readahead(is_major, replay, self.starts, self.begun)
         self.is_span = ~is_own & (is_major | waited)
+        self.is_undecided = ~is_own & ~self.is_span & (replay.files >= 0)
         at_once = is_major & (self.starts == self.samples.times)
         in_files = is_major & (replay.files >= 0)
         counted = {

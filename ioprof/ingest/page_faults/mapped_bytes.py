@@ -50,8 +50,9 @@ def credit_mapped_bytes(trace: Trace, size_of: Callable[[str], int | None] = fil
         for process in trace.run.processes
         if process.reads and (count := process.reads.mapped_bytes) is not None
     }
+    # one byte stands for a wait whose bytes are another span's
     is_stored = (
-        (pl.col("kind") == "fault") & (pl.col("source") == "storage") & (pl.col("bytes") > 0)
+        (pl.col("kind") == "fault") & (pl.col("source") == "storage") & (pl.col("bytes") > 1)
     )
     # A fault without an offset is a record of a loader, which knows its bytes: the kernel's own
     # faults for it are not in the trace.
