@@ -20,7 +20,13 @@ from torch import nn
 
 import ioprof
 from ioprof.analysis.charge.blame import charges
-from ioprof.analysis.ranks.exchange_rate import MANY_SUMS, SmallSums, exchange_rate, small_sums
+from ioprof.analysis.ranks.exchange_rate import (
+    MANY_SUMS,
+    SmallSums,
+    exchange_rate,
+    exchanges_per_update,
+    small_sums,
+)
 from ioprof.analysis.ranks.stragglers import arrivals
 from ioprof.errors import CommandError
 from ioprof.format.run_record import ConfigRecord, PartCode, RunRecord
@@ -361,6 +367,33 @@ def test_many_small_sums_in_a_step_are_told(number, size, is_told):
     assert (SmallSums(number, size) if is_told else None) == small_sums(
         Trace(RunRecord(), whole(spans))
     )
+
+
+@pytest.mark.parametrize(
+    ("passes", "times"),
+    [
+        ("bgbgbgbgo", 4),
+        ("bgoo", 1),  # an optimizer's step in two spans
+        ("bgobgo", 1),  # of two models
+        ("bbbbgo", 1),  # all but the last without an exchange
+        ("bo", 0),
+    ],
+)
+def test_exchanges_are_counted_for_each_step_of_an_optimizer(passes, times):
+    """Not for each step of the loop, which may have several optimizers."""
+    kinds = {
+        "b": ("compute", "backward"),
+        "g": ("comm", "gradients"),
+        "o": ("compute", "optimizer"),
+    }
+    rows = [
+        {"kind": kinds[each][0], "name": kinds[each][1], "step": step, "rank": rank}
+        | {"start_ns": 100 * step + place, "end_ns": 100 * step + place + 1}
+        for rank in range(2)
+        for step in range(3)
+        for place, each in enumerate(passes)
+    ]
+    assert times == exchanges_per_update(Trace(RunRecord(), whole(pl.DataFrame(rows))))
 
 
 def whole(spans: pl.DataFrame) -> pl.DataFrame:

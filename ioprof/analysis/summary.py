@@ -38,7 +38,7 @@ from ioprof.analysis.ledger import ledger
 from ioprof.analysis.loader_use import loader_use
 from ioprof.analysis.loaders import batches, samples_in, take_turns
 from ioprof.analysis.ranks.collectives import collective_sources, may_be_hidden
-from ioprof.analysis.ranks.exchange_rate import small_sums
+from ioprof.analysis.ranks.exchange_rate import exchanges_per_update, small_sums
 from ioprof.analysis.ranks.unrecorded import missing_ranks
 from ioprof.analysis.ranks.variation import epochs
 from ioprof.analysis.reads.demand import TENTHS, Fetched, demand
@@ -141,6 +141,7 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         memory_faults=memory_faults(trace),
         use=loader_use(trace, received, run.config.workers),
         small_sums=small_sums(trace),
+        exchanges_per_update=exchanges_per_update(trace),
         computed_meanwhile_s={rank: ns / 1e9 for rank, ns in charged.computed_meanwhile_ns.items()},
         **_of_batches(received),
     )

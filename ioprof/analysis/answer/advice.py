@@ -404,6 +404,8 @@ def _exchange(evidence: Evidence) -> Found:
     if sums := evidence.small_sums:
         facts: Facts = {"sums": sums.per_step, "median_bytes": sums.median_bytes}
         yield finding("flat_sum", step_s=step_s, **facts)
+    if (times := evidence.exchanges_per_update) > 1:
+        yield finding("exchange_once", times=times, step_s=step_s).replace(part=1 - 1 / times)
     batch_size = evidence.run.config.batch_size or None
     yield finding("exchange_less", step_s=step_s, batch_size=batch_size).replace(part=0.5)
     if max(evidence.straggler_wait.values(), default=0.0) >= 0.01:

@@ -159,6 +159,8 @@ class Evidence:
     """Whether workers mostly wait for what another process of the job answers, see `served`; more
     workers would wait longer."""
     small_sums: SmallSums | None = None
+    exchanges_per_update: int = 0
+    """See `exchange_rate.exchanges_per_update`."""
     """All-reduces that the job makes for each parameter, or the like."""
     computed_meanwhile_s: dict[int, float] = field(default_factory=dict)
     """See `Charges.computed_meanwhile_ns`."""

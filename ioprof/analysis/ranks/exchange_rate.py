@@ -7,6 +7,7 @@ from typing import Final
 
 import polars as pl
 
+from ioprof.analysis.selection import on_stream
 from ioprof.format.run_record import ExchangeRate
 from ioprof.format.trace import Trace
 
@@ -14,6 +15,7 @@ _WARMUP_STEPS: Final = 2
 _ONE_SPAN: Final = "gradients"
 """Name of the exchange of DistributedDataParallel on the CPU."""
 _BACKWARD: Final = "backward"
+_OPTIMIZER: Final = "optimizer"
 _GRADIENTS: Final = r"^gradients(?: \d+)?$"
 _SUMS: Final = r"^all_reduce(?: \d+)?$"
 """Names of all-reduces that the job calls itself; those of a library have the name of what they
@@ -47,6 +49,25 @@ def small_sums(trace: Trace) -> SmallSums | None:
         return None
     is_small = per_step >= MANY_SUMS and median_bytes < _SMALL_BYTES
     return SmallSums(int(per_step), int(median_bytes)) if is_small else None
+
+
+def exchanges_per_update(trace: Trace) -> int:
+    """How many times all gradients are exchanged for one step of an optimizer, as where gradients
+    of several batches are summed up: of one rank, mean, on the CPU. 0: not known.
+    """
+    name = pl.col("name").cast(pl.String)
+    of_rank = pl.col("rank").is_not_null(), pl.col("step").is_not_null()
+    exchanges = trace.rows(name == _ONE_SPAN, *of_rank, kinds=["comm"])
+    if exchanges.is_empty():
+        return 0
+    passes = trace.rows(
+        name.is_in([_BACKWARD, _OPTIMIZER]), *of_rank, ~on_stream, kinds=["compute"]
+    ).sort("rank", "start_ns")
+    turns = passes.select("rank", name).filter(
+        (pl.col("name") != pl.col("name").shift(1)) | (pl.col("rank") != pl.col("rank").shift(1)),
+        pl.col("name") == _OPTIMIZER,
+    )  # a step of it may be several spans
+    return round(len(exchanges) / len(turns)) if len(turns) else 0
 
 
 def exchange_rate(trace: Trace) -> ExchangeRate | None:

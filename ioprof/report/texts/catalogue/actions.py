@@ -446,6 +446,11 @@ ACTIONS: Final = {
         " a step makes {sums} of them, half of at most {median_bytes:kB1}; a step waits {step_s:ms}"
         " for the gradient exchange"
     ),
+    "exchange_once": (
+        "Exchange gradients once for each step of the optimizer (no_sync() of the model around all"
+        " but its last backward pass): now it is done {times} times; a step waits {step_s:ms} for"
+        " the gradient exchange"
+    ),
     "exchange_less": (
         "Exchange gradients less often: a step waits {step_s:ms} for the gradient"
         f" exchange{_BATCH}; twice as large batches halve the exchanges per sample"
@@ -642,6 +647,7 @@ PRICES: Final = {
     "validation_workers": "the memory of the workers between epochs",
     "keep_memory": "a setting; the process keeps the most memory that it ever used",
     "flat_sum": "work on the code, once",
+    "exchange_once": "work on the code, once",
     "requests_together": "work on the code, once",
     "smaller_tasks": "work on the code, once",
     "cores": "larger nodes, or more of them",
