@@ -77,7 +77,7 @@ def _replayed(run: Run, may_replay: bool) -> Run:
         return _without(run, NoGain.NOT_REPLAYED, Refusal.NO_STEP.text())
     run = _asked_again(run)
     try:
-        recorded = pipeline(run.trace)
+        recorded = pipeline(run.trace.with_facts())  # a copy: of a stored run spans are loaded
         replays = Replays(recorded)
         found = gains_of(recorded, replays)
         error = found.baseline_error
