@@ -222,6 +222,23 @@ def test_a_run_that_cannot_be_replayed_gives_each_advice_the_reason() -> None:
     assert all("one rank loads" in gain_text(each) for each in found)
 
 
+def test_a_rank_with_fewer_workers_gets_those_of_the_others() -> None:
+    """Before all get more: where one rank loads its own batches, the others wait for it."""
+    alone, served = (
+        pipeline(
+            simulate(
+                Job(workers, 2, ({"loader": 20 * MS},) * 40, ({"compute": 6 * MS},) * 40)
+            ).trace
+        )
+        for workers in (0, 4)
+    )
+    own, other = alone.ranks[0], replace(served.ranks[0], rank=1)
+    both = replace(served, ranks=(own, other), cores={own.host: 64.0})
+    first = ranked((), both, 0.0, JobKind.TORCH)[0]
+    facts = {"workers": 4, "now": 4, "lacking": 0, "fewest": 0, "added": 4}
+    assert ("workers", facts) == (first.code, dict(first.facts))
+
+
 def test_a_run_that_did_not_end_by_itself_is_replayed() -> None:
     """From its steady steps, as one that did."""
     trace = decoding().trace

@@ -255,7 +255,7 @@ def _with_costs(found: Finding, recorded: Pipeline) -> Finding:
     if found.no_gain in _NO_CHANGE:
         return found
     number = (found.change.workers if found.change else None) or 0
-    added = number - _numbers(recorded)[0]
+    added = number - min(_workers_of_ranks(recorded).values())
     facts = {**found.facts, "added": added} if added > 0 < number else found.facts
     return found.replace(costs=_cost(found), facts=facts)
 
@@ -366,6 +366,15 @@ def _numbers(recorded: Pipeline) -> tuple[int, int]:
     )
 
 
+def _workers_of_ranks(recorded: Pipeline) -> dict[int, int]:
+    """Of each rank the workers of its training loaders."""
+    found = {rank.rank: 0 for rank in recorded.ranks}
+    for rank in recorded.ranks:
+        training = (each.workers for each in rank.iterations if not each.is_validation)
+        found[rank.rank] = max(training, default=0)
+    return found
+
+
 def _proposals(
     recorded: Pipeline,
     job: JobKind,
@@ -376,24 +385,30 @@ def _proposals(
         return
     workers, prefetch = _numbers(recorded)
     tried = [times * max(workers, 1) for times in _TIMES]
+    rank, fewest = min(_workers_of_ranks(recorded).items(), key=lambda each: (each[1], each[0]))
+    if fewest < workers:  # then the others' number for all
+        tried = [workers, *tried]
     if recorded.asks_process and workers:
         most_workers = workers
     if most_workers is not None:
         tried = [
             number
             for number in sorted({min(number, most_workers) for number in tried})
-            if number > workers
+            if number > fewest
         ]
     speedups = {number: predictor.speedup(Change(workers=number)) for number in tried}
     best = max(speedups.values(), default=0.0)
     if best >= LEAST_AT_ALL:
-        fewest = min(number for number, speedup in speedups.items() if speedup >= _ENOUGH * best)
-        yield finding("workers", change=JobChange(workers=fewest), workers=fewest, now=workers)
+        least = min(number for number, speedup in speedups.items() if speedup >= _ENOUGH * best)
+        facts: Facts = {"workers": least, "now": workers}
+        if fewest < workers:
+            facts |= {"lacking": rank, "fewest": fewest}
+        yield finding("workers", change=JobChange(workers=least), **facts)
     if job is JobKind.BUILT_IN or not workers:
         return
     if predictor.speedup(Change(prefetch=2 * prefetch)) >= LEAST_AT_ALL:
         change = JobChange(prefetch=2 * prefetch)
-        facts: Facts = {
+        facts = {
             "prefetch": 2 * prefetch,
             "now": prefetch,
             "more_batches": prefetch * workers,

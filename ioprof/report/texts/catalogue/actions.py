@@ -284,7 +284,8 @@ ACTIONS: Final = {
     ),
     # ------------------------------------------------------------------------ of the loader's use
     "workers": (
-        "Use {workers:with_workers} instead of {now}[: {cpus} cores serve {ranks}"
+        "Use {workers:with_workers} [on each rank: rank {lacking} has {fewest}|instead of {now}]"
+        "[: {cpus} cores serve {ranks}"
         " rank{ranks:s} with {now} worker{now:s} each, and <why>|: a worker uses"
         " {worker_cores:.2f} cores and waits for the rest of the time, so more of them need few"
         " cores; <why>]"
