@@ -25,7 +25,13 @@ from ioprof.model.accuracy import (
     why_not,
 )
 from ioprof.model.assumptions import check_change
-from ioprof.model.changed import changed, with_factors, with_kept_data, with_kept_workers
+from ioprof.model.changed import (
+    changed,
+    with_factors,
+    with_kept_data,
+    with_kept_workers,
+    without_lock,
+)
 from ioprof.model.changes import Change, change_of
 from ioprof.model.gains import Replays
 from ioprof.model.pace import replayed
@@ -50,9 +56,9 @@ for nothing is compared with a cause at no cost."""
 _MANY_EPOCHS: Final = 100
 _TIMES: Final = (2, 4)
 """As many workers as there are now are tried."""
-_LESS_IS_DONE: Final = ("discard", "unused_samples", "shards", *READ_LESS)
-"""Batches of no use, workers without work, and bytes that no batch has: what they cost is lost,
-whatever else is changed."""
+_LESS_IS_DONE: Final = ("discard", "unused_samples", "shards", "own_lock", *READ_LESS)
+"""Batches of no use, workers without work or that wait for each other, and bytes that no batch has:
+what they cost is lost, whatever else is changed."""
 _FREE: Final = (
     "prefetch",
     "persistent_workers",
@@ -124,6 +130,11 @@ class Predictor:
             1.0,
             self._as_recorded,
         )
+
+    def with_own_locks(self, advice: Finding) -> Finding:
+        """The advice that workers share no lock; whether they can do without is not known."""
+        found = self._predicted(advice, without_lock, (Kind.STAGE,), 1.0, self._as_recorded)
+        return found.replace(is_bound=True, low=1.0) if found.gain else found
 
     def _without(self, cause: str, part: float) -> float:
         """The speedup without a part of a cause."""
@@ -404,6 +415,13 @@ def _proposals(
         if fewest < workers:
             facts |= {"lacking": rank, "fewest": fewest}
         yield finding("workers", change=JobChange(workers=least), **facts)
+    if locked := [each for each in _training(recorded) if each.has_lock]:
+        held_s = sum(float(each.tasks.serial_s.sum()) for each in locked)
+        own_s = sum(float(each.tasks.serial_own_s.sum()) for each in locked)
+        made_s = own_s + sum(float(each.tasks.stages_s.sum()) for each in locked)
+        yield predictor.with_own_locks(
+            finding("own_lock", cause=locked[0].serial_stage, part=min(1.0, held_s / made_s))
+        )
     if job is JobKind.BUILT_IN or not workers:
         return
     if predictor.speedup(Change(prefetch=2 * prefetch)) >= LEAST_AT_ALL:

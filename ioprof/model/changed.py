@@ -176,6 +176,7 @@ def _scaled(each: Iteration, factors: Mapping[str, float]) -> Iteration:
         take_s=tasks.take_s * delivery * whole,
         held_s=tasks.held_s * work * whole,
         serial_s=tasks.serial_s * factors.get(each.serial_stage, 1.0) * whole,
+        serial_own_s=tasks.serial_own_s * factors.get(each.serial_stage, 1.0) * whole,
     )
     return replace(
         each,
@@ -362,6 +363,21 @@ def _with_spawning(rank: Rank, before: Rank, cores: float) -> Rank:
     return replace(rank, program=replace(program, spent_s=program.spent_s * factors))
 
 
+def without_lock(pipeline: Pipeline) -> Pipeline:
+    """Workers do at the same time what they did while they held a lock that they share."""
+
+    def at_once(each: Iteration) -> Iteration:
+        if not each.has_lock:
+            return each
+        stages = each.tasks.stages_s.copy()
+        stages[:, STAGES.index(each.serial_stage)] += each.tasks.serial_own_s
+        none = np.zeros(len(each.tasks))
+        tasks = replace(each.tasks, stages_s=stages, serial_s=none, serial_own_s=none)
+        return replace(each, tasks=tasks, has_lock=False)
+
+    return _each_iteration(pipeline, at_once)
+
+
 def with_kept_workers(pipeline: Pipeline, *, of_validation: bool = False) -> Pipeline:
     """Workers stay from one iteration to the next: those that make batches to train on, or those to
     validate on.
@@ -509,7 +525,8 @@ def _regrouped_iteration(each: Iteration, ratio: float) -> Iteration:
     bounds = np.minimum(np.arange(count + 1) * ratio, len(tasks))
     like = np.minimum(bounds[:-1].astype(np.int64), len(tasks) - 1)
     drawn = tasks.at(like)
-    names = ("open_s", "reads", "read_bytes", "reads_cpu_s", "reads_delay_s", "serial_s")
+    of_samples = ("open_s", "reads", "read_bytes", "reads_cpu_s", "reads_delay_s")
+    names = (*of_samples, "serial_s", "serial_own_s")
     sums: dict[str, Seconds] = {
         name: _between(getattr(tasks, name)[:, None], bounds)[:, 0] for name in names
     }

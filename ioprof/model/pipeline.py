@@ -76,7 +76,9 @@ class Tasks:
     """Part of the way to the loop, not in `transit_s`, in which the worker's next task kept the
     batch from being sent, see `analysis.reads.lineage.kept_back`."""
     serial_s: Seconds
-    """What only one worker at a time can do (`model.serial`); it is not in `stages_s`."""
+    """What only one worker at a time can do (`model.serial`)."""
+    serial_own_s: Seconds
+    """The part of it that is not in `stages_s` too: what is done meanwhile may have spans."""
 
     @classmethod
     def without_cost(cls, count: int) -> "Tasks":
@@ -130,6 +132,9 @@ class Iteration:
     gives them ahead, as `prefetch` says."""
     serial_stage: str = "loader"
     """The stage that `Tasks.serial_s` is of."""
+    has_lock: bool = False
+    """Whether that is what workers do while they hold a lock that they share, see
+    `model.serial`."""
     has_loader: bool = True
     """False: no loader gave batches to the loop. Each task is a step, which costs nothing: all time
     is the loop's own."""

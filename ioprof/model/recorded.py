@@ -781,8 +781,10 @@ def _with_serial(each: Iteration, one_at_a_time: Serial) -> Iteration:
     taken = np.minimum(stages[:, place], one_at_a_time.batch_s)
     stages[:, place] -= taken
     serial_s = np.full(len(each.tasks), one_at_a_time.batch_s)
-    tasks = replace(each.tasks, stages_s=stages, serial_s=serial_s)
-    return replace(each, tasks=tasks, serial_stage=one_at_a_time.stage)
+    tasks = replace(each.tasks, stages_s=stages, serial_s=serial_s, serial_own_s=taken)
+    return replace(
+        each, tasks=tasks, serial_stage=one_at_a_time.stage, has_lock=one_at_a_time.is_lock
+    )
 
 
 def _first_apart(iterations: tuple[Iteration, ...]) -> tuple[Iteration, ...]:
@@ -880,6 +882,7 @@ def _tasks(
         most,
         take,
         none if is_own else held,
+        none,
         none,
     )
 

@@ -57,6 +57,9 @@ class Serial:
     """What it takes for a batch."""
     stage: str = "loader"
     """In which stage of making a batch."""
+    is_lock: bool = False
+    """Whether it is a lock that they hold, which neither Python's interpreter nor a thread that
+    serves them makes necessary."""
     loop_waits: Intervals = field(default_factory=lambda: np.empty((0, 2), np.int64))
     """When the loop waited for it because a maker had it: the interpreter lock of its process."""
 
@@ -90,10 +93,11 @@ def serial(
         ),
     ]
     use, part = max(found, key=lambda each: each[0], default=(0.0, waits.clear()))
+    is_lock = part["object"].is_in(_LOCKS).any()
     if use < max(_LEAST_USE, interpreter.batch_s * len(fetches) / took_s):
         return interpreter
     batch_s = min(use * took_s, _length_s(fetches) - _length_s(part)) / len(fetches)
-    return Serial(part, max(0.0, batch_s), _stage(spans, fetches, part))
+    return Serial(part, max(0.0, batch_s), _stage(spans, fetches, part), is_lock)
 
 
 def _interpreter(
@@ -138,9 +142,8 @@ def _interpreter(
     if use < _LEAST_USE:
         return Serial()
     batch_s = min(use * took_s, _length_s(fetches) - _length_s(by_makers)) / len(fetches)
-    return Serial(
-        by_makers, max(0.0, batch_s), _stage(spans, fetches, by_makers), intervals(of_loop)
-    )
+    stage = _stage(spans, fetches, by_makers)
+    return Serial(by_makers, max(0.0, batch_s), stage, loop_waits=intervals(of_loop))
 
 
 def _held_by_maker(

@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <stdlib.h>
+#include <string.h>
 
 #define HOOK(result, name, parameters) #name,
 static const char *const real_names[] = {
@@ -87,14 +89,19 @@ static void *real_substitute(enum real function)
 
 /* ----------------------------------------------------------------------------- looking them up */
 
+#define EMPTY_SINCE 34 /* glibc 2.34 has all of librt in libc */
+
 /* RTLD_NEXT does not see what dlopen loaded for one module alone, such as librt on an old system.
- */
+ * A library that is not loaded is searched for in all folders each time. */
 static void *real_in_libraries(const char *name)
 {
     static const char *const libraries[] = {"libc.so.6", "librt.so.1"};
+    const char *(*version)(void) =
+        (const char *(*)(void))(uintptr_t)dlsym(RTLD_NEXT, "gnu_get_libc_version");
+    const char *text = version == NULL ? "" : version();
+    const size_t number = strncmp(text, "2.", 2) == 0 && atoi(text + 2) >= EMPTY_SINCE ? 1 : 2;
     void *address = NULL;
-    for (size_t place = 0; address == NULL && place < sizeof libraries / sizeof *libraries;
-         place++) {
+    for (size_t place = 0; address == NULL && place < number; place++) {
         void *library = dlopen(libraries[place], RTLD_LAZY | RTLD_NOLOAD);
         if (library != NULL)
             address = dlsym(library, name);

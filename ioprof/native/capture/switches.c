@@ -4,6 +4,7 @@
 
 #include "real.h"
 
+#include <sys/prctl.h>
 #include <time.h>
 
 extern const unsigned int __rseq_size __attribute__((weak));
@@ -26,9 +27,15 @@ void switches_setup(void)
     switch_sequence.abort = (uint64_t)(uintptr_t)&sequence_text.abort;
     can_detect_switches = true;
     if (can_watch_switches()) {
+        /* by default the kernel lets a thread sleep for up to 50 us more */
+        const long slack_ns = real_system_call(SYS_prctl, PR_GET_TIMERSLACK, 0, 0, 0, 0, 0);
+        if (slack_ns > 1)
+            real_system_call(SYS_prctl, PR_SET_TIMERSLACK, 1, 0, 0, 0, 0);
         begin_switch_watch();
         real_system_call(SYS_nanosleep, (long)&shortest, 0, 0, 0, 0, 0);
         can_detect_switches = was_switched_out();
+        if (slack_ns > 1)
+            real_system_call(SYS_prctl, PR_SET_TIMERSLACK, slack_ns, 0, 0, 0, 0);
     } else {
         can_detect_switches = false;
     }

@@ -290,6 +290,11 @@ ACTIONS: Final = {
         " {worker_cores:.2f} cores and waits for the rest of the time, so more of them need few"
         " cores; <why>]"
     ),
+    "own_lock": (
+        "Let workers not wait for each other at a lock that they share (a file, a connection or a"
+        " client of its own in each worker; less that is done while it is held): {part:.0%} of the"
+        " making of a batch is done by one of them at a time"
+    ),
     "raise_workers": "Raise {option.workers_name} while cores are idle: <why>",
     "more_shards": (
         f"Divide the data into more shards, and then use {{workers:with_workers}}: {_SHARDS}"
@@ -648,6 +653,7 @@ PRICES: Final = {
     "validation_workers": "the memory of the workers between epochs",
     "keep_memory": "a setting; the process keeps the most memory that it ever used",
     "flat_sum": "work on the code, once",
+    "own_lock": "work on the code, once",
     "exchange_once": "work on the code, once",
     "requests_together": "work on the code, once",
     "smaller_tasks": "work on the code, once",
