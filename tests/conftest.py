@@ -16,19 +16,23 @@ from contextlib import suppress
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import jsonschema
 import numpy as np
 import psutil
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from PIL import Image
 
 from ioprof.format.schema import RUN_SCHEMA, SUMMARY_SCHEMA
 
-settings.register_profile("here", deadline=None)
-settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+_ANY_SPEED: Final[dict[str, Any]] = {
+    "deadline": None,
+    "suppress_health_check": [HealthCheck.too_slow],
+}
+settings.register_profile("here", **_ANY_SPEED)
+settings.register_profile("ci", **_ANY_SPEED, derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 GRACE_S: Final = 5.0

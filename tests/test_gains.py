@@ -222,6 +222,18 @@ def test_a_run_that_cannot_be_replayed_gives_each_advice_the_reason() -> None:
     assert all("one rank loads" in gain_text(each) for each in found)
 
 
+def test_bursts_need_as_many_batches_ahead_as_one_has() -> None:
+    """Sixteen batches are made at once in the time of twelve steps: twice the depth hides little,
+    and more than a burst brings no more."""
+    work = tuple({"loader": (72 if row % 16 == 0 else 0) * MS} for row in range(160))
+    recorded = pipeline(simulate(Job(1, 2, work, ({"compute": 6 * MS},) * 160)).trace)
+    recorded = replace(recorded, cores={recorded.ranks[0].host: 64.0})
+    found = ranked((), recorded, 0.0, JobKind.TORCH)
+    deeper = next(each for each in found if each.code == "prefetch")
+    assert deeper.facts["prefetch"] in (8, 16)
+    assert deeper.gain == pytest.approx((16 * 6 + 72 - 2 * 6) / (16 * 6), rel=0.1)
+
+
 def test_a_rank_with_fewer_workers_gets_those_of_the_others() -> None:
     """Before all get more: where one rank loads its own batches, the others wait for it."""
     alone, served = (

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from ioprof.analysis.answer.finding import finding
+from ioprof.analysis.answer.queue_advice import MOST_AHEAD
 from ioprof.analysis.answer.read_advice import READ_LESS
 from ioprof.errors import CommandError
 from ioprof.format.run_record import Cost, CpuLimit, Facts, Finding, JobChange, JobKind, NoGain
@@ -386,6 +387,20 @@ def _workers_of_ranks(recorded: Pipeline) -> dict[int, int]:
     return found
 
 
+def _ahead(prefetch: int, predictor: Predictor) -> int | None:
+    """The fewest batches ahead per worker that bring nearly all that more of them bring; None:
+    nothing.
+    """
+    most = max(2 * prefetch, MOST_AHEAD)
+    best = predictor.speedup(Change(prefetch=most))
+    if best < LEAST_AT_ALL:
+        return None
+    ahead = 2 * prefetch
+    while ahead < most and predictor.speedup(Change(prefetch=ahead)) < _ENOUGH * best:
+        ahead *= 2
+    return min(ahead, most)
+
+
 def _proposals(
     recorded: Pipeline,
     job: JobKind,
@@ -424,14 +439,9 @@ def _proposals(
         )
     if job is JobKind.BUILT_IN or not workers:
         return
-    if predictor.speedup(Change(prefetch=2 * prefetch)) >= LEAST_AT_ALL:
-        change = JobChange(prefetch=2 * prefetch)
-        facts = {
-            "prefetch": 2 * prefetch,
-            "now": prefetch,
-            "more_batches": prefetch * workers,
-        }
-        yield finding("prefetch", change=change, **facts)
+    if (ahead := _ahead(prefetch, predictor)) is not None:
+        facts = {"prefetch": ahead, "now": prefetch, "more_batches": (ahead - prefetch) * workers}
+        yield finding("prefetch", change=JobChange(prefetch=ahead), **facts)
     starts = sum(op is Op.START for op in recorded.ranks[0].program.ops)
     starts_anew = starts > 1 and sum(each.starts_workers for each in _training(recorded)) > len(
         recorded.ranks

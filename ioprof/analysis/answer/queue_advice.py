@@ -24,7 +24,7 @@ _LEAST_VARIATION: Final = 0.1
 """Of a step, from which on the variation from batch to batch is a reason for a longer queue."""
 _LARGE_IMBALANCE: Final = 0.15
 """Of a step, from which on unequal work of the workers is a reason to divide it anew."""
-_MOST_AHEAD: Final = 64
+MOST_AHEAD: Final = 64
 """Batches per worker."""
 
 
@@ -136,7 +136,7 @@ def deeper_queue(evidence: Evidence) -> Found:
     ):
         return
     number = ceil(evidence.longest_batch_s / found.consumer_s / found.workers) + 1
-    if config.prefetch < number <= _MOST_AHEAD:
+    if config.prefetch < number <= MOST_AHEAD:
         yield finding(
             "prefetch",
             change=JobChange(prefetch=number),

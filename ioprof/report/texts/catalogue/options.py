@@ -36,7 +36,7 @@ class JobOptions:
     @property
     def with_prefetch(self) -> str:
         """The setting of so many batches ahead."""
-        return self.prefetch + "{}"
+        return self.prefetch + ("{}" if self.prefetch.endswith("=") else " {}")
 
     @property
     def workers_name(self) -> str:
