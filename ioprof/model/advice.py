@@ -137,9 +137,9 @@ class Predictor:
         found = self._predicted(advice, without_lock, (Kind.STAGE,), 1.0, self._as_recorded)
         return found.replace(is_bound=True, low=1.0) if found.gain else found
 
-    def _without(self, cause: str, part: float) -> float:
+    def _without(self, cause: str, part: float, replays: Replays | None = None) -> float:
         """The speedup without a part of a cause."""
-        replays = self._as_recorded
+        replays = replays or self._as_recorded
         after = replayed(with_factors(replays.recorded, {cause: 1 - part}))
         return replays.base.step_s / after.step_s
 
@@ -183,6 +183,10 @@ class Predictor:
         least, most = (
             self._without(cause, min(1.0, max(0.0, part + off))) for off in (-error, error)
         )
+        if not self._whole.shares_cores:
+            # the cores that the cause needs may go to the loop
+            shared = self._without(cause, part, self._sharing_cores) * (1 + (found.error or 0.0))
+            most = max(most, shared)
         return found.replace(is_bound=True, low=min(found.low, least), high=max(found.high, most))
 
     def _predicted(
