@@ -57,9 +57,18 @@ for nothing is compared with a cause at no cost."""
 _MANY_EPOCHS: Final = 100
 _TIMES: Final = (2, 4)
 """As many workers as there are now are tried."""
-_LESS_IS_DONE: Final = ("discard", "unused_samples", "shards", "own_lock", *READ_LESS)
-"""Batches of no use, workers without work or that wait for each other, and bytes that no batch has:
-what they cost is lost, whatever else is changed."""
+_LESS_IS_DONE: Final = (
+    "discard",
+    "unused_samples",
+    "shards",
+    "own_lock",
+    f"cpu_{CpuLimit.THREADS}",
+    f"cpu_{CpuLimit.PROCESSES}",
+    *READ_LESS,
+)
+"""Batches of no use, workers without work or that wait for each other, processes of the job that
+take each other's cores, and bytes that no batch has: what they cost is lost, whatever else is
+changed."""
 _FREE: Final = (
     "prefetch",
     "persistent_workers",

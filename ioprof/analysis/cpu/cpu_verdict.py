@@ -34,6 +34,8 @@ _MADE: Final = ("decode", "transform", "collate", "loader")
 """What workers compute."""
 _MOST_DELAY: Final = 0.9
 """Of the time in which threads can run, which they may be said to lose for good."""
+_OF_JOB: Final = (CpuLimit.THREADS, CpuLimit.PROCESSES)
+"""Limits that the job itself sets: its threads compete with each other."""
 _NOT_OF_CPUS: Final = (None, "h2d", "checkpoint")
 
 
@@ -64,7 +66,7 @@ def _finding(limit: CpuLimit, found: CpuEvidence, facts: Mapping[str, Any]) -> F
     none of them had waited for a core.
     """
     base = Finding(f"cpu_{limit}", facts=known(dict(facts)))
-    if limit is not CpuLimit.THREADS:
+    if limit not in _OF_JOB:
         return base.replace(no_gain=NoGain.NOT_MODELLED)
     delays = dict.fromkeys(_MADE, found.worker_run_delay_ratio)
     delays |= {"compute": found.rank_run_delay_ratio}
