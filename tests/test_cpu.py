@@ -469,6 +469,7 @@ def test_other_processes_that_use_the_cores_are_named() -> None:
     does nothing."""
     beside = [
         {"host": "node1", "pid": 50 + number, "role": "other", "first_ns": 0, "last_ns": 300}
+        | {"program": "actor" if number else "xz"}
         for number in range(11)
     ]
     actors = [row for number in range(10) for row in used(50 + number, 15.0, 10.0, threads=3)]
@@ -484,7 +485,9 @@ def test_other_processes_that_use_the_cores_are_named() -> None:
     assert found.verdict.text.startswith(
         "The ranks waited for a core 64% of the time in which they could run: 10 other processes"
     )
+    assert ("xz", "actor") == found.cpu.beside_programs
     assert "torch.set_num_threads(1)" in found.verdict.findings[0].action
+    assert "of the job (xz, actor), each with" in found.verdict.findings[0].action
     assert found.verdict.cpu_limits == found.cpu.limits
     assert "Ranks waited for a core 64.3% of the time in which they could run." == short_of_cores(
         found.cpu

@@ -99,6 +99,8 @@ ADDED: Final = {
     "beside_processes",
     "beside_cores",
     "beside_threads",
+    "beside_programs",
+    "program",
     "changed",
     "untimed",
     "negligible",

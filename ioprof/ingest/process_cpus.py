@@ -25,13 +25,13 @@ def with_cpus(
     """The records with what the sampler and the hooks in the spool folder `folder` recorded of
     them.
     """
-    cpus: dict[_Key, str] = {
-        (process.host, process.pid): process.cpus for process in sampled if process.cpus
-    }
+    seen: dict[_Key, SampledProcess] = {(process.host, process.pid): process for process in sampled}
+    cpus = {key: process.cpus for key, process in seen.items() if process.cpus}
     pools, kept = _facts_of_processes(folder)
     return tuple(
         record.replace(
-            cpus_allowed=cpus.get((record.host, record.pid)),
+            program=seen[key].command if (key := (record.host, record.pid)) in seen else None,
+            cpus_allowed=cpus.get(key),
             thread_pools=pools.get((record.host, record.pid), {}),
             kept_data=kept.get((record.host, record.pid)),
         )

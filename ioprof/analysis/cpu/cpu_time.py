@@ -39,6 +39,7 @@ LEAST_BESIDE: Final = 0.25
 ranks waited for."""
 _LEAST_OF_OTHERS: Final = 0.5
 """The same over the cores that other programs took: below, these are what ranks waited for."""
+_MOST_PROGRAMS: Final = 3
 _LEAST_OF_PROCESS: Final = 0.1
 """Cores that one of these used, from which on it counts."""
 _LEAST_SAMPLED_S: Final = 0.25
@@ -138,6 +139,7 @@ def _of_host(trace: Trace, host: str, usages: list[_Usage], steps_ns: int) -> Cp
         thread_pool=next(iter(sorted(pools)), None),
         thread_pool_threads=_largest_pool(usages),
         beside_processes=len(beside) or None,
+        beside_programs=_programs(beside),
         beside_cores=_of_known([usage.cpu_s / steps_s for usage in beside]),
         beside_threads=sum(usage.runnable for usage in beside) / len(beside) if beside else None,
         involuntary_switches_per_s=sum(usage.switches for usage in usages) / wall_s,
@@ -148,6 +150,12 @@ def _of_host(trace: Trace, host: str, usages: list[_Usage], steps_ns: int) -> Cp
         steal_ratio=states.get("steal"),
     )
     return found.replace(limits=tuple(_limits(found)))
+
+
+def _programs(usages: list[_Usage]) -> tuple[str, ...]:
+    ordered = sorted(usages, key=lambda usage: -usage.cpu_s)
+    names = dict.fromkeys(usage.record.program for usage in ordered)
+    return tuple(name for name in names if name)[:_MOST_PROGRAMS]
 
 
 def _limits(found: CpuEvidence) -> Iterator[CpuLimit]:

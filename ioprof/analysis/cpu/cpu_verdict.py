@@ -111,6 +111,7 @@ def cpu_facts(found: CpuEvidence, num_workers: int | None) -> dict[str, Any]:
         "others": others if others >= LEAST_OTHERS else None,
         "beside": processes,
         "several": processes > 1,
+        "programs": ", ".join(found.beside_programs),
         "beside_threads": beside_threads,
         "beside_cores": found.beside_cores,
         "shared": beside_threads >= _LEAST_SHARED,

@@ -260,6 +260,8 @@ class ProcessRecord(Record, frozen=True):
     first_ns: Time | None = None
     last_ns: Time | None = None
     reads: ReadCounters | None = None
+    program: str | None = None
+    """The name of its program as in the kernel, at most 15 bytes. Null: it was not sampled."""
     cpus_allowed: str | None = None
     """The CPUs that it could use when it was last sampled, e.g. `0-3,8`. Null: it was not
     sampled."""

@@ -424,6 +424,8 @@ class CpuEvidence(Record, frozen=True):
     thread_pool_threads: int | None = None
     beside_processes: int | None = None
     """Other processes of the job that computed: neither ranks nor workers of a loader."""
+    beside_programs: tuple[str, ...] = ()
+    """The names of their programs, that with most CPU time first."""
     beside_cores: float | None = None
     """Cores that these used, all together, on average."""
     beside_threads: float | None = None

@@ -25,8 +25,8 @@ _OWN: Final = (
     " loop waits for them|a step spends {step_s:ms} on {own:own} in the training process itself]"
 )
 _BESIDE: Final = (
-    "{beside} other process{beside:es} of the job, [{several:if}each ]with {beside_threads:.1f}"
-    " threads that could run on average,"
+    "{beside} other process{beside:es} of the job[ ({programs})], [{several:if}each ]with"
+    " {beside_threads:.1f} threads that could run on average,"
 )
 _KEEP_WORKERS: Final = (
     "[Make the loader once, before the first epoch (now: {made_at}, anew for each), and"

@@ -147,7 +147,8 @@ SENTENCES: Final = {
     ),
     "processes": (
         "The ranks waited for a core {rank_delay:.0%} of the time in which they could run: {beside}"
-        " other process{beside:es} of the job, [{several:if}each ]with {beside_threads:.1f} threads"
+        " other process{beside:es} of the job[ ({programs})], [{several:if}each ]with"
+        " {beside_threads:.1f} threads"
         f" that could run on average, used {{beside_cores:.1f}} of {_CORES}{_OTHERS}."
     ),
     "worker_affinity": (
