@@ -379,6 +379,29 @@ def test_readahead_that_a_process_asked_for_enables_both_events(tmp_path: Path) 
     assert (True, True) == states
 
 
+def test_a_job_that_starts_many_programs_has_the_optional_events_closed(tmp_path: Path) -> None:
+    """Each of them would inherit one for every CPU."""
+    recorder = faults.FaultRecorder(tmp_path, period_s=60)
+    selector, second = faults.RecordSelector(), 1_000_000_000
+    begun_ns = recorder._began_ns
+    try:
+        told = []
+        for at_s, starts in [(1, 290), (50, 310), (51, 590), (60, 630)]:
+            selector.starts = starts
+            told.append(recorder._starts_many(selector, begun_ns + at_s * second))
+        recorder._close_optional(begun_ns + 23 * second)
+        events = recorder._minor, recorder._switches
+        states = [(each.is_open, each.is_on) for each in events]
+        decided = [
+            recorder._minor.decide(begun_ns + 24 * second, 9, 0, 1),
+            recorder._switches.decide(begun_ns + 24 * second, 9),
+        ]
+    finally:
+        facts = recorder.stop()
+    assert [False, False, False, True] == told
+    assert ([(False, False)] * 2, [None, None], None) == (states, decided, facts["error"])
+
+
 def test_switch_events_are_disabled_when_there_are_no_faults(tmp_path: Path) -> None:
     """Five seconds after the start, or after the last major fault; the next fault enables them
     again."""

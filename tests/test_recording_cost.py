@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shutil import which
 from typing import Final
 
 import pytest
@@ -18,12 +19,16 @@ from quiet_machine import comparing_times, on_a_quiet_machine
 from timeline import timeline
 from told import summarise
 
-from ioprof.format.run_record import CaptureRecord, Reason, Summary
+from ioprof.analysis.capture import capture
+from ioprof.format.run_record import CaptureRecord, Reason, RunRecord, Summary
+from ioprof.format.schema import SPAN_COLUMNS
+from ioprof.format.trace import Trace, empty_table
 from ioprof.instrument import recorder
-from ioprof.instrument.call_cost import FEWEST_TRIALS, cost_per_call_ns
+from ioprof.instrument.call_cost import FEWEST_TRIALS, cost_per_call_ns, cost_per_process_ns
 from ioprof.recording.costs import measured_costs, with_costs, with_kept_costs
 from ioprof.report.texts.statements import statements
 
+NAMES: Final = ("ns_per_span", "ns_per_cold_span", "ns_per_call", "ns_per_cold_call")
 COSTS: Final = {
     "span": recorder.cost_per_span_ns,
     "call": lambda: cost_per_call_ns(dict(os.environ)),
@@ -91,6 +96,26 @@ def test_a_span_after_other_work_costs_more_than_one_among_spans() -> None:
 
 @pytest.mark.job
 @needs_library
+def test_a_small_program_starts_later_with_the_library(tmp_path: Path) -> None:
+    """It is loaded, finds the functions that it stands for, and makes a file."""
+    if which("cat") is None:
+        pytest.skip("there is no cat")
+    assert 0 < (cost_per_process_ns(dict(os.environ)) or 0) < 1e9
+    assert cost_per_process_ns({**os.environ, "PATH": str(tmp_path)}) is None
+
+
+def test_programs_that_a_job_starts_are_in_the_cost() -> None:
+    """A rank of a second that starts a hundred, at a millisecond each."""
+    rank = {"role": "rank", "rank": 0, "pid": 1, "first_ns": 0, "last_ns": 1_000_000_000}
+    programs = [{"role": "other", "pid": 2 + number} for number in range(100)]
+    costs = dict.fromkeys(NAMES, 1.0) | {"ns_per_process": 1e6}
+    run = RunRecord.of({"processes": [rank, *programs], "capture": costs})
+    found = capture(Trace(run, empty_table(SPAN_COLUMNS)))
+    assert found.overhead_ratio == pytest.approx(0.1)
+
+
+@pytest.mark.job
+@needs_library
 def test_costs_are_measured_once_per_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,9 +136,6 @@ def test_costs_are_measured_once_per_machine(
         without.ns_per_call,
         without.ns_per_cold_call,
     )
-
-
-NAMES = ("ns_per_span", "ns_per_cold_span", "ns_per_call", "ns_per_cold_call")
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"ns_per_span": 1}', "null", *(

@@ -104,16 +104,18 @@ def _job_ns(trace: Trace) -> int:
 
 def _cost_ns(trace: Trace, each_ns: float | None, call_ns: float | None) -> float | None:
     """What recording took: spans at the cost of one span, calls that the library saw at the cost of
-    one call.
+    one call, and programs that the job started, each at the cost of one.
     """
     counters = _read_counters(trace)
     calls = sum(reads.spans or 0 for reads in counters)
     short = sum(reads.short_calls or 0 for reads in counters)
     if each_ns is None or (calls + short and call_ns is None):
         return None
+    programs = sum(process.role == "other" for process in trace.run.processes)
     return (
         (trace.num_spans - calls) * each_ns
         + (calls + short) * (call_ns or 0)
+        + programs * (trace.run.capture.ns_per_process or 0)
         + window_cost_ns(trace)
     )
 

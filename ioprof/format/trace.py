@@ -585,7 +585,7 @@ _CAPTURE_RULES: Final[Rules] = {
     "reads": all,
     "native": all,
     "ns_per_span": max,
-    **dict.fromkeys(("ns_per_call", "ns_per_cold_span", "ns_per_cold_call"), max),
+    **dict.fromkeys(("ns_per_call", "ns_per_cold_span", "ns_per_cold_call", "ns_per_process"), max),
     "gpu": lambda parts: merge(parts, {"windows": _join, "notes": _join}),
     **dict.fromkeys(
         ("damaged", "fault_records", "unobserved", "unseen_processes", "collectives"), _join

@@ -399,7 +399,13 @@ def _hosts(parts: list[_Part]) -> tuple[HostRecord, ...]:
     )
 
 
-_COSTS: Final = ("ns_per_span", "ns_per_call", "ns_per_cold_span", "ns_per_cold_call")
+_COSTS: Final = (
+    "ns_per_span",
+    "ns_per_call",
+    "ns_per_cold_span",
+    "ns_per_cold_call",
+    "ns_per_process",
+)
 
 
 def _capture(parts: list[_Part], alignment: ClockAlignment) -> CaptureRecord:

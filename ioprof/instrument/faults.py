@@ -74,6 +74,11 @@ no duration is known; and how often once there were other records."""
 READAHEAD: Final = "readahead"
 """A file of the spool whose time says when a process last had pages of a mapping fetched
 (`native/capture/hooks_mmap.c`)."""
+MOST_STARTS_PER_S: Final = 10
+"""Programs that the job starts, from which on the optional events are closed: each process and
+thread inherits one of each for every CPU, which takes longer than a small program itself."""
+_FEWEST_STARTS: Final = 300
+"""More than the workers of all ranks of a host, which are started once."""
 _SETTLED_NS: Final = 2_000_000  # a record becomes readable up to this long after its time
 _NEVER_NS: Final = (1 << 63) - 1
 _JOIN_S: Final = 10.0  # maximum wait for the copying thread to end
@@ -158,6 +163,7 @@ class FaultRecorder:
         path = os.path.join(os.fspath(spool), f"{host()}-{os.getpid()}-{self._began_ns}{SUFFIX}")
         self._readahead_path = os.path.join(os.fspath(spool), READAHEAD)
         self._readahead_ns, self._readaheads = 0, 0
+        self._starts_counted = self._began_ns, 0
         with contextlib.ExitStack() as resources:
             self._events, self._rings, self._switches = _open_all(
                 resources, ring_bytes, idle_ns, open_optional
@@ -252,6 +258,8 @@ class FaultRecorder:
                 any(ring.has_records() for ring in self._rings),
             )
             self._copy_once(selector, now_ns - self._shift_ns - _SETTLED_NS)
+            if self._starts_many(selector, now_ns):
+                self._close_optional(now_ns)
             is_idle = self._minor.is_idle(now_ns) and self._switches.is_idle(now_ns)
             if self._sees_readahead() or selector.examined_ns != examined_ns or not is_idle:
                 self._decide(now_ns, selector)
@@ -260,6 +268,29 @@ class FaultRecorder:
                 period_ms, look_ms = IDLE_PERIOD_MS, SECOND_LOOK_MS if has_any else LOOK_MS
         self._minor.stop(clock.monotonic_ns())
         self._copy_once(selector, None)
+
+    def _starts_many(self, selector: "RecordSelector", now_ns: int) -> bool:
+        """Whether the job has started programs at a high rate since this was asked with enough of
+        them.
+        """
+        began_ns, before = self._starts_counted
+        number = selector.starts - before
+        if number < _FEWEST_STARTS:
+            return False
+        self._starts_counted = now_ns, selector.starts
+        return number * 1e9 >= MOST_STARTS_PER_S * (now_ns - began_ns)
+
+    def _close_optional(self, now_ns: int) -> None:
+        """End the events of minor faults and context switches, in all processes: from now on faults
+        have no duration.
+        """
+        from ioprof.format.perf import MINOR_STATE, SWITCH_STATE
+
+        for kind, events in ((MINOR_STATE, self._minor), (SWITCH_STATE, self._switches)):
+            if events.is_on:
+                events.stop(now_ns)
+                self._write_states(kind, False, now_ns)
+            events.close()
 
     def _sees_readahead(self) -> bool:
         """Whether a process had pages of a mapping fetched since the last look: who touches them
@@ -284,7 +315,7 @@ class FaultRecorder:
         unknown. Disabling therefore writes a record with the time before it and one with the time
         after it.
         """
-        from ioprof.format.perf import MINOR_STATE, SWITCH_STATE, state_record
+        from ioprof.format.perf import MINOR_STATE, SWITCH_STATE
 
         waits = selector.waits + self._readaheads
         for kind, on in (
@@ -294,14 +325,17 @@ class FaultRecorder:
             ),
             (SWITCH_STATE, self._switches.decide(now_ns, waits)),
         ):
-            if on is None:
-                continue
-            times_ns = (clock.monotonic_ns(),) if on else (now_ns, clock.monotonic_ns())
-            states = [
-                state_record(kind, on, os.getpid(), time_ns - self._shift_ns)
-                for time_ns in times_ns
-            ]
-            self._writer.write(b"".join(states))
+            if on is not None:
+                self._write_states(kind, on, now_ns)
+
+    def _write_states(self, kind: int, on: bool, now_ns: int) -> None:
+        from ioprof.format.perf import state_record
+
+        times_ns = (clock.monotonic_ns(),) if on else (now_ns, clock.monotonic_ns())
+        states = [
+            state_record(kind, on, os.getpid(), time_ns - self._shift_ns) for time_ns in times_ns
+        ]
+        self._writer.write(b"".join(states))
 
     def _header(self, *, closed: int = 0, faults: int = -1, lost: int = -1) -> bytes:
         import numpy as np
@@ -505,6 +539,8 @@ class RecordSelector:
         from ioprof.format.perf import FileRanges
 
         self.switches = 0
+        self.starts = 0
+        """Programs that processes of the job have started (execve)."""
         self.majors = 0
         self.waits = 0
         """Faults that waited for storage, at most: minor faults may also follow another wait.
@@ -543,7 +579,15 @@ class RecordSelector:
     def _examine(self, settled_ns: int | None) -> bytes:
         import numpy as np
 
-        from ioprof.format.perf import MINOR, SAMPLE, SWITCH, read_records, select_records
+        from ioprof.format.perf import (
+            COMM,
+            COMM_EXEC,
+            MINOR,
+            SAMPLE,
+            SWITCH,
+            read_records,
+            select_records,
+        )
 
         records, _ = read_records(b"".join([self._held, *self._deferred]))
         new_types = records.types[records.places >= len(self._held) // 8]
@@ -552,6 +596,9 @@ class RecordSelector:
         self.majors += int((new_types == SAMPLE).sum())
         self.minors += int((new_types == MINOR).sum())
         self.threads = len(np.unique(records.tids[records.types != SWITCH]))
+        is_new = records.places >= len(self._held) // 8
+        executes = (records.types == COMM) & (records.miscs & COMM_EXEC > 0)
+        self.starts += int((executes & is_new).sum())
         self._had_faults = bool(np.isin(new_types, (SAMPLE, MINOR)).any())
         is_settled = records.times <= (_NEVER_NS if settled_ns is None else settled_ns)
         settled = records.take(is_settled)

@@ -17,7 +17,7 @@ from typing import Final
 from ioprof.files import cache_folder, read_regular_file, write_atomically
 from ioprof.format.run_record import CaptureRecord, Reason
 from ioprof.instrument import preload, recorder
-from ioprof.instrument.call_cost import cost_per_call_ns
+from ioprof.instrument.call_cost import cost_per_call_ns, cost_per_process_ns
 from ioprof.instrument.kernel_clocks import boot_id
 
 _COLD_TRIALS: Final = 30
@@ -30,6 +30,9 @@ caches."""
 _MEASUREMENTS: Final = 2
 """Of which the lower counts: other programs can only add to a cost."""
 _NAMES: Final = ("ns_per_span", "ns_per_cold_span", "ns_per_call", "ns_per_cold_call")
+
+_OF_PROCESS: Final = "ns_per_process"
+"""Known where `cat` is, and kept if it is known."""
 
 Costs = dict[str, float | None]
 """Nanoseconds by the names of fields of `CaptureRecord`; None: other programs interrupted too many
@@ -70,6 +73,7 @@ def measured_costs(environment: Mapping[str, str]) -> Costs:
         costs["ns_per_cold_call"] = _or_none(
             lambda: cost_per_call_ns(environment, _COLD_TRIALS, 1, _DISPLACED_BYTES)
         )
+    costs[_OF_PROCESS] = _or_none(lambda: cost_per_process_ns(environment))
     return costs
 
 
@@ -77,7 +81,8 @@ def _with(capture: CaptureRecord, costs: Mapping[str, float | None]) -> CaptureR
     """Without the costs of calls where the library was not loaded."""
     has_library = capture.library is not False
     known = {
-        name: costs.get(name) if has_library or "call" not in name else None for name in _NAMES
+        name: costs.get(name) if has_library or "span" in name else None
+        for name in (*_NAMES, _OF_PROCESS)
     }
     is_known = known["ns_per_span"] and (known["ns_per_call"] or not has_library)
     return capture.replace(**known, cost_reason=None if is_known else Reason.COST_UNRESOLVED)
@@ -115,7 +120,9 @@ def _file(environment: Mapping[str, str]) -> Path:
 def _kept(environment: Mapping[str, str]) -> Costs | None:
     try:
         found = json.loads(read_regular_file(_file(environment)))
-        costs = {name: float(found[name]) for name in _NAMES}
+        costs = {
+            name: float(found[name]) for name in (*_NAMES, _OF_PROCESS) if name in {*_NAMES, *found}
+        }
     except (
         OSError,
         RuntimeError,
@@ -131,6 +138,7 @@ def _keep(costs: Costs, environment: Mapping[str, str]) -> None:
     """For further runs, if all are known; a folder that cannot be written costs them half a second
     each.
     """
+    costs = {name: cost for name, cost in costs.items() if name in _NAMES or cost is not None}
     if None not in costs.values():
         with suppress(OSError, RuntimeError):
             path = _file(environment)

@@ -283,6 +283,9 @@ class CaptureRecord(Record, frozen=True):
     ns_per_cold_span: float | None = None
     """The same of a single span after other work, whose data the processor's caches then hold."""
     ns_per_cold_call: float | None = None
+    ns_per_process: float | None = None
+    """By how much a small program takes longer that the capture library is loaded into. Null: not
+    known."""
     cost_reason: Reason | None = None
     """Why a cost is null, as a code."""
     samplers: Sampling | None = None
