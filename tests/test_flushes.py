@@ -9,9 +9,13 @@ from typing import Any
 import polars as pl
 import pytest
 from preload import captured, needs_library, run_python
+from timeline import timeline
+from told import summarise
 
 from ioprof.analysis.reads.flushes import of_checkpoints
+from ioprof.format.run_record import PartCode
 from ioprof.format.schema import FLUSH, KINDS, WRITE
+from ioprof.format.trace import Trace
 
 FLUSH_ALL = """
 import json, mmap, os, sys, time
@@ -104,3 +108,25 @@ def test_what_follows_a_checkpoint_belongs_to_it() -> None:
         (row[0] / 1e6, row[1] / 1e6) for row in found.select("start_ns", "end_ns").iter_rows()
     ]
     assert of_checkpoints(pl.DataFrame(rows[:1], schema)).is_empty()
+
+
+def test_flushes_of_workers_are_named_and_have_an_advice() -> None:
+    """As of a scratch file for each sample, whatever the names of the files."""
+    trace = timeline("""
+    step      0000000000 1111111111 2222222222 3333333333 4444444444 5555555555
+    wait      00000000.. 11111111.. 22222222.. 33333333.. 44444444.. 55555555..
+    fetch w0  00000000.. 11111111.. 22222222.. 33333333.. 44444444.. 55555555..
+    user w0   .####..... .####..... .####..... .####..... .####..... .####.....
+    compute   ........## ........## ........## ........## ........## ........##
+    """)
+    names = pl.Series([f"{FLUSH}fsync of /scratch/{number}" for number in range(len(trace.spans))])
+    is_user = pl.col("kind") == "user"
+    named = pl.when(is_user).then(names).otherwise(pl.col("name").cast(pl.String))
+    spans = trace.spans.with_columns(name=named.cast(trace.spans.schema["name"]))
+    summary = summarise(Trace(trace.run, spans))
+    loader = next(entry for entry in summary.steps.causes if entry.cause == "loader")
+    assert (PartCode.FLUSHES, 0.4) == (
+        loader.details[0].code,
+        pytest.approx(loader.details[0].share),
+    )
+    assert "flush_samples" in {each.code for each in summary.verdict.findings}

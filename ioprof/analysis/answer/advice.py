@@ -317,6 +317,9 @@ def _loader(evidence: Evidence) -> Found:
     if detail and detail.code is PartCode.WORKER_GC:
         yield finding("worker_gc", share=detail.share)
         return
+    if detail and detail.code is PartCode.FLUSHES:
+        facts: Facts = {"line": line_text(line) if line else None}
+        yield of_detail(evidence, "flush_samples", "loader", detail, **facts)
     more = list(more_workers(evidence, "loader", **spent))
     # what the workers do needs no core, so that more of them bring most
     if waiting_workers(evidence, "loader"):
@@ -330,7 +333,7 @@ def _loader(evidence: Evidence) -> Found:
         yield finding("record_reads", no_gain=NoGain.OF_RECORDING, **spent)
     ratio, warmup = evidence.warmup_ratio.get("loader", 0.0), evidence.steps.warmup
     if ratio >= 0.5 and warmup and not unnamed:
-        facts: Facts = {"steps": 10 * evidence.steps.count, "ratio": ratio, "warmup": warmup}
+        facts = {"steps": 10 * evidence.steps.count, "ratio": ratio, "warmup": warmup}
         yield finding("longer_run", no_gain=NoGain.OF_RECORDING, **facts)
     yield from more
     if not line and evidence.run.config.loader is None and not evidence.fetched.samples:

@@ -202,7 +202,7 @@ class Details:
                 pl.concat([waits.select(columns), starting(spans).select(columns)]), choosing
             )
             waits = pl.concat([waits, *(part.select(columns) for part in (named, users))])
-        self._add_spans("loader", charged["loader"], waits, _OF_LOADER)
+        self._add_spans("loader", charged["loader"], waits, _OF_LOADER | _USERS)
         self._add_spans("decode", charged["decode"], of_kind(spans, "decode"))
         self._add_spans("transform", charged["transform"], of_kind(spans, "transform"))
         self._add_spans(

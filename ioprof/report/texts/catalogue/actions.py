@@ -414,6 +414,11 @@ ACTIONS: Final = {
         " {calls:,.1f} calls a step, {call_s:ms} each[, most of the time for {file:path}][, at"
         " {line}]"
     ),
+    "flush_samples": (
+        "Do not wait until writes are on storage for a sample (no fsync; a file that is read once"
+        " and removed need not be written): fsync and calls like it took {share:.1%} of the steps'"
+        " time[, most of it at {line}]"
+    ),
     "compile_less": (
         "Compile less (dynamic=True or torch._dynamo.mark_dynamic for sizes that vary; batches of"
         " few lengths; a cache of compiled code, by TORCHINDUCTOR_CACHE_DIR): torch.compile took"
