@@ -160,16 +160,16 @@ def proof_lines(found: Proof) -> Iterator[str]:
             " on a machine on which nothing else runs."
         )
     elif found.error is not None:
-        verdict = "They agree" if found.agrees else "They do not agree"
+        where = "within" if found.agrees else "outside of"
         yield (
-            f"{verdict}: the prediction is {abs(found.error):.1%} too"
-            f" {'high' if found.error >= 0 else 'low'}."
+            f"That is {where} the predicted range; the prediction itself is"
+            f" {abs(found.error):.1%} too {'high' if found.error >= 0 else 'low'}."
         )
     elif found.agrees is not None:
         yield (
-            "They agree: it is no more than predicted."
+            "That is no more than predicted."
             if found.agrees
-            else "They do not agree: it is more than predicted."
+            else "That is more than predicted at most."
         )
     for note in found.notes:
         yield f"Note: {clean(note, 300)}."
