@@ -757,6 +757,7 @@ def test_a_job_that_computes_says_where_a_faster_device_would_wait() -> None:
         ("line 2.0 code, span 1.5 code, collate 1.2 code", "line span collate"),
         ("line 2.0 code, workers 1.95 free, span 1.2 code", "workers line span"),
         ("line 2.0 code, workers 1.5 free, span 1.2 code", "line workers span"),
+        ("line 1.11 code, keep_memory 1.06 free", "line keep_memory"),  # half of the time
         (
             "device 2.0 hardware, line 1.7 code, span 1.2 code",
             "line device span",
