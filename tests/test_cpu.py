@@ -487,7 +487,7 @@ def test_other_processes_that_use_the_cores_are_named() -> None:
     )
     assert ("xz", "actor") == found.cpu.beside_programs
     assert "torch.set_num_threads(1)" in found.verdict.findings[0].action
-    assert "of the job (xz, actor), each with" in found.verdict.findings[0].action
+    assert found.verdict.findings[0].facts["programs"] == "xz, actor"
     assert found.verdict.cpu_limits == found.cpu.limits
     assert "Ranks waited for a core 64.3% of the time in which they could run." == short_of_cores(
         found.cpu

@@ -365,7 +365,7 @@ def test_readahead_that_a_process_asked_for_enables_both_events(tmp_path: Path) 
     try:
         seen = [recorder._sees_readahead()]
         for _ in range(2):
-            (tmp_path / faults.READAHEAD).touch()
+            (tmp_path / perf.READAHEAD).touch()
             seen += [recorder._sees_readahead(), recorder._sees_readahead()]
         late_ns = recorder._minor.changed_ns + 60_000_000_000
         recorder._minor.decide(late_ns, 0, 0, 1)

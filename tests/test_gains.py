@@ -470,7 +470,7 @@ def test_nobody_waits_for_what_others_do_for_a_read() -> None:
 
 def test_a_gain_of_which_a_part_was_seen_is_the_least() -> None:
     """Such as of waits for the interpreter lock."""
-    seen = Finding("Move it", gain=1.35, is_bound=True, is_least=True)
+    seen = Finding("lock", cause="host", gain=1.35, is_bound=True, is_least=True)
     assert "at least 1.35 × as fast if that cost nothing" == gain_text(seen)
 
 

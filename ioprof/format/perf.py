@@ -44,6 +44,9 @@ MAGIC: Final = b"IOPROFP1"
 VERSION: Final = 1
 HEADER_BYTES: Final = 512
 SUFFIX: Final = ".perf"
+READAHEAD: Final = "readahead"
+"""A file of the spool whose time says when a process last had pages of a mapping fetched by a call
+(`native/capture/hooks_mmap.c`)."""
 
 MMAP: Final = 1
 LOST: Final = 2

@@ -3,7 +3,7 @@ of the job.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -11,7 +11,7 @@ from typing import Any, Final
 import polars as pl
 
 from ioprof.clock import Anchor
-from ioprof.format.perf import HEADER_BYTES, SUFFIX
+from ioprof.format.perf import HEADER_BYTES, READAHEAD, SUFFIX
 from ioprof.format.run_record import (
     ConfigRecord,
     Damage,
@@ -83,7 +83,9 @@ def read_sidecar_files(folder: Path, processes: list[Process], numbering: Number
     faults = [
         (path.name, read_faults(path, numbering.file)) for path in sorted(folder.glob(f"*{SUFFIX}"))
     ]
-    calls = _readahead_calls(processes, numbering, [found for _, found in faults])
+    has_calls = (folder / READAHEAD).exists()  # else no undecided fault can have waited for one
+    calls = _readahead_calls(processes, numbering, faults if has_calls else ())
+    host = pl.col("host").cast(pl.String)
     counters = read_counters(folder, ranks)
     damaged = [entry for name, found in faults for entry in damage_facts(name, found.damage)]
     damaged += unreadable(
@@ -97,7 +99,10 @@ def read_sidecar_files(folder: Path, processes: list[Process], numbering: Number
             (found.host, _fill_ranks(table, ranks))
             for _, found in faults
             if found.host
-            for table in (found.spans, waits_for_calls(found.undecided, calls))
+            for table in (
+                found.spans,
+                waits_for_calls(found.undecided, calls.filter(host == found.host)),
+            )
         ],
         anchors=[(found.host, found.anchor) for _, found in faults if found.host],
         counters=counters.table,
@@ -116,11 +121,13 @@ def read_sidecar_files(folder: Path, processes: list[Process], numbering: Number
 
 
 def _readahead_calls(
-    processes: list[Process], numbering: Numbering, faults: list[Faults]
+    processes: list[Process], numbering: Numbering, faults: Iterable[tuple[str, Faults]]
 ) -> pl.DataFrame:
     """The calls that may explain the undecided faults, of their processes."""
     which = {
-        (found.host, pid) for found in faults for pid in found.undecided["pid"].unique().to_list()
+        (found.host, pid)
+        for _, found in faults
+        for pid in found.undecided["pid"].unique().to_list()
     }
     captures = [
         capture

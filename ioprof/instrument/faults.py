@@ -71,10 +71,7 @@ IDLE_PERIOD_MS, LOOK_MS, SECOND_LOOK_MS = 2000, 200, 300
 """The period after an idle time, within which it is looked that often for the first fault, of which
 no duration is known; and how often once there were other records."""
 
-READAHEAD: Final = "readahead"
-"""A file of the spool whose time says when a process last had pages of a mapping fetched
-(`native/capture/hooks_mmap.c`)."""
-MOST_STARTS_PER_S: Final = 10
+_MOST_STARTS_PER_S: Final = 10
 """Programs that the job starts, from which on the optional events are closed: each process and
 thread inherits one of each for every CPU, which takes longer than a small program itself."""
 _FEWEST_STARTS: Final = 300
@@ -151,7 +148,7 @@ class FaultRecorder:
         `open_optional` opens the events of context switches and minor faults, `read` reads and
         empties the rings.
         """
-        from ioprof.format.perf import SUFFIX
+        from ioprof.format.perf import READAHEAD, SUFFIX
 
         self._period_ms = int(period_s * 1000)
         self._read_rings = read
@@ -278,7 +275,7 @@ class FaultRecorder:
         if number < _FEWEST_STARTS:
             return False
         self._starts_counted = now_ns, selector.starts
-        return number * 1e9 >= MOST_STARTS_PER_S * (now_ns - began_ns)
+        return number * 1e9 >= _MOST_STARTS_PER_S * (now_ns - began_ns)
 
     def _close_optional(self, now_ns: int) -> None:
         """End the events of minor faults and context switches, in all processes: from now on faults

@@ -452,9 +452,7 @@ def _proposals(
         held_s = sum(float(each.tasks.serial_s.sum()) for each in locked)
         own_s = sum(float(each.tasks.serial_own_s.sum()) for each in locked)
         made_s = own_s + sum(float(each.tasks.stages_s.sum()) for each in locked)
-        yield predictor.with_own_locks(
-            finding("own_lock", cause=locked[0].serial_stage, part=min(1.0, held_s / made_s))
-        )
+        yield predictor.with_own_locks(finding("own_lock", part=min(1.0, held_s / made_s)))
     if job is JobKind.BUILT_IN or not workers:
         return
     if (ahead := _ahead(prefetch, predictor)) is not None:

@@ -120,9 +120,8 @@ def _file(environment: Mapping[str, str]) -> Path:
 def _kept(environment: Mapping[str, str]) -> Costs | None:
     try:
         found = json.loads(read_regular_file(_file(environment)))
-        costs = {
-            name: float(found[name]) for name in (*_NAMES, _OF_PROCESS) if name in {*_NAMES, *found}
-        }
+        more = (_OF_PROCESS,) if _OF_PROCESS in found else ()
+        costs = {name: float(found[name]) for name in (*_NAMES, *more)}
     except (
         OSError,
         RuntimeError,

@@ -61,6 +61,8 @@ UNEVEN_RATIO: Final = 1.1
 
 MOSTLY_ONE: Final = 0.8
 """Part of a cause from which on one rank or file is named for it."""
+_MOSTLY_PROCESSES: Final = 0.5
+"""Part of `host` from which on it is called waiting for other processes, as in the headline."""
 _LEAST_OF_PLACE: Final = 0.6
 """Part of `host` from which on a place in the step is named for it."""
 
@@ -159,9 +161,9 @@ class Evidence:
     """Whether workers mostly wait for what another process of the job answers, see `served`; more
     workers would wait longer."""
     small_sums: SmallSums | None = None
+    """All-reduces that the job makes for each parameter, or the like."""
     exchanges_per_update: int = 0
     """See `exchange_rate.exchanges_per_update`."""
-    """All-reduces that the job makes for each parameter, or the like."""
     computed_meanwhile_s: dict[int, float] = field(default_factory=dict)
     """See `Charges.computed_meanwhile_ns`."""
     longest_batch_s: float = 0.0
@@ -597,7 +599,7 @@ class Evidence:
         entry = self.charged.get("host")
         parts = entry.details if entry else ()
         waited_s = sum(part.seconds for part in parts if part.code is PartCode.PROCESSES)
-        return entry is not None and waited_s >= 0.5 * (entry.seconds or math.inf)
+        return entry is not None and waited_s >= _MOSTLY_PROCESSES * (entry.seconds or math.inf)
 
     def named_ratio(self, cause: str) -> float:
         """The part of a cause that details or lines of code name, 0 to 1."""

@@ -16,7 +16,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
-#define READAHEAD "/readahead" /* in the spool, see instrument/faults.py */
+#define READAHEAD "/readahead" /* in the spool, see format/perf.py */
 #define TELL_AGAIN_NS 200000000
 
 #define MAPPINGS 8 /* the mapping that madvise names has mostly just been made */

@@ -16,8 +16,8 @@ from ioprof.report.texts.units import ADVICE_LENGTH, clean, duration, percent, r
 
 _GAIN: Final = (
     "[[{advice.is_least:if}at least ]{advice.gain:.2f} × as fast[{advice.is_bound:if}"
-    "[{advice.change:if} at most| if that cost nothing]][ (95 %: {advice.low:.2f} to"
-    " {advice.high:.2f})|, ± {advice.error:percent}][; costs:"
+    "[{advice.change:if} at most|{advice.cause:if} if that cost nothing| at most]][ (95 %:"
+    " {advice.low:.2f} to {advice.high:.2f})|, ± {advice.error:percent}][; costs:"
     " {advice.price}]|gain not predicted: {advice.reason:clean200}]"
 )
 _MOST_SPREAD: Final = 4

@@ -658,7 +658,6 @@ PRICES: Final = {
     "validation_workers": "the memory of the workers between epochs",
     "keep_memory": "a setting; the process keeps the most memory that it ever used",
     "flat_sum": "work on the code, once",
-    "own_lock": "work on the code, once",
     "exchange_once": "work on the code, once",
     "requests_together": "work on the code, once",
     "smaller_tasks": "work on the code, once",
