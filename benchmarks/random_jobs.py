@@ -49,6 +49,8 @@ ENOUGH: Final = 0.9
 """Part of the best change's gain that the first advice has to bring."""
 MEMORY: Final = {"MALLOC_TRIM_THRESHOLD_": "4000000000", "MALLOC_MMAP_MAX_": "0"}
 """What the finding `keep_memory` says (man mallopt)."""
+_KEEP_MEMORY: Final = 0.8
+"""Part of the jobs."""
 LITTLE: Final = 1.05
 """Where no change brings more, no advice is needed."""
 
@@ -115,8 +117,11 @@ class Spec:
     compute_rows: int
     faults: dict[str, float]
     """Milliseconds by the name of a fault."""
-    keeps_memory: bool = False
-    """Whether glibc keeps freed memory: else what lies on the heap decides how fast a step is."""
+    keeps_memory: bool = True
+    """Whether glibc keeps freed memory. Else what lies on the heap decides how fast a step is: two
+    runs of the same job differ."""
+    is_fast: bool = False
+    """Whether a step computes half as much."""
 
     def but(self, **changes: Any) -> "Spec":
         """Another one."""
@@ -132,6 +137,7 @@ class Spec:
         """The job in a few words."""
         faults = ", ".join(f"{name} {size:.3g} ms" for name, size in self.faults.items())
         more = f", {self.ranks} ranks" if self.ranks > 1 else ""
+        more += "" if self.keeps_memory else ", memory given back"
         kept = ", persistent" if self.persistent else ""
         return f"{self.loop}, {self.workers} workers{kept}{more}, {self.epochs} epochs: {faults}"
 
@@ -166,10 +172,11 @@ def spec_of(seed: int, rows_per_ms: float) -> Spec:
             "job": times * 1000,
         }[unit]
         faults[name] = round(min(size, 60.0 if unit in ("sample", "step") else 4000.0), 4)
+    prefetch, keeps_memory = draw.choice((1, 2, 4)), draw.random() < _KEEP_MEMORY
     return Spec(
         loop=loop,
         workers=workers,
-        prefetch=draw.choice((1, 2, 4)),
+        prefetch=prefetch,
         persistent=persistent,
         ranks=ranks,
         epochs=epochs,
@@ -177,6 +184,7 @@ def spec_of(seed: int, rows_per_ms: float) -> Spec:
         samples=steps * batch,
         compute_rows=max(64, int(step_ms * rows_per_ms)),
         faults=faults,
+        keeps_memory=keeps_memory,
     )
 
 
@@ -184,8 +192,9 @@ def changes(spec: Spec) -> Iterator[tuple[str, Spec]]:
     """Each single change by what it is: a fault removed, or a setting."""
     for name in spec.faults:
         yield f"no {name}", spec.without(name)
-    yield "device 2x", spec.but(compute_rows=spec.compute_rows // 2)
-    yield "keeps memory", spec.but(keeps_memory=True)
+    yield "device 2x", spec.but(is_fast=True)
+    if not spec.keeps_memory:
+        yield "keeps memory", spec.but(keeps_memory=True)
     if spec.loop != "plain":
         least = 0 if spec.loop in ("loader", "iterable") else 1
         for workers in {least, 1, 2, 4, 6} - {spec.workers}:
@@ -229,7 +238,7 @@ class Machine:
         """Seconds for each step of a run without ioprof."""
         ended = subprocess.run(
             self.command(spec),
-            env=os.environ | (MEMORY if spec.keeps_memory else {}),
+            env=environment(spec),
             capture_output=True,
             text=True,
             timeout=600,
@@ -242,10 +251,17 @@ class Machine:
         """The run of the job under ioprof."""
         words = [sys.executable, "-m", "ioprof", "record", "--quiet", "--force", "--out", str(out)]
         words.append("--")
-        ended = subprocess.run([*words, *self.command(spec)], capture_output=True, text=True)
+        ended = subprocess.run(
+            [*words, *self.command(spec)], env=environment(spec), capture_output=True, text=True
+        )
         if ended.returncode:
             raise RuntimeError(f"{spec.text}: {ended.stderr[-2000:]}")
         return with_gains(Run.load(out))
+
+
+def environment(spec: Spec) -> dict[str, str]:
+    """Of a job's processes."""
+    return {**os.environ, **(MEMORY if spec.keeps_memory else {})}
 
 
 def lines(text: str) -> list[dict[str, Any]]:
@@ -288,7 +304,7 @@ def advised(spec: Spec, advice: Finding) -> Spec | None:
         return spec.but(keeps_memory=True)
     causes = set(change.speeds) | ({advice.cause} if advice.cause else set())
     if change.speeds.get("compute"):
-        return spec.but(compute_rows=spec.compute_rows // 2)
+        return spec.but(is_fast=True)
     places = lines_of_functions()
     named = [
         name

@@ -44,7 +44,7 @@ def test_each_change_is_one_change() -> None:
     [
         (Finding("", change=JobChange(workers=4)), SPEC.but(workers=4)),
         (Finding("", change=JobChange(persistent_workers=True)), SPEC.but(persistent=True)),
-        (Finding("", change=JobChange(speeds={"compute": 2.0})), SPEC.but(compute_rows=50)),
+        (Finding("", change=JobChange(speeds={"compute": 2.0})), SPEC.but(is_fast=True)),
         (Finding("", cause="host"), SPEC.without("metric")),
         (Finding("", cause="transform"), SPEC.without("sleep")),
         (Finding("", cause="h2d"), None),
