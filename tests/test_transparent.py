@@ -283,6 +283,31 @@ def test_signals_are_received_as_without_ioprof(
     assert bare == recorded
 
 
+EARLY: Final = """
+import os, signal, subprocess, sys
+from ioprof.recording.signal_forwarding import forwarded_signals
+
+with forwarded_signals() as forwarder:
+    forwarder.start()
+    for number in map(int, sys.argv[1].split()):
+        os.killpg(0, number)
+    forwarder.process_starts()
+    process = subprocess.Popen(["sleep", "60"])
+    forwarder.forward_to(process)
+    sys.stdout.write(str(process.wait()))
+"""
+"""Starts a process in a group that has just received signals."""
+
+
+@pytest.mark.job
+def test_what_a_group_received_before_the_process_was_there_reaches_it() -> None:
+    """As it had reached the command itself."""
+    for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGRTMIN + 3):
+        words = [sys.executable, "-c", EARLY, str(int(number))]
+        ended = subprocess.run(words, capture_output=True, start_new_session=True, timeout=60)
+        assert str(-number).encode() == ended.stdout, ended.stderr
+
+
 def in_terminal(command: str, typed: dict[str, bytes], folder: Path) -> tuple[int, bytes]:
     """Status and output of a command of a shell with job control, in a terminal; what is typed once
     a text is shown."""

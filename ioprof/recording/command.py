@@ -189,6 +189,7 @@ def recorded_command(
                 with signals_blocked():
                     samplers.enter_context(recording.external_samplers())
                 job_environment = {**recording.environment, preload.GPU_WINDOW_VARIABLE: gpu_window}
+                forwarder.process_starts()
                 process = _start(command, job_environment, ignored, streams)
                 forwarder.forward_to(process)
                 process.wait()

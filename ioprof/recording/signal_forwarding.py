@@ -68,11 +68,17 @@ class SignalForwarder:
         """Whether a signal asked the job to end."""
         self._target: Process | None = None
         self._waiting: list[int] = []
+        self._before: set[int] = set()
+        """Signals that the group received before the process was one of it."""
         self._group = _GroupProbe()
 
     def start(self) -> None:
-        """Be ready for signals; the process is started from now on."""
+        """Be ready for signals, before the process is started."""
         self._group.start()
+
+    def process_starts(self) -> None:
+        """The process is started now: what the group received so far, it did not."""
+        self._before = self._group.forget()
 
     def stop(self) -> None:
         """Forward nothing more."""
@@ -83,7 +89,10 @@ class SignalForwarder:
         """Forward all signals to this process from now on."""
         waiting, self._waiting, self._target = self._waiting, [], process
         for number in waiting:
-            self._forward(number)
+            if number in self._before:
+                _send(process, number)
+            else:
+                self._forward(number)
 
     def note(self, number: int, _frame: FrameType | None) -> None:
         """The handler of the signals."""
@@ -99,8 +108,7 @@ class SignalForwarder:
 
     def _forward(self, number: int) -> None:
         if self._target is not None and not self._was_sent_to_group(number):
-            with suppress(ProcessLookupError):
-                self._target.send_signal(number)
+            _send(self._target, number)
 
     def _was_sent_to_group(self, number: int) -> bool:
         """Whether the process has received the signal already, as one of this process group."""
@@ -109,6 +117,11 @@ class SignalForwarder:
             if os.getpgid(self._target.pid) != os.getpgrp():
                 return False
         return self._group.has_received(number)
+
+
+def _send(process: Process, number: int) -> None:
+    with suppress(ProcessLookupError):
+        process.send_signal(number)
 
 
 @contextmanager
@@ -148,6 +161,14 @@ class _GroupProbe:
             self._process.end()
             self._process = None
 
+    def forget(self) -> set[int]:
+        """The signals that were sent to the group so far and not asked for: as if there had been
+        none.
+        """
+        self._look()
+        found, self._unasked = self._unasked, set()
+        return found
+
     def has_received(self, number: int) -> bool:
         """Whether this signal was sent to the group a moment ago; waits a little where it was
         not.
@@ -160,10 +181,7 @@ class _GroupProbe:
         return found
 
     def _find(self, number: int) -> bool:
-        assert self._process is not None
-        if pending := self._process.pending():
-            self._unasked |= pending
-            self._renew()
+        self._look()
         if number in self._unasked:
             self._unasked.discard(number)
             self._received[number] = time.monotonic()
@@ -171,6 +189,11 @@ class _GroupProbe:
         return (
             time.monotonic() - self._received.get(number, -1e9) < _GROUP_WAIT_S
         )  # also sent to this process alone, as by `timeout`
+
+    def _look(self) -> None:
+        if self._process is not None and (pending := self._process.pending()):
+            self._unasked |= pending
+            self._renew()
 
     def _renew(self) -> None:
         """Have a process for which nothing is pending; both are there for a moment, so that no
