@@ -27,6 +27,7 @@ from ioprof.format.schema import COUNTER_COLUMNS
 from ioprof.format.series import find_series
 from ioprof.format.trace import Trace, table_schema
 from ioprof.instrument.samplers.cgroups import CpuLimits
+from ioprof.instrument.samplers.groups import SchedulingGroups
 from ioprof.instrument.samplers.processes import JobProcesses
 from ioprof.instrument.samplers.threads import ThreadCounters, cpu_list
 from ioprof.report.texts.cpu_statements import short_of_cores
@@ -177,6 +178,37 @@ def show_group(folder: Path, **files: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         (folder / name.replace("_", ".", 1)).write_text(text)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_groups_of_the_scheduler_are_control_groups_or_sessions(
+    enabled: bool, tmp_path: Path
+) -> None:
+    """A control group with the CPU controller, of either version, or else the session."""
+    show_group(tmp_path / "sys/kernel")
+    (tmp_path / "sys/kernel/sched_autogroup_enabled").write_text(f"{enabled:d}\n")
+    show_group(tmp_path / "fs/cgroup/job/main", cpu_weight="100")
+    seen = {
+        7: ("4:memory:/x\n3:cpu,cpuacct:/\n", "/autogroup-1 nice 0\n"),
+        8: ("4:memory:/x\n3:cpu,cpuacct:/\n", "/autogroup-2 nice 0\n"),
+        9: ("4:memory:/y\n3:cpu,cpuacct:/pod\n", ""),
+        10: ("0::/job/main/task\n", "/autogroup-1 nice 0\n"),
+        11: ("0::/other\n", "/autogroup-1 nice 0\n"),  # the controller was not given to it
+    }
+    for number, (control, session) in seen.items():
+        show_group(tmp_path / str(number), cgroup=control, autogroup=session)
+    groups = SchedulingGroups(str(tmp_path), str(tmp_path))
+    none = {(number, 1): 0.0 for number in seen}
+    assert not groups.read({(7, 1): 0.0}, none)
+    used = {number: {(number, 1): 6.0} for number in seen}
+    found = groups.read(used[7], used[8] | used[9] | used[10] | used[11])
+    expected = (3.0, 6.0) if enabled else (2.0, 12.0)  # without sessions 7, 8 and 11 are one
+    assert expected == (found["groups.others"], found["groups.others_beside"])
+    assert 1.0 == found["groups.own"]
+    assert all(find_series(name) for name in found)
+    later = groups.read({(7, 1): 9.0, (9, 2): 3.0}, used[8])
+    assert 1.6 == later["groups.own"]  # 9 s in one, 3 s in another
+    assert later["groups.others_beside"] > found["groups.others_beside"]
 
 
 def test_a_quota_of_v1_is_read_in_cores(tmp_path: Path) -> None:

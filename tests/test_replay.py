@@ -333,13 +333,40 @@ def loader(workers: int, tasks: list[tuple[Segment, ...]]) -> LoaderPlan:
 
 
 def job_s(
-    workers: int, task: Segment, cores: float = 1.0, background: float = 0.0, rate: float = 1.0
+    workers: int,
+    task: Segment,
+    cores: float = 1.0,
+    background: float = 0.0,
+    rate: float = 1.0,
+    own_groups: float = 0.0,
 ) -> float:
     """How long 8 such tasks take."""
     ops = [Op.START, *[Op.TAKE] * 8]
     rank = one_rank([loader(workers, [(task,)] * 8)], ops)
-    simulation = Simulation(Plan([rank], [Resource(cores, 1.0, background)], Resource(rate, rate)))
-    return simulation.run()[0].end_s
+    host = Resource(cores, 1.0, background, own_groups)
+    return Simulation(Plan([rank], [host], Resource(rate, rate))).run()[0].end_s
+
+
+@pytest.mark.parametrize(
+    ("workers", "background", "own_groups", "cores_of_job"),
+    [
+        (1, 2.0, 1.0, 1.0),  # one of two groups
+        (2, 2.0, 1.0, 1.0),
+        (4, 2.0, 1.0, 1.0),
+        (4, 9.0, 1.0, 1.0),
+        (4, 2.0, 1 / 3, 0.5),  # one of four groups
+        (4, 4.0, 2.0, 4 / 3),  # two of three, as two ranks that torchrun started
+        (2, 1.0, 1.0, 4 / 3),  # the other thread is on one of the two cores, where it counts twice
+        (4, 1.0, 1.0, 4 / 3),
+        (4, 1.0, 0.0, 8 / 5),  # all threads alike
+    ],
+)
+def test_more_threads_get_no_more_than_their_group(
+    workers: int, background: float, own_groups: float, cores_of_job: float
+) -> None:
+    """Of two cores, beside threads of groups of their own."""
+    took_s = job_s(workers, Segment(CORES, 1.0), 2.0, background, own_groups=own_groups)
+    assert 8 / cores_of_job == pytest.approx(took_s)
 
 
 @pytest.mark.parametrize(

@@ -134,3 +134,30 @@ def test_a_worker_that_ended_between_two_samples_is_no_other_program(
     found = others(trace, counted(trace))["node1"]
     assert (0.0 if known else 0.5) == pytest.approx(found.cores, abs=1e-6)
     assert 0.0 == pytest.approx(found.serving, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("own", "elsewhere", "beside_s", "expected"),
+    [
+        (1.0, 2.0, 0.0, 0.5),
+        (2.0, 1.0, 4.0, 2.0),  # less than half of what others used
+        (1.0, 2.0, 6.0, None),  # most of it
+        (1.0, 0.0, 0.0, None),  # no group of others
+        (None, None, None, None),  # not sampled
+    ],
+)
+def test_whether_others_are_in_groups_of_their_own(
+    own: float | None, elsewhere: float | None, beside_s: float | None, expected: float | None
+) -> None:
+    """Where most of what they used was not in the job's groups: one core for ten seconds."""
+    values = {"groups.own": own, "groups.others": elsewhere, "groups.others_beside": beside_s}
+    at = {"host": "node1", "pid": None}
+    rows = [{**at, "name": "sampler.cpu", "value": 0.0, "time_ns": 0}]
+    rows += [
+        {**at, "name": name, "value": value, "time_ns": 10**10}
+        for name, value in values.items()
+        if value is not None
+    ]
+    found = others(sampled(pl.DataFrame(rows, schema=table_schema(COUNTER_COLUMNS))), {})["node1"]
+    assert 1.0 == found.cores
+    assert expected == found.own_groups

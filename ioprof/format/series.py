@@ -365,6 +365,19 @@ _GPUS: Final = {
 }
 
 _SAMPLER: Final = {
+    "groups.own": _state(
+        "groups",
+        "Groups among which the scheduler shares the cores (control groups, sessions), of the job's"
+        " processes since the start: those of little CPU time count less.",
+    ),
+    "groups.others": _state(
+        "groups",
+        "The same of other programs in groups without a process of the job. Above 0: more threads"
+        " of the job do not get more of the cores that these want.",
+    ),
+    "groups.others_beside": _total(
+        "s", "CPU time that other programs used in groups of the job's processes."
+    ),
     "sampler.cpu": _total(
         "s",
         "CPU time of the sampling thread itself. Its growth over the elapsed time is its cost in"

@@ -111,6 +111,10 @@ class Resource:
     """What others want of it, such as threads of other programs: each of them one core at most, in
     equal parts. One that wants less than its fair part gets all of it, as schedulers favour threads
     that sleep much."""
+    own_groups: float = 0.0
+    """Of cores: how many groups of the scheduler the users are, for each group that the others are.
+    Each core is shared among the groups whose threads are on it, and a group counts on each the
+    less the more cores its threads are on (man sched). 0: threads are alike, whoever's they are."""
     burst: float = 0.0
     """What it gives at once after it was idle for long enough (a token bucket)."""
     scattered: float = 0.0
@@ -187,6 +191,10 @@ class _Shared:
         usable = self._capacity
         if self._resource.scattered:
             usable = self._resource.usable(self._users + self._background)
+        if ratio := self._resource.own_groups:
+            on = min(self._background, self._capacity)  # as many cores
+            left = usable - on / (1 + ratio * on / self._capacity)
+            return min(self._most, left / self._users)
         fair = usable / (self._users + others)
         if others and self._background <= fair * others:
             fair = (usable - self._background) / self._users

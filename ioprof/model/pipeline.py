@@ -287,6 +287,10 @@ class Pipeline:
     others: dict[str, float]
     """By host: threads of other programs that could run meanwhile, on average, as far as they
     slowed the job down."""
+    own_groups: dict[str, float] = field(default_factory=dict)
+    """By host: groups of the scheduler that are the job's for each one of others, so that more
+    threads do not get more of what others want (`engine.Resource.own_groups`). Absent: all threads
+    are alike."""
     scattered: dict[str, float] = field(default_factory=dict)
     """By host: how far threads that could run shared a core while another one was idle, 0 to 1
     (`engine.Resource.scattered`)."""

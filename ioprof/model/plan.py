@@ -54,6 +54,7 @@ def plan(pipeline: Pipeline) -> Plan:
             pipeline.cores.get(host, 1.0),
             1.0,
             pipeline.others.get(host, 0.0),
+            own_groups=pipeline.own_groups.get(host, 0.0),
             scattered=pipeline.scattered.get(host, 0.0),
         )
         for host in hosts

@@ -164,6 +164,10 @@ def pipeline(trace: Trace) -> Pipeline:
     used = {
         host: max(0.0, each.cores - max(0.0, spare.get(host, 0.0))) for host, each in beside.items()
     }
+    whole = replace(
+        whole,
+        own_groups={host: each.own_groups for host, each in beside.items() if each.own_groups},
+    )
     return with_depth(trace, with_others(without_windows(trace, whole, own), used))
 
 

@@ -149,6 +149,17 @@ class JobProcesses:
             readings[of_process].update(values)
         return readings, changed
 
+    def others_s(self) -> dict[Subject, float]:
+        """CPU seconds of the processes that were not of the job at the last call of `read`, without
+        those of the kernel.
+        """
+        stats = {pid: self._read_stat(pid) for pid, _ in self._others}
+        return {
+            (pid, stat.start): stat.cpu_s
+            for pid, stat in stats.items()
+            if stat is not None and stat.has_memory
+        }
+
     def _sees_spool(self, pid: int) -> bool:
         try:
             os.stat(f"{self._proc}/{pid}/root{self._spool}")
@@ -325,6 +336,10 @@ class _Stat:
     @property
     def num_threads(self) -> int:
         return self._field(20)
+
+    @property
+    def cpu_s(self) -> float:
+        return (self._field(14) + self._field(15)) / _TICKS_PER_S
 
     def values(self, has_delays: bool) -> dict[str, float]:
         found: dict[str, float] = {

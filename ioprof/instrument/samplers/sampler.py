@@ -13,6 +13,7 @@ from ioprof.instrument.host import host
 from ioprof.instrument.samplers.cgroups import CpuLimits
 from ioprof.instrument.samplers.file import SampleFile
 from ioprof.instrument.samplers.gpus import GpuCounters
+from ioprof.instrument.samplers.groups import SchedulingGroups
 from ioprof.instrument.samplers.host import HostCounters
 from ioprof.instrument.samplers.lustre import LustreCounters
 from ioprof.instrument.samplers.nfs import NfsCounters
@@ -31,6 +32,10 @@ LARGEST_BYTES_PER_S: Final = 20_000
 LARGEST_WAIT_S: Final = 10.0
 """How long `stop` waits for the thread, which a driver or a process in uninterruptible sleep may
 block."""
+
+_ALL_PROCESSES_EVERY: Final = 10
+"""In one of so many samples, in the first two and in the last the processes of other programs are
+read."""
 
 _HOST_GROUP, _PROCESS_GROUP, _GPU_GROUP, _FIRST_FILE_SYSTEM_GROUP = range(4)
 
@@ -85,7 +90,7 @@ class Sampler:
         self._processes = JobProcesses(
             os.getpid(), os.fsencode(f"{SPOOL_VARIABLE}={spool}"), spool=os.path.abspath(spool)
         )
-        self._cpu_limits = CpuLimits()
+        self._cpu_limits, self._scheduling = CpuLimits(), SchedulingGroups()
         self._gpus: GpuCounters | None = None
         self._find_file_systems = find_file_systems or _network_file_systems
         self._file_systems: list[tuple[FileSystemCounters, RateLimitedSource]] = []
@@ -171,7 +176,7 @@ class Sampler:
     def _sample(self, *, is_last: bool = False) -> None:
         before_bytes, before_memory_s = self._file.sampled_bytes, self._processes.memory_s
         self._file.sample(monotonic_ns(), _HOST_GROUP, self._host.read())
-        self._sample_processes()
+        self._sample_processes(is_last)
         if self._gpus and (found := self._gpus.read()):
             self._file.sample(monotonic_ns(), _GPU_GROUP, found)
         self._write_notes()
@@ -196,7 +201,7 @@ class Sampler:
         self._ended_ns = monotonic_ns()
         self._samples += 1
 
-    def _sample_processes(self) -> None:
+    def _sample_processes(self, is_last: bool) -> None:
         time_ns = monotonic_ns()
         readings, changed = self._processes.read()
         for process in changed:
@@ -207,11 +212,14 @@ class Sampler:
             "sampler.processes": float(len(readings) - 1),
             "sampler.lost": float(self._file.lost),
         }
-        self._file.sample(
-            time_ns,
-            _PROCESS_GROUP,
-            readings | {HOST: own | self._cpu_limits.read(process.pid for process in changed)},
-        )
+        own |= self._cpu_limits.read(process.pid for process in changed)
+        if self._samples < 2 or is_last or self._samples % _ALL_PROCESSES_EVERY == 0:
+            used_s = {
+                subject: values["process.cpu_user"] + values["process.cpu_system"]
+                for subject, values in readings.items()
+            }
+            own |= self._scheduling.read(used_s, self._processes.others_s())
+        self._file.sample(time_ns, _PROCESS_GROUP, readings | {HOST: own})
 
     def _write_notes(self) -> None:
         refused = self._processes.io_refused

@@ -7,7 +7,7 @@ are twice as much of it, and reads from memory need none.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -25,6 +25,10 @@ _MOST_UNSEEN: Final = 0.05
 """Share of a second in which a process of the job may have lived without being sampled after it:
 its CPU time is not known then, and would be taken for that of others."""
 
+_GROUPS: Final = ("groups.own", "groups.others", "groups.others_beside")
+_MOST_BESIDE: Final = 0.5
+"""Of what others used, what was in the job's groups of the scheduler."""
+
 
 @dataclass(frozen=True)
 class Others:
@@ -34,6 +38,10 @@ class Others:
     """By what goes on whatever the job does; the recorder included."""
     serving: float = 0.0
     """By what began with the job's loop."""
+    own_groups: float | None = None
+    """Groups of the scheduler that the job is, for each one of others (`groups.others` in
+    `format.series`). None: most of what others used was in groups of the job, or that is not
+    known."""
 
 
 def others(trace: Trace, counts: Counts) -> dict[str, Others]:
@@ -47,10 +55,28 @@ def others(trace: Trace, counts: Counts) -> dict[str, Others]:
         host.name or "": Others((host.others_cpu_ratio or 0.0) * (host.online_cpus or 0))
         for host in known
     }
-    return {
+    found = {
         name: _in_loop(trace, name, counts.get(name, {})) or average
         for name, average in found.items()
     }
+    return {
+        name: replace(each, own_groups=_own_groups(trace, name, each.cores))
+        for name, each in found.items()
+    }
+
+
+def _own_groups(trace: Trace, host: str, cores: float) -> float | None:
+    """`Others.own_groups`, where others used so many cores."""
+    name = pl.col("name").cast(pl.String)
+    counted = trace.counters.filter(pl.col("host") == host, name.is_in(_GROUPS)).with_columns(name)
+    times = trace.counters.filter(pl.col("host") == host, name == "sampler.cpu")["time_ns"]
+    last = dict(counted.sort("time_ns").group_by("name").agg(pl.col("value").last()).rows())
+    own, elsewhere = last.get("groups.own", 0.0), last.get("groups.others", 0.0)
+    if not own or not elsewhere:
+        return None
+    took_s = (counted["time_ns"].max() - times.min()) / 1e9  # type: ignore[operator]
+    beside = last.get("groups.others_beside", 0.0) / max(took_s, 1e-9)
+    return own / elsewhere if beside <= _MOST_BESIDE * cores else None
 
 
 def _in_loop(trace: Trace, host: str, counts: Mapping[int, Counted]) -> Others | None:
