@@ -5,13 +5,14 @@ FALLOC_FL_PUNCH_HOLE).
 
 import ctypes
 import errno
+import json
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from ioprof.errors import CommandError
 
@@ -45,6 +46,17 @@ def read_regular_file(path: Path, most_bytes: int = DESCRIPTION_BYTES) -> bytes:
     if len(content) > most_bytes:
         raise OSError(errno.EFBIG, f"has more than {most_bytes >> 20} MiB", str(path))
     return content
+
+
+def read_json_object(path: Path) -> dict[str, Any] | None:
+    """The JSON object in a file that somebody else may have made; None: there is none, or it cannot
+    be read.
+    """
+    try:
+        found = json.loads(read_regular_file(path))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 @contextmanager

@@ -6,11 +6,11 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from ioprof.converters import FORMATS, PartialOutput, detect, read_part
 from ioprof.errors import CommandError, IoprofError
-from ioprof.files import read_regular_file
+from ioprof.files import read_json_object
 from ioprof.format.dataset import MANIFEST_NAME, Dataset
 from ioprof.format.trace import Trace
 from ioprof.recording.pending_run import interrupted_recording
@@ -24,7 +24,6 @@ _SHOWN_CLASSES: Final = 3
 _SHOWN_HOSTS: Final = 4
 # characters of one line: a command may be long, but no path of a damaged file fills the screen
 _LONGEST: Final = 2000
-_MOST_BYTES: Final = 1 << 20  # of a job.json, which takes some kilobytes
 _NEITHER: Final = "no dataset, run, or part of one"
 
 
@@ -179,7 +178,7 @@ def _unfinished(path: Path) -> Inspection:
         spool, run = found.spool, {**found.run.to_dict(), "out": found.out and str(found.out)}
         state = "not being recorded any more; its run folder can be made"
     except CommandError as error:
-        spool, run, state = path, _object(path / JOB), str(error)
+        spool, run, state = path, read_json_object(path / JOB) or {}, str(error)
     kind = (
         "an unfinished recording (a spool)"
         if (path / JOB).exists()
@@ -207,18 +206,9 @@ def _job(path: Path) -> Inspection:
     """Both a spool and an unfinished dataset have a job.json."""
     return (
         _unfinished(path)
-        if "capture" in _object(path / JOB) or _num_captures(path)
+        if "capture" in (read_json_object(path / JOB) or {}) or _num_captures(path)
         else _half_made(path)
     )
-
-
-def _object(path: Path) -> dict[str, Any]:
-    """The object that a file holds; empty for one that is damaged."""
-    try:
-        found = json.loads(read_regular_file(path, _MOST_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _other(path: Path) -> Inspection:

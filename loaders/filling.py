@@ -244,7 +244,7 @@ class FillingTars(TarRecords):
     """Of `webdataset`."""
 
     def _reader(self, numbers: range) -> TarReader:
-        shard = self._shard(numbers.start)
+        shard = self._shard_of(numbers.start)
         path = self._paths[shard]
         of_copy = _of_copy(self.options, self.dataset, path, shard)
         return _FilledTar(str(path), self._order.shards[shard], numbers, of_copy)

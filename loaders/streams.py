@@ -6,18 +6,24 @@ consecutive pieces, one for each worker of each rank (a *lane*), as long as that
 need; a cut may lie within a shard. So each record is in one lane, all ranks have as many batches,
 and of no shard is anything read twice but for what lies around a cut. A lane reads its piece in
 order, and its samples leave through a buffer, from which one is drawn at a time (as in the
-webdataset library and in DALI).
+webdataset library and in DALI). `StreamRecords` reads the records in this order.
 """
 
-from collections.abc import Iterator, Sequence
+import os
+from abc import abstractmethod
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, islice
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from ioprof.loaders.base import LoaderOptions
+from ioprof.errors import DatasetError
+from ioprof.format.dataset import Dataset
+from ioprof.loaders.base import LoaderOptions, Record
 from ioprof.loaders.order import Batches, BatchRequest
+from ioprof.loaders.records import Records
 
 _FIRST_FILL = 10
 """A sample leaves once a tenth of the buffer is full; until it is full, two come for each that
@@ -158,3 +164,107 @@ def _drawn(waiting: list[int], source: np.random.Generator) -> int:
     place = int(source.random() * len(waiting))
     waiting[place], waiting[-1] = waiting[-1], waiting[place]
     return waiting.pop()
+
+
+# ------------------------------------------------------------------------------------------ reading
+
+
+class StreamRecords(Records):
+    """Reads the batches in the order of `StreamOrder`: each lane reads its piece of the shards from
+    one end to the other.
+    """
+
+    def __init__(self, dataset: Dataset | None, options: LoaderOptions) -> None:
+        super().__init__(dataset, options)
+        self._lanes: dict[int, Lane] = {}
+        self._owner = 0
+
+    @property
+    @abstractmethod
+    def _order(self) -> StreamOrder:
+        """Raises `DatasetError` if the shards are not those of the manifest."""
+
+    @abstractmethod
+    def _reader(self, numbers: range) -> "SequentialReader":
+        """Of these records, which are of one shard."""
+
+    def requests(self) -> Iterator[BatchRequest]:
+        """The batches of this rank, in order."""
+        # the shards are looked at here and now, before there are workers that would each do so
+        return self._order.requests()
+
+    def of_batch(self, request: BatchRequest) -> Iterator[Record]:
+        """The records of a batch, in order, read from where its lane is; records before them are
+        kept for later batches.
+        """
+        if self._owner != os.getpid():
+            self._lanes, self._owner = {}, os.getpid()
+        number, epoch = self._order.lane(request.number), self._order.epoch(request.number)
+        lane = self._lanes.get(number)
+        if lane is None or lane.epoch != epoch:
+            lane = self._lanes[number] = Lane(
+                epoch, self._order.piece(request.number), self._reader
+            )
+        for index in request.indices:
+            yield self._record(index, *lane.take(index))
+
+    def read(self, index: int) -> Record:
+        """Record `index`, by a search of its own."""
+        _, image, label = self._reader(range(index, index + 1)).next()
+        return self._record(index, image, label)
+
+    def _record(self, index: int, image: bytes, text: bytes) -> Record:
+        label = int(text) if len(text) < 10 and text.isdigit() else -1
+        if not 0 <= label < len(self.dataset.classes):
+            shown = text[:20].decode(errors="backslashreplace")
+            raise DatasetError(
+                f"{self.name(index)}: its label is {shown!r}; convert the dataset again"
+            )
+        return Record(image, self.raw_shape, label)
+
+    def _shard_of(self, index: int) -> int:
+        return bisect_right(self._order.shards, index, key=lambda shard: shard.start) - 1
+
+
+class SequentialReader(Protocol):
+    """Hands out consecutive records."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether there are no more records."""
+
+    def next(self) -> tuple[int, bytes, bytes]:
+        """Number, image and label of the next record."""
+
+
+class Lane:
+    """What one worker reads in one epoch: record after record, each kept until it is taken."""
+
+    def __init__(
+        self, epoch: int, piece: Piece, reader: Callable[[range], SequentialReader]
+    ) -> None:
+        self.epoch = epoch
+        self._done, self._open = piece.done, reader
+        self._ranges = iter(_without_leading(piece))
+        self._reader: SequentialReader | None = None
+        self._held: dict[int, tuple[bytes, bytes]] = {}
+
+    def take(self, index: int) -> tuple[bytes, bytes]:
+        """Image and label of record `index`."""
+        while index not in self._held:
+            if self._reader is None:
+                self._reader = self._open(next(self._ranges))
+            number, image, label = self._reader.next()
+            if number not in self._done:
+                self._held[number] = image, label
+            if self._reader.is_done:
+                self._reader = None
+        return self._held.pop(index)
+
+
+def _without_leading(piece: Piece) -> Iterator[range]:
+    """The ranges without what lies at their beginnings and is done."""
+    for each in piece.ranges:
+        start = next((number for number in each if number not in piece.done), each.stop)
+        if start < each.stop:
+            yield range(start, each.stop)

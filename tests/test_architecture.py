@@ -46,7 +46,7 @@ MAY_IMPORT: Final[dict[str, str | frozenset[str]]] = {
     "report": "_bins analysis errors files format model",
     "interchange": "_scan clock errors files format ingest",
     # What can be seen on this machine, found by recording a little and reading it back.
-    "doctor": "errors file_systems ingest instrument jpeg",
+    "doctor": "errors file_systems ingest instrument jpeg storage",
     # One recording of any job, and the jobs that ioprof itself runs.
     "recording": "analysis clock errors files format ingest instrument masking model process "
     "report reporter stacks storage",

@@ -22,7 +22,7 @@ from ioprof.jobs.training_run import plan_job
 from ioprof.options import given_options
 from ioprof.reporter import SILENT
 from ioprof.train.config import JobConfig
-from ioprof.train.curve import read_curve
+from ioprof.train.curve import curve_path
 from ioprof.train.devices import device_names
 from ioprof.train.learner import Learner
 
@@ -164,7 +164,10 @@ def test_a_job_that_was_not_recorded_has_the_same_losses(learned, coloured, tmp_
     finished = jobs.ioprof("run", coloured / "train", *arguments, cwd=tmp_path)
 
     assert 0 == finished.code, finished.err
-    assert tuple(read_curve(tmp_path)["losses"]) == Trace.load(tmp_path / "run").run.learning.losses
+    assert (
+        tuple(json.loads(curve_path(tmp_path).read_text())["losses"])
+        == Trace.load(tmp_path / "run").run.learning.losses
+    )
 
 
 @pytest.mark.job(every=4)

@@ -12,13 +12,13 @@ from captures import chunk, header_bytes, record, string
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
-from strategies import examples
+from strategies import examples, traces
 from timeline import pid, timeline
 from told import summarise
 
 from ioprof.errors import RunError
 from ioprof.format.run_record import Failure, FaultRecording, PartNumber, RunRecord, SampledSeries
-from ioprof.format.schema import COUNTER_COLUMNS, KINDS
+from ioprof.format.schema import COUNTER_COLUMNS, FILE_COLUMNS, KINDS
 from ioprof.format.trace import Trace, table_schema
 from ioprof.ingest import read_spool
 from ioprof.ingest.merging import merge_parts, missing_parts
@@ -123,6 +123,91 @@ def test_what_two_hosts_recorded_of_a_job_is_the_job(one: int, two: int, swapped
 def with_facts(trace: Trace, **fields: Any) -> Trace:
     """The trace with other values in its run.json."""
     return replace(trace, run=trace.run.replace(**fields))
+
+
+@st.composite
+def halves(draw: st.DrawFn) -> tuple[Trace, list[Trace]]:
+    """A run of two or three ranks whose spans name files, and the same run in two parts of its
+    ranks, each with the files that it used, numbered its own way."""
+    whole = draw(traces(max_ranks=3).filter(lambda trace: len(trace.ranks) > 1))
+    size = len(whole.spans)
+    used = draw(st.lists(st.none() | st.integers(0, 4), min_size=size, max_size=size))
+    first = draw(st.sets(st.sampled_from(whole.ranks), min_size=1, max_size=len(whole.ranks) - 1))
+    spans = whole.spans.with_columns(
+        file=pl.Series(used, dtype=pl.Int64), host=pl.lit("node1", whole.spans.schema["host"])
+    )
+    rows = [
+        {"file": number, "path": f"/data/{number}", "size_bytes": number} for number in range(5)
+    ]
+    files = pl.DataFrame(rows, schema=table_schema(FILE_COLUMNS))
+    clocks = {"kernel": "one", "monotonic_shift_ns": 0, "zero_monotonic_ns": 0}
+    parts = []
+    for is_chosen in (True, False):
+        own = spans.filter(pl.col("rank").is_in(first) == is_chosen)
+        order = [each for each in draw(st.permutations(range(5))) if each in own["file"].to_list()]
+        numbers = {number: 7 + place for place, number in enumerate(order)}
+        renumbered = pl.col("file").replace_strict(numbers, default=None, return_dtype=pl.Int64)
+        processes = [
+            {"host": "node1", "pid": pid(rank), "rank": rank, "role": "rank"}
+            for rank in own["rank"].unique()
+        ]
+        facts = {**whole.run.to_dict(), "clocks": clocks, "processes": processes}
+        part = Trace(
+            RunRecord.of(facts),
+            own.with_columns(renumbered),
+            files.filter(pl.col("file").is_in(order)).with_columns(renumbered),
+        )
+        parts.append(part)
+    return Trace(whole.run, spans, files), parts
+
+
+@settings(max_examples=examples(25))
+@given(halves(), st.booleans())
+def test_the_halves_of_a_run_merge_into_the_whole(
+    found: tuple[Trace, list[Trace]], swapped: bool
+) -> None:
+    """In any order: each span still names its path, whatever number that had in its half."""
+    whole, parts = found
+    merged = merge_parts(parts[::-1] if swapped else parts, "whole")
+
+    def named(trace: Trace) -> list[tuple[Any, ...]]:
+        zero_ns = pl.col("start_ns").min()
+        spans = trace.spans.join(trace.files.select("file", "path"), on="file", how="left")
+        since = (pl.col(name) - zero_ns for name in ("start_ns", "end_ns"))
+        return sorted(spans.drop("file").with_columns(*since).rows(), key=repr)
+
+    assert named(whole) == named(merged)
+    assert len(merged.files) == merged.files["path"].n_unique() == merged.files["file"].n_unique()
+
+
+def test_what_two_parts_know_of_a_file_is_one_row(tmp_path: Path) -> None:
+    """A null in one part is filled from the other; parts are read from the disk, with the numbers
+    that each file has for hosts and names."""
+    rows = (
+        {"file": 3, "path": "/a", "size_bytes": 9},
+        {"file": 0, "path": "/a", "file_system": "lustre"},
+    )
+    for rank, row in enumerate(rows):
+        one = drawn("ab"[rank], rank)
+        replace(
+            one,
+            spans=one.spans.with_columns(file=pl.lit(row["file"]), name=pl.lit(f"of {rank}")),
+            files=pl.DataFrame([row], table_schema(FILE_COLUMNS)),
+        ).save(tmp_path / str(rank))
+    merge_parts([Trace.load(tmp_path / "1"), Trace.load(tmp_path / "0")], "both").save(tmp_path)
+    merged = Trace.load(tmp_path)
+    assert [("/a", 9, "lustre")] == merged.files.select("path", "size_bytes", "file_system").rows()
+    assert merged.files["file"].to_list() == merged.spans["file"].unique().to_list()
+    assert [("a", "of 0"), ("b", "of 1")] == sorted(
+        merged.spans.select("host", "name").unique().rows()
+    )
+
+
+def test_a_process_in_two_parts_is_refused() -> None:
+    """Its time would be counted twice, also where no rank is known."""
+    part = with_facts(drawn("a", 0), processes=())
+    with pytest.raises(RunError, match=f"process {pid(0)} .* two"):
+        merge_parts([part, part], "both")
 
 
 def test_facts_are_those_of_all_parts() -> None:

@@ -304,7 +304,7 @@ def test_a_full_disk_is_found_before_anything_is_copied(datasets, small_disk):
     with pytest.raises(
         CommandError,
         match=(
-            r"needs 0\.00\d GB, .* has 0\.000 GB free; give another folder, or"
+            r"needs about 0\.00\d GB, .* has 0\.000 GB free; give another folder, or"
             r" .*--dataset-scale 50%"
         ),
     ):

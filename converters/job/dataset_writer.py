@@ -35,6 +35,7 @@ from ioprof.converters.layouts.lustre_striping import recommended_stripes, strip
 from ioprof.converters.layouts.registry import LAYOUTS, Layout, Record, Target
 from ioprof.converters.options import ConvertOptions
 from ioprof.errors import CommandError
+from ioprof.files import read_json_object
 from ioprof.format.dataset import (
     MANIFEST_NAME,
     Dataset,
@@ -302,12 +303,10 @@ class Job:
         write_json_atomically(work.data / self.manifest_name, keys)
 
     def _is_at(self, folder: Path, tally: "Tally") -> bool:
-        try:
-            found = json.loads((folder / self.manifest_name).read_bytes())
-        except (OSError, ValueError):
+        if (found := read_json_object(folder / self.manifest_name)) is None:
             return False
         expected = json.loads(json.dumps(self.manifest(tally)))
-        return isinstance(found, dict) and {**found, "shards": None} == {**expected, "shards": None}
+        return {**found, "shards": None} == {**expected, "shards": None}
 
 
 class Resumable(ABC):

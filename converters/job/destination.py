@@ -3,7 +3,6 @@
 import contextlib
 import ctypes
 import errno
-import json
 import os
 import re
 import secrets
@@ -14,11 +13,11 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import Final
 
 from ioprof.converters.manifests import SCHEMAS, SYNTHETIC_NAME, SYNTHETIC_SCHEMA
 from ioprof.errors import CommandError
-from ioprof.files import make_folders, read_regular_file, sync
+from ioprof.files import make_folders, read_json_object, sync
 from ioprof.format.dataset import is_plain_name
 
 SPACE_MARGIN: Final = 1.05
@@ -29,7 +28,6 @@ _OWN_NAMES: Final = r"(dataset|synthetic|part|staged)\.json|journal|synset_words
 `generation.py`, `parts.py`)."""
 _CLASS: Final = r"n\d{8}"
 """In a tree that `generate` made: the folder of a class."""
-_MAX_MANIFEST_BYTES: Final = 1 << 28
 _MAX_KEPT_NAME_BYTES: Final = (
     150  # of the destination's name in that of its partial folder, which may have at most 255 bytes
 )
@@ -108,9 +106,15 @@ def leftovers(destination: Path) -> list[Path]:
     return found
 
 
-def require_space(destination: Path, needed_bytes: int, needed_files: int) -> None:
-    """Raise `CommandError` when the file system of `destination` has too little free space or too
-    few free inodes.
+def require_space(
+    destination: Path,
+    needed_bytes: int,
+    needed_files: int,
+    smaller: str = "give another place, or fewer images",
+    fewer_files: str = "use --layout lmdb",
+) -> None:
+    """Raise `CommandError` when the file system of `destination` has too little free space, with
+    how to need less, or too few free inodes, with how to need fewer.
     """
     place = _existing_parent(destination)
     status = os.statvfs(place)
@@ -118,14 +122,14 @@ def require_space(destination: Path, needed_bytes: int, needed_files: int) -> No
     if needed_bytes > free:
         raise CommandError(
             f"{destination}: needs about {needed_bytes / 1e9:.3f} GB, {place} has {free / 1e9:.3f}"
-            " GB free; give another place, or fewer images",
+            f" GB free; {smaller}",
             exit_code=1,
         )
     # some file systems have no fixed number of inodes, and report 0
     if status.f_files and needed_files > status.f_favail:
         raise CommandError(
             f"{destination}: needs {needed_files} files, {place} has inodes for {status.f_favail};"
-            " use --layout lmdb",
+            f" {fewer_files}",
             exit_code=1,
         )
 
@@ -349,7 +353,7 @@ def _foreign_name(folder: Path) -> str | None:
     splits = {
         str(keys.get("split"))
         for name in SCHEMAS
-        if (keys := _read_keys(folder / name)) is not None
+        if (keys := read_json_object(folder / name)) is not None
     } | {"train"}
     classes = rf"|{_CLASS}" if _read_schema(folder / SYNTHETIC_NAME) == SYNTHETIC_SCHEMA else ""
     own = re.compile(f"{_OWN_NAMES}{classes}|({'|'.join(map(re.escape, sorted(splits)))})([-.].*)?")
@@ -357,15 +361,7 @@ def _foreign_name(folder: Path) -> str | None:
 
 
 def _read_schema(manifest: Path) -> object:
-    return (_read_keys(manifest) or {}).get("schema")
-
-
-def _read_keys(manifest: Path) -> dict[str, Any] | None:
-    try:
-        keys = json.loads(read_regular_file(manifest, _MAX_MANIFEST_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return None
-    return keys if isinstance(keys, dict) else None
+    return (read_json_object(manifest) or {}).get("schema")
 
 
 def _existing_parent(path: Path) -> Path:

@@ -12,7 +12,6 @@ job can resume.
 import contextlib
 import errno
 import fcntl
-import json
 import os
 import shlex
 import shutil
@@ -24,7 +23,7 @@ from typing import Any, Final
 from ioprof.converters.job.destination import partial_name, termination_as_interrupt
 from ioprof.converters.job.journal import journal_progress
 from ioprof.errors import CommandError
-from ioprof.files import make_folders, read_regular_file
+from ioprof.files import make_folders, read_json_object
 from ioprof.format.dataset import write_json_atomically
 
 # Lustre without -o flock, some FUSE
@@ -35,7 +34,6 @@ _NO_LOCKS: Final = (
     errno.EINVAL,
 )
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
-_MAX_JOB_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -95,12 +93,7 @@ class PartialOutput:
 
     def read_job(self) -> dict[str, Any] | None:
         """The identity of the job that wrote this folder; None if it cannot be read."""
-        path = self.folder / "job.json"
-        try:
-            keys = json.loads(read_regular_file(path, _MAX_JOB_BYTES))
-        except (OSError, ValueError, RecursionError):
-            return None
-        return keys if isinstance(keys, dict) else None
+        return read_json_object(self.folder / "job.json")
 
     def clear(self) -> None:
         """Remove journal and data. The journal goes first: data that is not in the journal is

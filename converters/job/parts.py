@@ -42,7 +42,6 @@ from ioprof.format.dataset import Dataset, ImageClass, is_plain_name, parse_json
 from ioprof.reporter import Advance
 
 _MAX_PARTS: Final = 10_000
-_MAX_PART_BYTES: Final = 1 << 28
 # key in the identity of a merge, in addition to that of its parts: the number of parts
 _MERGE: Final = "merge of"
 
@@ -415,7 +414,7 @@ def read_part(folder: Path) -> FinishedPart:
     """The part in a folder; raises `DatasetError` if it cannot be used."""
     path = folder / PART_NAME
     try:
-        keys = parse_json(read_regular_file(path, _MAX_PART_BYTES))
+        keys = parse_json(read_regular_file(path))
         if keys["schema"] != PART_SCHEMA:
             raise _damaged(
                 folder,

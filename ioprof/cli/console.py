@@ -5,7 +5,7 @@ run, and the next command to type.
 import os
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -42,6 +42,12 @@ def say(text: str) -> None:
     """Print a line to standard error; never a result."""
     with _ignored_errors():
         messages.print(text, markup=False)
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print lines of a result as they are."""
+    for line in lines:
+        output.print(line, markup=False)
 
 
 def error_line(text: str) -> None:

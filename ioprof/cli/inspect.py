@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from ioprof.cli.console import next_command, output
+from ioprof.cli.console import next_command, output, print_lines
 from ioprof.inspection import inspect_path
 
 
@@ -28,7 +28,6 @@ def inspect(
     if as_json:
         output.print_json(found.to_json())
         return
-    for line in found.lines():
-        output.print(line, markup=False)
+    print_lines(found.lines())
     if str(path).isprintable():  # else it could not be typed
         next_command(*found.next_command)

@@ -9,7 +9,7 @@ from rich.console import Console
 from typer import Option
 
 import ioprof
-from ioprof.cli.console import next_command, output, reporter, say
+from ioprof.cli.console import next_command, output, print_lines, reporter, say
 from ioprof.cli.options import takes_options
 from ioprof.files import check_new_file
 from ioprof.jobs.options import ProbeOptions
@@ -97,10 +97,8 @@ def _probe_network(ranks: int | None, device: str, meeting: Path, json: bool) ->
 
 
 def _show(facts: dict[str, Any]) -> None:
-    for line in head_lines(facts):
-        output.print(line, markup=False)
+    print_lines(head_lines(facts))
     Console(file=output.file, width=max(output.width, TABLE_WIDTH), highlight=False).print(
         probe_table(facts)
     )
-    for note in notes(facts):
-        output.print(note, markup=False)
+    print_lines(notes(facts))

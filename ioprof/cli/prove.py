@@ -8,7 +8,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 import ioprof
-from ioprof.cli.console import next_command, output, reporter
+from ioprof.cli.console import next_command, output, print_lines, reporter
 from ioprof.report.texts.prediction import proof_lines
 
 
@@ -50,7 +50,6 @@ def prove(
     if json:
         output.file.write(found.to_json() + "\n")
         return 0
-    for line in proof_lines(found):
-        output.print(line, markup=False)
+    print_lines(proof_lines(found))
     next_command("ioprof", "compare", *found.runs[:2])
     return 0

@@ -7,7 +7,7 @@ from typer import Option
 
 import ioprof
 from ioprof.analysis.grid import GRID_FILE, Grid
-from ioprof.cli.console import next_command, output, reporter, say
+from ioprof.cli.console import next_command, output, print_lines, reporter, say
 from ioprof.cli.options import takes_options
 from ioprof.jobs.options import StudyOptions
 from ioprof.jobs.studies.grid_file import grid_names, load_grid
@@ -46,8 +46,7 @@ def study(
         study_table,
     )
 
-    for note in study_notes(found):
-        output.print(note, markup=False)
+    print_lines(study_notes(found))
     output.print()
     output.print(study_table(found))
     say(f"the same with a figure: {folder / 'study.html'}")
@@ -70,14 +69,12 @@ def _show(found: Grid, folder: Path) -> int:
     """Tables and notes of a study over several settings."""
     from ioprof.report.grid import bend_lines, grid_notes, terminal_tables
 
-    for note in grid_notes(found):
-        output.print(note, markup=False)
+    print_lines(grid_notes(found))
     for table in terminal_tables(found):
         output.print()
         output.print(table)
     output.print()
-    for line in bend_lines(found):
-        output.print(line, markup=False)
+    print_lines(bend_lines(found))
     say(f"numbers, page and notebook: {folder / GRID_FILE}, study.html, study.ipynb")
     runs = [cell.run for cell in found.cells if cell.run]
     if runs:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 import ioprof
-from ioprof.cli.console import next_command, output
+from ioprof.cli.console import next_command, output, print_lines
 from ioprof.cli.options import takes_options
 from ioprof.model.changes import Change
 from ioprof.report.texts.prediction import prediction_lines
@@ -71,7 +71,6 @@ def whatif(
     if json:
         output.file.write(found.to_json() + "\n")
         return 0
-    for line in prediction_lines(found):
-        output.print(line, markup=False)
+    print_lines(prediction_lines(found))
     next_command("ioprof", "report", runs[0])
     return 0

@@ -8,6 +8,7 @@ from typing import Final
 from ioprof.doctor.finding import Finding, Surroundings, content, limited, missing, ok
 from ioprof.instrument.faults import RING_BYTES, refusal
 from ioprof.instrument.perf_events import RefusedError
+from ioprof.storage.mounts import mount_in
 
 # of each CPU, with the kernel's page of state
 _RING_KIB: Final = (RING_BYTES + resource.getpagesize()) // 1024
@@ -103,14 +104,9 @@ def processes(surroundings: Surroundings) -> Finding:
 
 def hidepid(mountinfo: str) -> str:
     """The mount option `hidepid` of /proc (man proc); 0 or "off": all processes are visible."""
-    for line in mountinfo.splitlines():
-        fields = line.split()
-        if len(fields) > 6 and fields[4] == "/proc":
-            options = ",".join((fields[5], fields[-1])).split(",")
-            return next(
-                (option.split("=")[1] for option in options if option.startswith("hidepid=")), "0"
-            )
-    return "0"
+    mounts = (mount_in(os.fsencode(line)) for line in mountinfo.splitlines())
+    hidden = (mount.option("hidepid") for mount in mounts if mount and mount.point == "/proc")
+    return next(hidden, None) or "0"
 
 
 def pressure(surroundings: Surroundings) -> Finding:

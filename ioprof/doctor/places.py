@@ -6,18 +6,18 @@ import ctypes
 import errno
 import os
 import shutil
-import struct
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from ioprof.doctor.finding import Finding, Surroundings, failed, limited, missing, ok
 from ioprof.file_systems import has_unreliable_counters, is_in_memory, is_shared
+from ioprof.storage.kernel_text import Roots, Unknown
+from ioprof.storage.mounts import mount_number, mount_of_number
+from ioprof.storage.residency import cached_pages
 
-_CACHESTAT: Final = 451  # the same on every architecture since 6.5 (asm-generic/unistd.h)
 _SPOOL_BYTES: Final = 1 << 30
 _MAX_ENTRIES: Final = 200  # of a folder, to find one file in it
 _READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
@@ -27,35 +27,13 @@ Attempt = Callable[[int], str]
 """Tries something with a file descriptor; returns why it is not possible, or ""."""
 
 
-@dataclass(frozen=True)
-class Mount:
-    """The mount of a path."""
-
-    point: str
-    file_system: str
-    source: str
-
-
-def mount_of(path: Path, proc: Path = Path("/proc")) -> Mount:
-    """The mount of an existing path, by mount id, which is also right for bind mounts and
-    subvolumes (man proc_pid_fdinfo).
-    """
-    descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    try:
-        info = (proc / f"self/fdinfo/{descriptor}").read_text()
-    finally:
-        os.close(descriptor)
-    number = next(line.split()[1] for line in info.splitlines() if line.startswith("mnt_id:"))
-    for line in (proc / "self/mountinfo").read_text(errors="replace").splitlines():
-        before, _, after = line.partition(" - ")
-        fields, rest = before.split(), after.split()
-        if fields[0] == number:
-            return Mount(
-                fields[4].encode().decode("unicode_escape"),
-                rest[0],
-                rest[1] if len(rest) > 1 else "",
-            )
-    raise ValueError(f"{path}: its mount {number} is not in {proc}/self/mountinfo")
+def file_system_of(path: Path, proc: Path = Path("/proc")) -> str:
+    """Type of the file system of an existing path. ValueError where the kernel does not say it."""
+    roots = Roots(proc)
+    mount = mount_of_number(mount_number(path, roots), roots)
+    if isinstance(mount, Unknown):
+        raise ValueError(mount.reason)
+    return mount.file_system
 
 
 def read_sources(surroundings: Surroundings) -> Iterator[Finding]:
@@ -63,7 +41,7 @@ def read_sources(surroundings: Surroundings) -> Iterator[Finding]:
     for path in surroundings.paths:
         name = f"read sources of {path}"
         try:
-            yield read_source(name, path, mount_of(path, surroundings.proc).file_system)
+            yield read_source(name, path, file_system_of(path, surroundings.proc))
         except (
             OSError,
             ValueError,
@@ -182,12 +160,8 @@ def try_nowait(descriptor: int) -> str:
 
 def try_cachestat(descriptor: int) -> str:
     """Try cachestat(2)."""
-    whole_file, result = struct.pack("=QQ", 0, 0), ctypes.create_string_buffer(40)
-    library = ctypes.CDLL(None, use_errno=True)
-    failed = library.syscall(
-        ctypes.c_long(_CACHESTAT), descriptor, ctypes.c_char_p(whole_file), result, 0
-    )
-    return os.strerror(ctypes.get_errno()) if failed else ""
+    is_known = cached_pages(descriptor, 0, 0) is not None
+    return "" if is_known else os.strerror(ctypes.get_errno())
 
 
 def spool_folder(surroundings: Surroundings) -> Iterator[Finding]:
@@ -206,7 +180,7 @@ def spool_folder(surroundings: Surroundings) -> Iterator[Finding]:
         yield limited(name, seen, means, "export TMPDIR=/a/local/folder")
         return
     yield assess_spool(
-        folder, mount_of(folder, surroundings.proc).file_system, shutil.disk_usage(folder).free
+        folder, file_system_of(folder, surroundings.proc), shutil.disk_usage(folder).free
     )
 
 

@@ -1,8 +1,7 @@
-"""Trace: everything that a run recorded. It loads, saves, merges and selects; every later stage
-takes this one object.
+"""Trace: everything that a run recorded. It loads, saves and selects; every later stage takes this
+one object.
 """
 
-import json
 import logging
 import pickle
 import shutil
@@ -31,8 +30,7 @@ from ioprof.format.run_files import (
     read_run,
     stored_file,
 )
-from ioprof.format.run_record import Record, RunRecord, merge
-from ioprof.format.run_record.record import Rules, shown
+from ioprof.format.run_record import RunRecord
 from ioprof.format.run_record.run_json import RUN_FILE
 from ioprof.format.schema import (
     BLOCK_COLUMNS,
@@ -324,32 +322,6 @@ class Trace:
             if name not in tables:
                 (folder / name).unlink(missing_ok=True)
 
-    @classmethod
-    def merge(cls, traces: Sequence["Trace"]) -> "Trace":
-        """One trace of the parts of one run on one clock, each with processes of its own, e.g.
-        those of its nodes.
-
-        A path is one file, whatever its number was in each part. Facts are those of all parts:
-        their lists are joined, the worst status and the greatest uncertainty count. Raises
-        `RunError` for parts of different runs, and if two have the same process.
-        """
-        _check_parts(traces)
-        files, numbers = _one_numbering([trace.files for trace in traces])
-        spans = [
-            _renumbered(trace.spans, known) for trace, known in zip(traces, numbers, strict=True)
-        ]
-        counters = pl.concat([trace.counters for trace in traces])
-        stacks = pl.concat([trace.stacks for trace in traces])
-        blocks = pl.concat([trace.blocks for trace in traces])
-        return cls(
-            merge([trace.run for trace in traces], _RUN_RULES),
-            pl.concat(spans),
-            files,
-            counters,
-            stacks,
-            blocks,
-        )
-
     def select(self, *predicates: pl.Expr, **equals: object) -> "Trace":
         """The same trace with only the spans that fit, e.g. `trace.select(kind="read", rank=0)`."""
         return replace(self, spans=self.found(lambda part: part.filter(*predicates, **equals)))
@@ -552,120 +524,3 @@ def damaged_table(path: Path, error: BaseException) -> RunError:
     return RunError(
         f"{path}: damaged ({next(iter(str(error).splitlines()), type(error).__name__)})"
     )
-
-
-# ------------------------------------------------------------------------------------------ merging
-
-_IDENTITY: Final = ("name", "command", "started", "config", "device", "dataset")
-"""Facts that all parts of a run share."""
-_STATUSES: Final = ("complete", "interrupted", "failed")
-
-
-def _join(lists: list[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """Every entry once, in order: parts made by `select` hold the same ones."""
-    entries = [entry for each in lists for entry in each]
-    return tuple(
-        {
-            json.dumps(entry.to_dict(), sort_keys=True, default=str): entry for entry in entries
-        }.values()
-    )
-
-
-def _worst(statuses: list[str]) -> str:
-    return max(
-        statuses,
-        key=lambda status: (
-            _STATUSES.index(status) if status in _STATUSES else len(_STATUSES),
-            status,
-        ),
-    )
-
-
-_CAPTURE_RULES: Final[Rules] = {
-    "reads": all,
-    "native": all,
-    "ns_per_span": max,
-    **dict.fromkeys(("ns_per_call", "ns_per_cold_span", "ns_per_cold_call", "ns_per_process"), max),
-    "gpu": lambda parts: merge(parts, {"windows": _join, "notes": _join}),
-    **dict.fromkeys(
-        ("damaged", "fault_records", "unobserved", "unseen_processes", "collectives"), _join
-    ),
-}
-
-_RUN_RULES: Final[Rules] = {
-    "status": _worst,
-    "failures": _join,
-    "hosts": _join,
-    "processes": _join,
-    "storage": _join,
-    "clocks": lambda parts: merge(parts, {"anchors": _join, "uncertainty_ns": max}),
-    "capture": lambda parts: merge(parts, _CAPTURE_RULES),
-}
-
-
-def _check_parts(traces: Sequence[Trace]) -> None:
-    if not traces:
-        how = "Trace.merge([Trace.load(folder) for folder in folders])"
-        raise RunError(f"there is nothing to merge; give the parts of a run: {how}")
-    for key in _IDENTITY:
-        _check_same(key, [_comparable(getattr(trace.run, key)) for trace in traces])
-    zeros = [trace.run.clocks.zero_monotonic_ns for trace in traces]
-    # null: a part without any span
-    _check_same("clocks.zero_monotonic_ns", [zero for zero in zeros if zero is not None])
-    _check_disjoint([trace.spans for trace in traces])
-
-
-def _check_same(key: str, values: list[Any]) -> None:
-    for value in values:
-        if value != values[0]:
-            what = f"{key} is {shown(values[0])} in one and {shown(value)} in another"
-            raise RunError(
-                f"traces of different runs cannot be merged: {what}; merge the parts of one run"
-                " only"
-            )
-
-
-def _comparable(value: Record | str | None) -> Any:
-    return value.to_dict() if isinstance(value, Record) else value
-
-
-def _check_disjoint(tables: list[pl.DataFrame]) -> None:
-    processes = pl.concat(
-        [spans.select("host", "rank", "pid").drop_nulls("pid").unique() for spans in tables]
-    )
-    for host, rank, pid in processes.filter(processes.is_duplicated()).rows():
-        what = (
-            f"process {pid} of rank {rank} on {host} has spans in two of them, which would count"
-            " twice"
-        )
-        raise RunError(f"the traces cannot be merged: {what}; give each part once")
-
-
-def _one_numbering(tables: list[pl.DataFrame]) -> tuple[pl.DataFrame, list[pl.DataFrame]]:
-    """The files of all tables, one row per path, and for each table its numbers (`file`) with those
-    of the whole (`number`).
-
-    What one part does not know of a file is filled in from another; of two values the greater
-    holds.
-    """
-    rows = (
-        pl.concat(tables)
-        .group_by("path", maintain_order=True)
-        .agg(pl.exclude("file", "path").max())
-    )
-    files = rows.with_row_index("file").cast({"file": pl.Int64}).select(list(FILE_COLUMNS))
-    known = files.select("path", number="file")
-    return files, [
-        table.unique("file", keep="first")
-        .join(known, on="path", nulls_equal=True)
-        .select("file", "number")
-        for table in tables
-    ]
-
-
-def _renumbered(spans: pl.DataFrame, numbers: pl.DataFrame) -> pl.DataFrame:
-    """The spans with the whole's numbers of files; one that names no file becomes null, or it would
-    come to name another's.
-    """
-    joined = spans.join(numbers, on="file", how="left", maintain_order="left")
-    return joined.with_columns(file="number").select(spans.columns)

@@ -3,13 +3,14 @@
 """
 
 import fcntl
-import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
 
 from ioprof.clock import Anchor
 from ioprof.files import read_regular_file, write_atomically
@@ -18,33 +19,32 @@ from ioprof.ingest.job_sums import JobSums
 KEPT: Final = "kept.json"
 LOCK: Final = "kept.lock"
 """Locked while old events are dropped, and while a snapshot is copied (man flock)."""
-_FORMAT: Final = "ioprof.spool.kept/1"
+_Number = Annotated[int, Meta(gt=-(1 << 62), lt=1 << 62)]
 
 
-@dataclass
-class KeptState:
+class KeptState(msgspec.Struct, tag_field="format", tag="ioprof.spool.kept/1"):
     """Times are CLOCK_MONOTONIC of the host that records."""
 
     host: str
-    wall_offset_ns: int
+    wall_offset_ns: _Number
     """Wall time minus CLOCK_MONOTONIC of that host."""
-    keep_ns: int | None
+    keep_ns: _Number | None
     """None: all is kept, and this is a snapshot."""
-    end_ns: int | None = None
+    end_ns: _Number | None = None
     """The end of the window. None: the last end of a span."""
     ended: bool = True
     """False: a snapshot of a job that goes on."""
-    dropped_until_ns: int = 0
+    dropped_until_ns: _Number = 0
     """No span that began at this time or later was dropped."""
-    done: dict[str, dict[int, int]] = field(default_factory=dict)
+    done: dict[str, dict[int, int]] = msgspec.field(default_factory=dict)
     """By file and active chunk, the last flush whose spans are in `sums`."""
-    removing: list[str] = field(default_factory=list)
+    removing: list[str] = msgspec.field(default_factory=list)
     """Files all of whose spans are in `sums`."""
-    removed: int = 0
+    removed: _Number = 0
     """Processes whose files were removed."""
-    lost: int = 0
+    lost: _Number = 0
     """Spans that these lost."""
-    sums: JobSums = field(default_factory=JobSums)
+    sums: JobSums = msgspec.field(default_factory=JobSums)
     """Of all spans that were dropped."""
 
     def shift_ns(self, host: str, anchor: Anchor | None) -> int:
@@ -62,81 +62,29 @@ class KeptState:
 
     def save(self, spool: Path) -> None:
         """Write it to the spool, whole or not at all. Raises OSError."""
-        done = {
-            name: {str(origin): flush for origin, flush in each.items()}
-            for name, each in self.done.items()
-        }
-        facts = {name: getattr(self, name) for name in _FACTS}
-        text = json.dumps({"format": _FORMAT, **facts, "done": done, "sums": self.sums.to_dict()})
-        write_atomically(spool / KEPT, text + "\n")
+        write_atomically(spool / KEPT, msgspec.json.encode(self, enc_hook=JobSums.to_dict) + b"\n")
 
     @classmethod
     def load(cls, spool: Path) -> "KeptState | None":
         """That of a spool; None: there is none, or a damaged one."""
         try:
-            value = json.loads(read_regular_file(spool / KEPT))
-            return cls._of(value) if value["format"] == _FORMAT else None
+            found = msgspec.json.decode(
+                read_regular_file(spool / KEPT),
+                type=cls,
+                dec_hook=lambda _, sums: JobSums.from_dict(sums),
+            )
         except (
             OSError,
             ValueError,
             KeyError,
             TypeError,
             AttributeError,
-            RecursionError,
             OverflowError,
+            RecursionError,
         ):
             return None
-
-    @classmethod
-    def _of(cls, value: Mapping[str, Any]) -> "KeptState":
-        keep_ns, end_ns = (
-            None if value[name] is None else _time(value[name]) for name in ("keep_ns", "end_ns")
-        )
-        numbers = {
-            name: _time(value[name])
-            for name in ("wall_offset_ns", "dropped_until_ns", "removed", "lost")
-        }
-        done = {
-            str(name): {int(key): int(flush) for key, flush in each.items()}
-            for name, each in value["done"].items()
-        }
-        removing = [str(name) for name in value["removing"] if "/" not in str(name)]
-        sums = JobSums.from_dict(value["sums"])
-        found = cls(
-            str(value["host"]),
-            numbers["wall_offset_ns"],
-            keep_ns,
-            end_ns,
-            bool(value["ended"]),
-            numbers["dropped_until_ns"],
-        )
-        found.done, found.removing, found.removed, found.lost, found.sums = (
-            done,
-            removing,
-            numbers["removed"],
-            numbers["lost"],
-            sums,
-        )
+        found.removing = [name for name in found.removing if "/" not in name]
         return found
-
-
-_FACTS: Final = (
-    "host",
-    "wall_offset_ns",
-    "keep_ns",
-    "end_ns",
-    "ended",
-    "dropped_until_ns",
-    "removing",
-    "removed",
-    "lost",
-)
-
-
-def _time(value: object) -> int:
-    if not isinstance(value, int) or abs(value) >= 1 << 62:
-        raise ValueError("not a time")
-    return value
 
 
 @contextmanager

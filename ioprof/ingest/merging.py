@@ -1,5 +1,6 @@
 """Merges the parts of one run, each recorded by one host or task, into one Trace on one clock."""
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -24,16 +25,15 @@ from ioprof.format.run_record import (
     SampledSeries,
     merge,
 )
+from ioprof.format.schema import FILE_COLUMNS
 from ioprof.format.trace import Trace
 from ioprof.ingest.clocks.clock_alignment import ClockAlignment
 from ioprof.ingest.clocks.clock_offset import Clock, Messages
 from ioprof.ingest.failures import began_ns
 from ioprof.ingest.job_sums import merged_jobs
 
-_OF_THE_RUN: Final = ("name", "command", "started", "config", "device", "dataset")
-"""Keys that `Trace.merge` requires to be equal in all parts."""
 _LISTS: Final = ("fault_records", "unseen_processes", "unobserved", "damaged", "collectives")
-"""Fields of `CaptureRecord` that are concatenated."""
+"""Fields of `CaptureRecord` whose entries are joined."""
 _STATUSES: Final = ("complete", "interrupted", "failed")
 _MOST_PARTS: Final = 1 << 16
 
@@ -82,23 +82,24 @@ def merge_parts(parts: Sequence[Trace], name: str) -> Trace:
     tables = {part.name: part.spans() for part in named}
     messages = {part.name: found for part in named[1:] if (found := _messages(named[0], part))}
     alignment = ClockAlignment([part.clock() for part in named], tables.items(), messages=messages)
-    whole = _facts(named, name, alignment)
-    shared = RunRecord(**{key: getattr(whole, key) for key in _OF_THE_RUN})
-    merged = []
-    for part in named:
-        own = shared.replace(clocks=ClockRecord(zero_monotonic_ns=alignment.zero_ns))
+    files, numbers = _one_numbering([part.trace.files for part in named])
+    merged: dict[str, list[pl.DataFrame]] = {}
+    for part, known in zip(named, numbers, strict=True):
         series = _own_counters(part, named).with_columns(pl.col("time_ns") + part.zero_ns)
-        counters = alignment.align(part.name, series, "time_ns")
         samples = part.trace.stacks.with_columns(pl.col("time_ns") + part.zero_ns)
-        stacks = alignment.align(part.name, samples, "time_ns")
-        facts = whole if part is named[0] else own
-        spans = alignment.align(part.name, tables[part.name])
         waits = ("start_ns", "end_ns", "woken_ns")
-        own_blocks = part.trace.blocks.with_columns(pl.col(*waits) + part.zero_ns)
-        blocks = alignment.align(part.name, own_blocks, *waits)
-        tables_of_part = {"spans": spans, "counters": counters, "stacks": stacks, "blocks": blocks}
-        merged.append(replace(part.trace, run=facts, **tables_of_part))
-    return Trace.merge(merged)
+        blocks = part.trace.blocks.with_columns(pl.col(*waits) + part.zero_ns)
+        tables_of_part = {
+            "spans": _renumbered(alignment.align(part.name, tables[part.name]), known),
+            "counters": alignment.align(part.name, series, "time_ns"),
+            "stacks": alignment.align(part.name, samples, "time_ns"),
+            "blocks": alignment.align(part.name, blocks, *waits),
+        }
+        for table, rows in tables_of_part.items():
+            merged.setdefault(table, []).append(rows)
+    _check_disjoint(merged["spans"])
+    whole = {table: pl.concat(of_parts) for table, of_parts in merged.items()}
+    return Trace(_facts(named, name, alignment), files=files, **whole)
 
 
 # ---------------------------------------------------------------------------- which parts there are
@@ -193,6 +194,18 @@ def _check(parts: list[_Part]) -> None:
             holders[rank] = part.name
 
 
+def _check_disjoint(tables: list[pl.DataFrame]) -> None:
+    processes = pl.concat(
+        [spans.select("host", "rank", "pid").drop_nulls("pid").unique() for spans in tables]
+    )
+    for host, rank, pid in processes.filter(processes.is_duplicated()).rows():
+        what = (
+            f"process {pid} of rank {rank} on {host} has spans in two of them, which would count"
+            " twice"
+        )
+        raise RunError(f"the traces cannot be merged: {what}; give each part once")
+
+
 def _printable(text: str) -> str:
     """The text on one line: values of a run.json that was edited may contain control characters."""
     return "".join(
@@ -209,6 +222,39 @@ def missing_parts(parts: Iterable[Trace]) -> list[int]:
     expected = max((entry.num_parts or 0 for entry in entries), default=0)
     numbers = {entry.number for entry in entries if entry.number is not None}
     return sorted(set(range(min(expected, _MOST_PARTS))) - numbers)
+
+
+# ------------------------------------------------------------------------------------------- files
+
+
+def _one_numbering(tables: list[pl.DataFrame]) -> tuple[pl.DataFrame, list[pl.DataFrame]]:
+    """The files of all tables, one row per path, and for each table its numbers (`file`) with those
+    of the whole (`number`).
+
+    What one part does not know of a file is filled in from another; of two values the greater
+    holds.
+    """
+    rows = (
+        pl.concat(tables)
+        .group_by("path", maintain_order=True)
+        .agg(pl.exclude("file", "path").max())
+    )
+    files = rows.with_row_index("file").cast({"file": pl.Int64}).select(list(FILE_COLUMNS))
+    known = files.select("path", number="file")
+    return files, [
+        table.unique("file", keep="first")
+        .join(known, on="path", nulls_equal=True)
+        .select("file", "number")
+        for table in tables
+    ]
+
+
+def _renumbered(spans: pl.DataFrame, numbers: pl.DataFrame) -> pl.DataFrame:
+    """The spans with the whole's numbers of files; one that names no file becomes null, or it would
+    come to name another's.
+    """
+    joined = spans.join(numbers, on="file", how="left", maintain_order="left")
+    return joined.with_columns(file="number").select(spans.columns)
 
 
 # -------------------------------------------------------------------------------------------- facts
@@ -413,7 +459,7 @@ def _capture(parts: list[_Part], alignment: ClockAlignment) -> CaptureRecord:
     concatenated.
     """
     captures = [part.run.capture for part in parts]
-    found = merge(captures, {**dict.fromkeys(_COSTS, max), **dict.fromkeys(_LISTS, _concatenate)})
+    found = merge(captures, {**dict.fromkeys(_COSTS, max), **dict.fromkeys(_LISTS, _join)})
     sampled = [capture.sampled for capture in captures if capture.sampled]
     return found.replace(
         native=all(capture.native for capture in captures),
@@ -435,8 +481,10 @@ def _capture(parts: list[_Part], alignment: ClockAlignment) -> CaptureRecord:
     )
 
 
-def _concatenate(lists: list[tuple[Any, ...]]) -> tuple[Any, ...]:
-    return tuple(entry for each in lists for entry in each)
+def _join(lists: list[tuple[Any, ...]]) -> tuple[Any, ...]:
+    """Every entry once, in order: two tasks of one host may have seen the same."""
+    entries = [entry for each in lists for entry in each]
+    return tuple({json.dumps(entry.to_dict(), sort_keys=True): entry for entry in entries}.values())
 
 
 def _faults(parts: list[_Part]) -> FaultRecording | None:

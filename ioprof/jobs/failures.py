@@ -1,11 +1,11 @@
 """What went wrong in the ranks of a job, the likely cause first."""
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from ioprof.files import read_json_object
 from ioprof.format.run_record import Failure, FailureCode
 from ioprof.train.config import JobConfig
 
@@ -64,7 +64,5 @@ def _is_consequence(grade: int, failure: Failure) -> bool:
 
 
 def _outcome(spool: Path, rank: int) -> str | None:
-    try:
-        return str(json.loads((spool / f"rank-{rank}.json").read_text())["outcome"])
-    except (OSError, ValueError, KeyError):
-        return None
+    found = read_json_object(spool / f"rank-{rank}.json") or {}
+    return str(found["outcome"]) if "outcome" in found else None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ioprof.errors import CommandError
-from ioprof.files import make_folders, read_regular_file
+from ioprof.files import make_folders, read_json_object
 from ioprof.format.dataset import Dataset, write_json_atomically
 from ioprof.jobs.options import RunOptions
 from ioprof.reporter import Reporter
@@ -171,7 +171,7 @@ def _check_place(folder: Path) -> None:
     if (
         foreign is None
         and os.path.lexists(folder / _IDENTITY)
-        and not set(_SAME) <= _read_identity(folder).keys()
+        and not set(_SAME) <= (read_json_object(folder / _IDENTITY) or {}).keys()
     ):
         foreign = folder / _IDENTITY
     if foreign is not None:
@@ -181,17 +181,9 @@ def _check_place(folder: Path) -> None:
         )
 
 
-def _read_identity(folder: Path) -> dict[str, Any]:
-    try:
-        keys = json.loads(read_regular_file(folder / _IDENTITY))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return keys if isinstance(keys, dict) else {}
-
-
 def _check_identity(config: JobConfig, folder: Path) -> None:
     """CommandError if the checkpoints are of another job."""
-    if not (before := _read_identity(folder)):
+    if not (before := read_json_object(folder / _IDENTITY)):
         raise CommandError(
             f"{folder}: does not say of which job its checkpoints are ({_IDENTITY} is missing)"
         )

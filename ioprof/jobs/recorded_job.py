@@ -1,15 +1,14 @@
 """One recorded job of the built-in kind, from its configuration to its run folder."""
 
-import json
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ioprof.errors import CommandError
+from ioprof.files import read_json_object
 from ioprof.format.dataset import Dataset
 from ioprof.format.run_record import (
     ConfigRecord,
@@ -37,7 +36,7 @@ from ioprof.recording.lifecycle import Recording, initial_record
 from ioprof.recording.run_folder import begin_job_log, check_output
 from ioprof.reporter import SILENT, Reporter
 from ioprof.train.config import JobConfig, loading_path, network_path
-from ioprof.train.curve import read_curve
+from ioprof.train.curve import curve_path
 from ioprof.train.devices import emulated_device
 
 if TYPE_CHECKING:
@@ -139,7 +138,7 @@ def record_job(
 
 def _learning_record(spool: Path) -> LearningRecord | None:
     """What the job learned; None: nothing, or it came to no point at which that is written."""
-    found = read_curve(spool)
+    found = read_json_object(curve_path(spool))
     is_empty = found is None or not (
         found["losses"] or found["evaluations"] or found["checkpoints"]
     )
@@ -148,18 +147,14 @@ def _learning_record(spool: Path) -> LearningRecord | None:
 
 def _network_record(spool: Path) -> NetworkRecord | None:
     """What the network delivered before the first step; None: it was not measured."""
-    try:
-        return NetworkRecord.of(json.loads(network_path(spool).read_text()))
-    except (OSError, ValueError):
-        return None
+    found = read_json_object(network_path(spool))
+    return None if found is None else NetworkRecord.of(found)
 
 
 def _loading_record(spool: Path, config: JobConfig) -> LoadingRecord | None:
     """How the loaders of this host's ranks worked; None: no rank came that far."""
-    found: list[LoadingRecord] = []
-    for rank in config.own_ranks:
-        with suppress(OSError, ValueError):
-            found.append(LoadingRecord.of(json.loads(loading_path(spool, rank).read_text())))
+    records = (read_json_object(loading_path(spool, rank)) for rank in config.own_ranks)
+    found = [LoadingRecord.of(record) for record in records if record is not None]
     if not found:
         return None
     names = tuple(dict.fromkeys(name for record in found for name in record.left_out))

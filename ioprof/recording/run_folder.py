@@ -1,13 +1,12 @@
 """The folder that a run is written to: whether it may be, and making it."""
 
-import json
 import os
 import re
 from pathlib import Path
 from typing import Final
 
 from ioprof.errors import CommandError
-from ioprof.files import make_folders, open_regular_file, read_regular_file
+from ioprof.files import make_folders, open_regular_file, read_json_object
 from ioprof.format.schema import READ_RUN_SCHEMAS
 
 JOB_LOG: Final = "job.log"
@@ -138,13 +137,10 @@ def _is_run(out: Path) -> bool:
     """Whether ioprof wrote this folder: its run.json or, where ioprof was killed, its marker or its
     job.log says so.
     """
-    try:
-        run = json.loads(read_regular_file(out / "run.json"))
-        return isinstance(run, dict) and run.get("schema") in READ_RUN_SCHEMAS
-    except FileNotFoundError:
-        return _begins_as_job_log(out / JOB_LOG) or _is_marker(out / MARKER)
-    except (OSError, ValueError, RecursionError):
-        return False
+    if (out / "run.json").exists():
+        return (read_json_object(out / "run.json") or {}).get("schema") in READ_RUN_SCHEMAS
+    marker = read_json_object(out / MARKER) or {}
+    return isinstance(marker.get("spool"), str) or _begins_as_job_log(out / JOB_LOG)
 
 
 def _begins_as_job_log(path: Path) -> bool:
@@ -153,11 +149,3 @@ def _begins_as_job_log(path: Path) -> bool:
             return file.read(len(_JOB_LOG_BEGIN)) == _JOB_LOG_BEGIN
     except OSError:
         return False
-
-
-def _is_marker(path: Path) -> bool:
-    try:
-        content = json.loads(read_regular_file(path))
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(content, dict) and isinstance(content.get("spool"), str)

@@ -24,6 +24,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from ioprof.errors import CommandError
+from ioprof.storage.kernel_text import Unknown, read_bytes
+from ioprof.storage.mounts import Mount, mount_in
 
 PREFIX: Final = "ioprof-"
 LEAST_BYTES: Final = 1 << 22
@@ -236,11 +238,11 @@ def group_parents(proc: str = "/proc") -> Iterator[tuple[str, Path]]:
     permitted is not checked.
     """
     mounts, own = _hierarchies(proc), _own_groups(proc)
-    for kind, controllers, mount in mounts:
-        if kind == "cgroup" and "memory" in controllers:
+    for mount in mounts:
+        if mount.file_system == "cgroup" and "memory" in mount.options:
             yield "v1", _below(mount, own.get("memory", "/"))
-    for kind, _, mount in mounts:
-        if kind == "cgroup2":
+    for mount in mounts:
+        if mount.file_system == "cgroup2":
             folder = _below(mount, own.get("", "/"))
             while True:
                 delegated = ""
@@ -248,20 +250,15 @@ def group_parents(proc: str = "/proc") -> Iterator[tuple[str, Path]]:
                     delegated = (folder / "cgroup.subtree_control").read_text()
                 if "memory" in delegated.split():
                     yield "v2", folder
-                if folder == mount or mount not in folder.parents:
+                if Path(mount.point) not in folder.parents:
                     break
                 folder = folder.parent
 
 
-def _hierarchies(proc: str) -> list[tuple[str, list[str], Path]]:
-    found = []
-    with suppress(OSError):
-        for line in Path(proc, "self/mountinfo").read_text(errors="replace").splitlines():
-            fields, _, rest = line.partition(" - ")
-            words = rest.split()
-            if words and words[0] in ("cgroup", "cgroup2") and len(fields.split()) > 4:
-                found.append((words[0], words[-1].split(","), Path(fields.split()[4])))
-    return found
+def _hierarchies(proc: str) -> list[Mount]:
+    data = read_bytes(Path(proc, "self/mountinfo"))
+    mounts = () if isinstance(data, Unknown) else map(mount_in, data.split(b"\n"))
+    return [mount for mount in mounts if mount and mount.file_system in ("cgroup", "cgroup2")]
 
 
 def _own_groups(proc: str) -> dict[str, str]:
@@ -275,11 +272,11 @@ def _own_groups(proc: str) -> dict[str, str]:
     return found
 
 
-def _below(mount: Path, group: str) -> Path:
+def _below(mount: Mount, group: str) -> Path:
     # In a container the path that the kernel reports may be outside of the mounted part: then the
     # mount point is the group.
-    folder = mount / group.lstrip("/")
-    return folder if folder.is_dir() else mount
+    folder = Path(mount.point) / group.lstrip("/")
+    return folder if folder.is_dir() else Path(mount.point)
 
 
 def _start_time(pid: int) -> int | None:

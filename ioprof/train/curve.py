@@ -1,9 +1,8 @@
 """What a job learned: the loss of its steps, and what its evaluations found."""
 
-import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from ioprof.clock import monotonic_ns
 from ioprof.format.dataset import write_json_atomically
@@ -65,12 +64,3 @@ class Curve:
             "checkpoints": self.checkpoints,
         }
         write_json_atomically(self.path, record)
-
-
-def read_curve(spool: Path) -> dict[str, Any] | None:
-    """What rank 0 left; None: it wrote none."""
-    try:
-        found: dict[str, Any] = json.loads(curve_path(spool).read_text())
-    except (OSError, ValueError):
-        return None
-    return found

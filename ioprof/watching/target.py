@@ -2,14 +2,13 @@
 belongs to.
 """
 
-import json
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from ioprof.errors import CommandError
-from ioprof.files import read_regular_file
+from ioprof.files import read_json_object
 from ioprof.ingest.dropping import file_header
 from ioprof.instrument.variables import SPOOL_VARIABLE
 from ioprof.recording.parts import parts_folder
@@ -137,8 +136,5 @@ def _spool_of(pid: int) -> Path | None:
 
 
 def _out_of(spool: Path) -> Path | None:
-    try:
-        out = json.loads(read_regular_file(spool / JOB)).get("out")
-    except (OSError, ValueError, RecursionError, AttributeError):
-        return None
+    out = (read_json_object(spool / JOB) or {}).get("out")
     return Path(out) if isinstance(out, str) else None

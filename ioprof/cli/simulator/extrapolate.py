@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 import ioprof
-from ioprof.cli.console import next_command, output
+from ioprof.cli.console import next_command, output, print_lines
 from ioprof.cli.options import takes_options
 from ioprof.model.extrapolation.asked import Extrapolated
 from ioprof.report.texts.epoch_statements import extrapolation_lines
@@ -32,7 +32,6 @@ def extrapolate(
     if json:
         output.file.write(json_text.dumps(found.to_dict(), indent=1, allow_nan=False) + "\n")
         return 0
-    for line in extrapolation_lines(found):
-        output.print(line, markup=False)
+    print_lines(extrapolation_lines(found))
     next_command("ioprof", "report", run)
     return 0

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 import ioprof
-from ioprof.cli.console import next_command, output
+from ioprof.cli.console import next_command, output, print_lines
 from ioprof.cli.options import takes_options
 from ioprof.model.simulator.asked import SimulationAsked
 from ioprof.model.simulator.system import load_system, system_names
@@ -55,15 +55,12 @@ def simulate(
     if json:
         output.file.write(found.to_json() + "\n")
         return 0
-    for line in simulation_lines(found):
-        output.print(line, markup=False)
+    print_lines(simulation_lines(found))
     output.print()
     output.print(simulation_table(found))
-    for line in basis_lines(found):
-        output.print(line, markup=False)
+    print_lines(basis_lines(found))
     output.print()
     output.print(validation_table(comparisons()))
-    for line in validation_lines(summed()):
-        output.print(line, markup=False)
+    print_lines(validation_lines(summed()))
     next_command("ioprof", "size", "--ranks", found.ranks)
     return 0

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from typer import Option
 
 import ioprof
-from ioprof.cli.console import next_command, output, say
+from ioprof.cli.console import next_command, output, print_lines, say
 from ioprof.cli.options import takes_options
 from ioprof.files import write_atomically
 from ioprof.model.simulator.asked import SizeAsked
@@ -49,8 +49,7 @@ def size(
     if json:
         output.file.write(found.to_json() + "\n")
         return 0
-    for line in size_lines(found):
-        output.print(line, markup=False)
+    print_lines(size_lines(found))
     output.print()
     for heading, rows in size_tables(found).items():
         output.print(terminal_table(heading, found, rows))

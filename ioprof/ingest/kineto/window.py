@@ -1,6 +1,5 @@
 """One window of a Kineto trace and its metadata."""
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from typing import Any, Final, cast
 import polars as pl
 
 from ioprof.clock import Anchor
-from ioprof.files import read_regular_file
+from ioprof.files import read_json_object
 from ioprof.format.run_record import Damage, GpuWindow
 from ioprof.format.schema import SPAN_COLUMNS
 from ioprof.format.trace import empty_table
@@ -159,11 +158,8 @@ def add_name(window: Window) -> None:
 
 def add_meta(window: Window, path: Path) -> None:
     """Add the metadata that the session wrote; invalid values are ignored."""
-    try:
-        meta = json.loads(read_regular_file(path))
-    except (OSError, ValueError, RecursionError):
-        meta = None
-    if not isinstance(meta, dict):
+    meta = read_json_object(path)
+    if meta is None:
         window.damage["its .meta.json cannot be read"] += 1
         return
     host, devices, ended_by = meta.get("host"), meta.get("devices"), meta.get("ended_by")

@@ -1,12 +1,12 @@
 """`ioprof probe --network`: what the network between the ranks of a job delivers."""
 
-import json
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from ioprof.errors import CommandError
+from ioprof.files import read_json_object
 from ioprof.format.run_record import NetworkRecord
 from ioprof.jobs.launch import launch
 from ioprof.jobs.tasks import as_task
@@ -56,15 +56,15 @@ def probe_network(
         )
         if ended.status == "interrupted":
             raise KeyboardInterrupt
-        if ended.failures or not network_path(Path(folder)).is_file():
+        found = read_json_object(network_path(Path(folder)))
+        if ended.failures or found is None:
             words = log.read_text(errors="replace").strip().splitlines()
             raise CommandError(
                 f"the ranks failed: {words[-1][:300] if words else 'they left no word'}", 1
             )
-        found = NetworkRecord.of(json.loads(network_path(Path(folder)).read_text()))
     if part is not None:
         _remove(config.meeting)
-    return found if part is None or part.number == 0 else None
+    return NetworkRecord.of(found) if part is None or part.number == 0 else None
 
 
 def _remove(folder: Path | None) -> None:

@@ -4,7 +4,6 @@ DIR/.NAME.partial/     incomplete: see `ioprof.converters.job.partial_output`; i
 DIR/NAME/              the copy: a dataset like any other, and `staged.json`, which says of what, and whether it is kept
 """  # noqa: E501
 
-import json
 import os
 import re
 from array import array
@@ -14,10 +13,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from ioprof import clock
-from ioprof.converters.job.destination import put_in_place, sync_file_system
+from ioprof.converters.job.destination import put_in_place, require_space, sync_file_system
 from ioprof.converters.job.partial_output import PartialOutput, open_partial_output
 from ioprof.errors import CommandError, DatasetError, IoprofError
-from ioprof.files import read_regular_file, remove_own
+from ioprof.files import read_json_object, remove_own
 from ioprof.format.dataset import (
     MANIFEST_NAME,
     Dataset,
@@ -26,6 +25,7 @@ from ioprof.format.dataset import (
     write_json_atomically,
 )
 from ioprof.format.run_record import StageRecord
+from ioprof.instrument.kernel_clocks import boot_id
 from ioprof.jobs.options import BEFORE
 from ioprof.reporter import Advance, ignore_progress
 from ioprof.storage.copying import (
@@ -44,10 +44,8 @@ from ioprof.storage.node_local import NodeLocal
 STAGED_NAME: Final = "staged.json"
 VERIFY: Final = ("digest", "size")
 _SCHEMA: Final = "ioprof.staged/1"
-_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _HALF_WRITTEN: Final = re.compile(r"\.\d+$")
 """Ends the names of files that a worker was killed in writing (`loaders/filling.py`)."""
-_MAX_STAGED_BYTES: Final = 1 << 16
 _SPACE_MARGIN: Final = 1.02
 _FILE_OVERHEAD_BYTES: Final = 4096
 _WORTH_PROCESSES_BYTES: Final = 1 << 28
@@ -101,7 +99,7 @@ class Staging:
                 f"{self.destination}: exists, and is no staged copy of {self.dataset.path}; give"
                 " another folder"
             )
-        if not staged.get("synced") and staged.get("boot") != _boot():
+        if not staged.get("synced") and staged.get("boot") != boot_id():
             # The machine went down since: what of it reached the disk is not known.
             if left := _remove_copy(self.destination, (target for _, target in self.files())):
                 raise CommandError(
@@ -251,7 +249,8 @@ class Staging:
             "layout": self.dataset.layout,
         }
         write_json_atomically(
-            folder / STAGED_NAME, {**keys, "boot": _boot(), "synced": self.keep, "keep": self.keep}
+            folder / STAGED_NAME,
+            {**keys, "boot": boot_id(), "synced": self.keep, "keep": self.keep},
         )
 
     def files(self) -> list[tuple[str, str]]:
@@ -294,24 +293,14 @@ class Staging:
 
     def check_space(self, needed_bytes: int, needed_files: int) -> None:
         """Raise `CommandError` where the copy would not fit."""
-        place = next(folder for folder in (self.folder, *self.folder.parents) if folder.is_dir())
-        status = os.statvfs(place)
-        free = status.f_bavail * status.f_frsize
         needed = round(needed_bytes * _SPACE_MARGIN) + needed_files * _FILE_OVERHEAD_BYTES
-        if needed > free:
-            what = f"needs {needed / 1e9:.3f} GB, {place} has {free / 1e9:.3f} GB free"
-            raise CommandError(
-                f"{self.destination}: {what}; give another folder, or stage less with"
-                " --dataset-scale 50%",
-                1,
-            )
-        if status.f_files and needed_files > status.f_favail:
-            what = f"needs {needed_files} files, {place} has inodes for {status.f_favail}"
-            raise CommandError(
-                f"{self.destination}: {what}; give another folder, or convert the dataset to"
-                " --layout lmdb",
-                1,
-            )
+        require_space(
+            self.destination,
+            needed,
+            needed_files,
+            smaller="give another folder, or stage less with --dataset-scale 50%",
+            fewer_files="give another folder, or convert the dataset to --layout lmdb",
+        )
 
 
 def stage_text(stage: StageRecord) -> str:
@@ -366,13 +355,14 @@ def _remove_copy(folder: Path, files: Iterable[str]) -> list[str]:
 
 def read_staged(folder: Path) -> dict[str, Any] | None:
     """The keys of the copy's staged.json; None if the folder is no staged copy."""
-    path = folder / STAGED_NAME
-    try:
-        keys = json.loads(read_regular_file(path, _MAX_STAGED_BYTES))
-        Dataset.load(folder)
-    except (OSError, ValueError, RecursionError, IoprofError):
+    keys = read_json_object(folder / STAGED_NAME)
+    if keys is None or keys.get("schema") != _SCHEMA:
         return None
-    return keys if isinstance(keys, dict) and keys.get("schema") == _SCHEMA else None
+    try:
+        Dataset.load(folder)
+    except (OSError, IoprofError):
+        return None
+    return keys
 
 
 def _read_journal(path: Path, num_parts: int) -> dict[int, bytes]:
@@ -396,10 +386,3 @@ def _read_journal(path: Path, num_parts: int) -> dict[int, bytes]:
 
 def _seconds_since(begin_ns: int) -> float:
     return (clock.monotonic_ns() - begin_ns) / 1e9
-
-
-def _boot() -> str:
-    try:
-        return _BOOT_ID.read_text().strip()
-    except OSError:
-        return ""
