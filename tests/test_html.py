@@ -20,9 +20,10 @@ from page_runs import EMPTY, PAYLOADS, hostile_run, long_run, parts_of, sample, 
 from sample_run import BASIS, sample_run
 
 from ioprof.analysis.reads.lineage import LEAVES
+from ioprof.analysis.selection import look
 from ioprof.format.run_record import CauseShare, EpochReads, FileReads, ReadGroup, Reads, Trend
 from ioprof.format.schema import CAUSES
-from ioprof.report import figures, views
+from ioprof.report import figures, lanes, views
 from ioprof.report.page import encoding, markup, stalls
 from ioprof.report.page import payload as payloads
 from ioprof.report.page.html import page, write_html
@@ -73,9 +74,10 @@ def test_storage_shows_epochs_what_was_not_timed_the_probe_and_the_slowest() -> 
         ),
         capture=summary.capture.replace(mapped_bytes_untimed=12_300_000),
     )
-    found = storage_section(
-        sample().trace, changed, ProbedPath("/lustre/me", "random", 8, 150_000_000.0, 1500.0)
-    )
+    trace, reading = sample().trace, views.ReadingTime()
+    look(trace, reading)
+    probed = ProbedPath("/lustre/me", "random", 8, 150_000_000.0, 1500.0)
+    found = storage_section(changed, views.latency_bins(trace), reading.seconds, probed)
     said = text_of(found)
     assert "epoch 0 500 20.0 MB 0 B 0 B" in said
     assert "epoch 1 500 10.0 MB 10.0 MB 0 B" in said
@@ -228,7 +230,7 @@ def test_null_causes_are_drawn_as_nothing_not_as_zero() -> None:
 
 def test_figures_are_labelled_for_notebooks() -> None:
     run = sample()
-    window = views.windows(run.steps, 3)[1]
+    window = lanes.Window(*views.around_longest(run.steps, 3))
     drawn = figures.timeline(run.trace, window, emulated=True)
     assert {"compute (emulated)", "copy to the device (emulated)", "read from storage"} <= {
         trace.name for trace in drawn.data

@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import polars as pl
 
 from ioprof.format.span_parts import Where
 from ioprof.format.trace import Trace
 from ioprof.report.texts.units import duration
-from ioprof.report.views import Window
 
 MOST_BARS: Final = 2500
 """Bars in one view: beyond some 4,000 a browser becomes slow."""
@@ -49,6 +48,13 @@ _COLUMNS: Final = (
 
 _Maker = tuple[int, int, bool]
 """What makes batches: a rank, a process, and whether its main thread does not."""
+
+
+class Window(NamedTuple):
+    """A stretch of the run, in nanoseconds."""
+
+    start_ns: int
+    end_ns: int
 
 
 @dataclass(frozen=True)

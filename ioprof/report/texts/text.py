@@ -61,7 +61,7 @@ def summary_text(
         blocks += [Text(""), _causes_table(summary), *_reasons(summary)]
     blocks += _replay_note(summary)
     blocks += _list("Your code (derived, by samples of Python's stacks):", code_lines(summary))
-    blocks += [Text(""), _statements((*statements(summary, mtbf_s), *more))]
+    blocks += [Text(""), statements_table((*statements(summary, mtbf_s), *more))]
     blocks += _advice(summary.verdict.findings)
     blocks += _list("Not seen:", unseen(summary))
     blocks += _caveats(caveats(summary))
@@ -204,7 +204,8 @@ def _reasons(summary: Summary) -> list[RenderableType]:
     ]
 
 
-def _statements(shown: Sequence[Statement]) -> Table:
+def statements_table(shown: Iterable[Statement]) -> Table:
+    """The lines, their labels in a column of its own."""
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column()
