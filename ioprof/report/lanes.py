@@ -284,7 +284,10 @@ def _join(bars: pl.DataFrame, resolution: int) -> pl.DataFrame:
         cluster=gap.fill_null(True).cum_sum().over(keys),
         slot=pl.col("start_ns") // (4 * resolution),
     )
-    one = [_if_same(name) for name in ("file", "batch", "step")]
+    one = [
+        pl.when(pl.col(name).n_unique() == 1).then(pl.col(name).first()).alias(name)
+        for name in ("file", "batch", "step")
+    ]
     joined = grouped.group_by(*keys, "cluster", "slot").agg(
         pl.col("start_ns").min(),
         pl.col("end_ns").max(),
@@ -294,10 +297,6 @@ def _join(bars: pl.DataFrame, resolution: int) -> pl.DataFrame:
         *one,
     )
     return pl.concat([bars.filter(~short), joined.select(bars.columns)])
-
-
-def _if_same(name: str) -> pl.Expr:
-    return pl.when(pl.col(name).n_unique() == 1).then(pl.col(name).first()).alias(name)
 
 
 def _draw_order(bars: pl.DataFrame) -> pl.DataFrame:

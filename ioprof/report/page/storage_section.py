@@ -7,7 +7,7 @@ from typing import Final
 
 import polars as pl
 
-from ioprof.format.run_record import EpochReads, FileReads, SlowRead, Summary
+from ioprof.format.run_record import EpochReads, SlowRead, Summary
 from ioprof.format.schema import SOURCES
 from ioprof.report import views
 from ioprof.report.page.markup import Html, element, join, table
@@ -366,21 +366,20 @@ def _slowest_files(summary: Summary) -> Html | None:
     total = sum(
         group.seconds for group in summary.findings.reads.groups if group.least_bytes is None
     )
-    rows = [_file_row(entry, total) for entry in files]
+    rows = [
+        (
+            duration(entry.seconds),
+            percent(entry.seconds / total if total else None),
+            _path(entry.path),
+            count(entry.accesses),
+            amount(entry.bytes),
+            duration(entry.max_s or None),
+        )
+        for entry in files
+    ]
     headings = ("reads took", "of all", "file", "reads", "bytes", "slowest")
     title = element("h3", "Files whose reads took longest")
     return element("div", title, table(headings, rows, frozenset({1, 3, 4, 5})))
-
-
-def _file_row(entry: FileReads, total_s: float) -> tuple[str, ...]:
-    return (
-        duration(entry.seconds),
-        percent(entry.seconds / total_s if total_s else None),
-        _path(entry.path),
-        count(entry.accesses),
-        amount(entry.bytes),
-        duration(entry.max_s or None),
-    )
 
 
 def moment_link(start_ns: int, end_ns: int) -> str:

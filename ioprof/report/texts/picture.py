@@ -50,7 +50,7 @@ def step_picture(trace: Trace, steps: pl.DataFrame, warmup: int = 0, width: int 
     timeline = timeline_of(trace, window, [step["rank"]])
     emulated = trace.run.is_emulated
     lanes = {
-        place: _name(lane.name, emulated)
+        place: f"{lane.name} (emulated)" if emulated and lane.name in _OF_DEVICE else lane.name
         for place, lane in enumerate(timeline.lanes)
         if lane.name != "reads"
     }
@@ -94,10 +94,6 @@ def _row(timeline: Timeline, lane: int, width: int) -> str:
     chosen = ranked.sort("inner", "ns", "mark", descending=True).unique("cell", keep="first")
     marks = dict(chosen.select("cell", "mark").iter_rows())
     return "".join(MARKS[marks[cell]][0] if cell in marks else " " for cell in range(width))
-
-
-def _name(lane: str, emulated: bool) -> str:
-    return f"{lane} (emulated)" if emulated and lane in _OF_DEVICE else lane
 
 
 def _scale(window: Window, margin: int, width: int) -> str:
