@@ -16,7 +16,16 @@ import pytest
 from faults.agreement import MOST_WORDS
 from hypothesis import given
 from hypothesis import strategies as st
-from page_runs import EMPTY, PAYLOADS, hostile_run, long_run, parts_of, sample, stalled_run
+from page_runs import (
+    EMPTY,
+    PAYLOADS,
+    hostile_run,
+    long_run,
+    numbers_of,
+    parts_of,
+    sample,
+    stalled_run,
+)
 from sample_run import BASIS, sample_run
 
 from ioprof.analysis.reads.lineage import LEAVES
@@ -263,15 +272,7 @@ def test_the_page_has_all_spans_around_what_was_asked_for() -> None:
 
 def test_numbers_survive_their_coding() -> None:
     values = np.array([0, 1, 127, 128, 300, 1 << 40, 5])
-    text = encoding.varints(values)
-    read, number, shift = [], 0, 0
-    for byte in text:
-        number |= (byte & 127) << shift
-        shift += 7
-        if byte < 128:
-            read.append(number)
-            number = shift = 0
-    assert read == values.tolist()
+    assert numbers_of(encoding.varints(values)) == values.tolist()
     assert encoding.zigzag(np.array([0, -1, 1, -2])).tolist() == [0, 1, 2, 3]
 
 

@@ -3,7 +3,6 @@ colours can be told apart."""
 
 import itertools
 import re
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -11,8 +10,9 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from page_runs import sample
 from repository import ROOT
-from sample_run import SampleRun, sample_run, steps_frame, trace_of
+from sample_run import steps_frame, trace_of
 from strategies import examples
 from timeline import timeline
 
@@ -21,11 +21,6 @@ from ioprof.format.schema import CAUSES
 from ioprof.report import lanes, palette, views
 from ioprof.report.page.classes import CLASSES
 from ioprof.report.page.tracks import placed, tracks_of
-
-
-@cache
-def sample() -> SampleRun:
-    return sample_run()
 
 
 @st.composite
