@@ -33,6 +33,18 @@ def sample() -> SampleRun:
     return sample_run()
 
 
+def numbers_of(column: bytes) -> list[int]:
+    """Those that `encoding.varints` coded."""
+    found, value, shift = [], 0, 0
+    for byte in column:
+        value |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            found.append(value)
+            value = shift = 0
+    return found
+
+
 _TORCH = "/venv/lib/python3.11/site-packages/torch"
 LOOP = (
     f"{_TORCH}/distributed/run.py:10:<module>",

@@ -44,7 +44,7 @@ MAY_IMPORT: Final[dict[str, str | frozenset[str]]] = {
     "analysis": "_intervals _read_sums errors files format",
     "model": "analysis errors format options train",  # of train what devices and networks are
     "report": "_bins analysis errors files format model",
-    "interchange": "_scan clock errors files format ingest",
+    "interchange": "_scan clock errors files foreign format ingest",
     # What can be seen on this machine, found by recording a little and reading it back.
     "doctor": "errors file_systems ingest instrument jpeg storage",
     # One recording of any job, and the jobs that ioprof itself runs.

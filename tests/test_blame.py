@@ -12,8 +12,10 @@ from timeline import charged, details, timeline
 
 from ioprof.analysis.charge.blame import blame, charges, exposed
 from ioprof.analysis.charge.unmeasured import unmeasured
-from ioprof.analysis.intervals import total
-from ioprof.analysis.reads.lineage import LEAVES, waits
+from ioprof.analysis.intervals import charge, total
+from ioprof.analysis.reads.lineage import COLUMNS as OF_WAITS
+from ioprof.analysis.reads.lineage import KINDS, LEAVES, wait_leaves
+from ioprof.analysis.selection import by_rank, intervals, of_kind
 from ioprof.format.run_record import Reason, RunRecord
 from ioprof.format.schema import CAUSES
 from ioprof.format.trace import Trace
@@ -60,10 +62,10 @@ def test_causes_sum_to_the_step(trace: Trace) -> None:
 @given(traces())
 def test_leaves_sum_to_the_wait(trace: Trace) -> None:
     """Law 2: for every wait, exactly."""
-    found = waits(trace)
-    leaves = found.select(pl.sum_horizontal([f"{cause}_ns" for cause in LEAVES])).to_series()
-    assert trace.spans.filter(pl.col("kind") == "wait").height == len(found)
-    assert (found["end_ns"] - found["start_ns"]).to_list() == leaves.to_list()
+    for _, spans in by_rank(trace, KINDS, OF_WAITS):
+        waits = intervals(of_kind(spans, "wait"))
+        leaves = [activity.times for activity in wait_leaves(spans)]
+        assert not charge(waits, leaves)[:, -1].any()
 
 
 @JOBS
@@ -529,4 +531,3 @@ def test_an_empty_trace_has_an_empty_table() -> None:
     trace = Trace(RunRecord(), timeline("step 0").spans.clear())
     assert ["rank", "step", "start_ns", "end_ns", *COLUMNS] == blame(trace).columns
     assert 0 == len(blame(trace))
-    assert 0 == len(waits(trace))

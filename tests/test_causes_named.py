@@ -6,7 +6,7 @@ from typing import Any, Final
 import polars as pl
 import pytest
 from faults.agreement import contradictions
-from pipeline_simulator import Pipeline
+from pipeline_simulator import Pipeline, with_epochs
 from timeline import timeline
 from told import summarise
 
@@ -295,22 +295,6 @@ def test_small_reads_are_to_be_larger() -> None:
         reading([2.0] * 400, [number % 20 for number in range(400)], sizes=2048)
     ).verdict
     assert verdict.findings[0].action.startswith("Read in larger pieces")
-
-
-def with_epochs(trace: Trace, every: int) -> Trace:
-    """The same loop, which learns that its loader has no more batches after so many steps."""
-    ends = trace.spans.filter(pl.col("kind") == "step", (pl.col("step") + 1) % every == 0)
-    name = pl.lit("end").cast(trace.spans["name"].dtype)
-    waits = ends.with_columns(
-        kind=pl.lit("wait", dtype=trace.spans["kind"].dtype),
-        name=name,
-        start_ns=pl.col("end_ns") - 1,
-        batch=None,
-        step=None,
-    )
-    return Trace(
-        trace.run, pl.concat([trace.spans, waits.select(trace.spans.columns)]), trace.files
-    )
 
 
 @pytest.mark.parametrize(

@@ -12,19 +12,19 @@ import pytest
 from faults.agreement import printed
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pipeline_simulator import Pipeline
+from pipeline_simulator import Pipeline, with_epochs
 from preload import needs_library
 from repository import PROGRAMS
 from strategies import examples, shifted, shuffled, traces
 from timeline import TICK_NS, timeline
 from told import summarise
 
-from ioprof.analysis.charge.workers_time import making
 from ioprof.analysis.findings import Finding
 from ioprof.analysis.loaders import batches, take_turns
 from ioprof.analysis.ranks.stragglers import arrivals
 from ioprof.analysis.reads.queue_depth import DepthOverTime
 from ioprof.analysis.selection import look
+from ioprof.analysis.totals import totals
 from ioprof.format.run_record import Findings, HostRecord, LoaderTime, RunRecord
 from ioprof.format.trace import Trace
 from ioprof.report.run import Run
@@ -214,7 +214,7 @@ def test_the_workers_time_is_divided_by_cause_and_name() -> None:
 @given(traces())
 def test_the_workers_time_sums_to_the_time_of_fetches(trace: Trace) -> None:
     """Exactly; and no named part is more than its cause."""
-    made = making(trace)
+    made = totals(trace).work
     assert 0 <= made.total_ns - sum(made.stages.values())
     for (cause, _), took_ns in made.named.items():
         assert took_ns <= ({**made.stages, "loader": made.total_ns}).get(cause, 0)
@@ -545,22 +545,6 @@ def test_few_waits_that_are_most_of_the_waiting() -> None:
     assert told.tenth_ratio > 0.95
 
 
-def with_epochs(trace: Trace, every: int) -> Trace:
-    """The same loop, which learns that its loader has no more batches after so many steps."""
-    ends = trace.spans.filter(pl.col("kind") == "step", (pl.col("step") + 1) % every == 0)
-    name = pl.lit("end").cast(trace.spans["name"].dtype)
-    waits = ends.with_columns(
-        kind=pl.lit("wait", dtype=trace.spans["kind"].dtype),
-        name=name,
-        start_ns=pl.col("end_ns") - 1,
-        batch=None,
-        step=None,
-    )
-    return Trace(
-        trace.run, pl.concat([trace.spans, waits.select(trace.spans.columns)]), trace.files
-    )
-
-
 def test_epochs_that_become_slower_name_the_cause() -> None:
     """Decoding takes longer from epoch to epoch."""
     fetch = [(20 + 5 * (number // 30)) * MS for number in range(150)]
@@ -587,7 +571,7 @@ def test_no_batches_no_findings() -> None:
     trace = timeline("step 0000\ncompute 0000")
     found = Finding(trace, batches(trace))
     look(trace, found.reads)
-    assert Findings() == found.findings(Run.of(trace).steps, making(trace), arrivals(trace))
+    assert Findings() == found.findings(Run.of(trace).steps, totals(trace).work, arrivals(trace))
 
 
 def test_a_rank_that_falls_behind() -> None:

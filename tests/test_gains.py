@@ -24,8 +24,8 @@ from strategies import examples
 from told import summarise
 
 import ioprof
-from ioprof.analysis.charge.workers_time import making
 from ioprof.analysis.reads.demand import demand
+from ioprof.analysis.totals import totals
 from ioprof.errors import CommandError
 from ioprof.format.run_record import (
     CauseGain,
@@ -547,7 +547,7 @@ def test_cores_and_devices_follow_from_the_demand() -> None:
     """Workers that spend 40 ms of a core on a batch that the loop takes 10 ms to compute need four
     cores."""
     found = decoding().trace
-    need = demand(found, making=making(found).stages, least_reads=1)
+    need = demand(found, making=totals(found).work.stages, least_reads=1)
     assert need.cores == pytest.approx(42.0 / 10, rel=0.05)
     assert need.num_devices == 1
     few = demand(found, least_reads=10**6)

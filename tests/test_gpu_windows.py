@@ -14,8 +14,8 @@ from timeline import TICK_NS, charged, pid, timeline
 from told import summarise
 
 from ioprof.analysis.charge.blame import blame
-from ioprof.analysis.charge.overlap import overlap
 from ioprof.analysis.reads.demand import demand
+from ioprof.analysis.totals import totals
 from ioprof.format.schema import CAUSES, SPAN_COLUMNS
 from ioprof.format.trace import Trace, table_schema
 from ioprof.report.page.stalls import named_cause
@@ -156,7 +156,7 @@ def test_overlap_looks_at_the_windows_alone() -> None:
     """A read outside of them was hidden or not, nobody knows."""
     drawing = DRAWING + "    read w0         ##### ..##. ##... #####\n"
     whole, inside = (
-        overlap(timeline(drawing, **more))["storage"]
+        totals(timeline(drawing, **more)).overlaps["storage"]
         for more in ({}, {"capture": gpu((1, 2, 5, 15))})
     )
     assert ((14 * TICK_NS, 2 * TICK_NS), (4 * TICK_NS, 2 * TICK_NS)) == tuple(

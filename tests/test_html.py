@@ -16,13 +16,23 @@ import pytest
 from faults.agreement import MOST_WORDS
 from hypothesis import given
 from hypothesis import strategies as st
-from page_runs import EMPTY, PAYLOADS, hostile_run, long_run, parts_of, sample, stalled_run
+from page_runs import (
+    EMPTY,
+    PAYLOADS,
+    hostile_run,
+    long_run,
+    numbers_of,
+    parts_of,
+    sample,
+    stalled_run,
+)
 from sample_run import BASIS, sample_run
 
 from ioprof.analysis.reads.lineage import LEAVES
+from ioprof.analysis.selection import look
 from ioprof.format.run_record import CauseShare, EpochReads, FileReads, ReadGroup, Reads, Trend
 from ioprof.format.schema import CAUSES
-from ioprof.report import figures, views
+from ioprof.report import figures, lanes, views
 from ioprof.report.page import encoding, markup, stalls
 from ioprof.report.page import payload as payloads
 from ioprof.report.page.html import page, write_html
@@ -73,9 +83,10 @@ def test_storage_shows_epochs_what_was_not_timed_the_probe_and_the_slowest() -> 
         ),
         capture=summary.capture.replace(mapped_bytes_untimed=12_300_000),
     )
-    found = storage_section(
-        sample().trace, changed, ProbedPath("/lustre/me", "random", 8, 150_000_000.0, 1500.0)
-    )
+    trace, reading = sample().trace, views.ReadingTime()
+    look(trace, reading)
+    probed = ProbedPath("/lustre/me", "random", 8, 150_000_000.0, 1500.0)
+    found = storage_section(changed, views.latency_bins(trace), reading.seconds, probed)
     said = text_of(found)
     assert "epoch 0 500 20.0 MB 0 B 0 B" in said
     assert "epoch 1 500 10.0 MB 10.0 MB 0 B" in said
@@ -228,7 +239,7 @@ def test_null_causes_are_drawn_as_nothing_not_as_zero() -> None:
 
 def test_figures_are_labelled_for_notebooks() -> None:
     run = sample()
-    window = views.windows(run.steps, 3)[1]
+    window = lanes.Window(*views.around_longest(run.steps, 3))
     drawn = figures.timeline(run.trace, window, emulated=True)
     assert {"compute (emulated)", "copy to the device (emulated)", "read from storage"} <= {
         trace.name for trace in drawn.data
@@ -261,15 +272,7 @@ def test_the_page_has_all_spans_around_what_was_asked_for() -> None:
 
 def test_numbers_survive_their_coding() -> None:
     values = np.array([0, 1, 127, 128, 300, 1 << 40, 5])
-    text = encoding.varints(values)
-    read, number, shift = [], 0, 0
-    for byte in text:
-        number |= (byte & 127) << shift
-        shift += 7
-        if byte < 128:
-            read.append(number)
-            number = shift = 0
-    assert read == values.tolist()
+    assert numbers_of(encoding.varints(values)) == values.tolist()
     assert encoding.zigzag(np.array([0, -1, 1, -2])).tolist() == [0, 1, 2, 3]
 
 

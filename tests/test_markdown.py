@@ -1,7 +1,6 @@
 """The report in Markdown: short, the same answer as elsewhere, and no name in it is markup."""
 
 from collections import Counter
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from msgspec.structs import replace
-from sample_run import SampleRun, sample_run
+from page_runs import sample
+from sample_run import sample_run
 from strategies import examples
 
 from ioprof.cli import main
@@ -23,11 +23,6 @@ HOSTILE = (
     "<script>alert(1)</script> [a](http://x.test) ![b](c) `d` **e** | f @octocat #12 \x1b[31m\r\n#"
     " g\n- h" + "y" * 4000
 )
-
-
-@cache
-def sample() -> SampleRun:
-    return sample_run()
 
 
 def with_name(name: str) -> Summary:

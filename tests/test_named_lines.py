@@ -47,7 +47,7 @@ def evidence(
     summary = summarise(timeline("step 00001111\ncompute 00..11.."))
     steps = summary.steps.replace(causes=causes)
     return Evidence(
-        RunRecord(), steps, summary.storage, summary.demand, {}, Fetched(), 20.0, {}, {}, code=code
+        RunRecord(), steps, summary.storage, summary.demand, {}, Fetched(), {}, {}, code=code
     )
 
 

@@ -6,8 +6,14 @@ from hypothesis import strategies as st
 from strategies import examples, shifted, shuffled, split, traces
 from timeline import timeline
 
-from ioprof.analysis.charge.overlap import overlap
+from ioprof.analysis.totals import totals
+from ioprof.format.run_record import Overlap
 from ioprof.format.trace import Trace
+
+
+def overlap(trace: Trace) -> dict[str, Overlap]:
+    return totals(trace).overlaps
+
 
 DRAWING = """
     step            0000000000

@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from page_runs import LOOP, parts_of, sample, sampled_run
+from page_runs import LOOP, numbers_of, parts_of, sample, sampled_run
 
 from ioprof.analysis.cpu.stacks import frames_of, place_of
 from ioprof.format.run_record import CodeShare
@@ -35,17 +35,6 @@ def columns_of(text: str | None) -> list[Any]:
         columns.append(column if place == 0 else numbers_of(column))
         begin += length
     return columns
-
-
-def numbers_of(column: bytes) -> list[int]:
-    found, value, shift = [], 0, 0
-    for byte in column:
-        value |= (byte & 127) << shift
-        shift += 7
-        if byte < 128:
-            found.append(value)
-            value = shift = 0
-    return found
 
 
 TORCH = "/venv/lib/python3.11/site-packages/torch"

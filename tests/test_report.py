@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 from decimal import Decimal
-from functools import cache
 from io import StringIO
 from typing import Any
 
@@ -15,10 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from page_runs import sample
 from repository import ROOT
 from rich.cells import cell_len
 from rich.console import Console
-from sample_run import SampleRun, sample_run, steps_summary
+from sample_run import sample_run, steps_summary
 from strategies import examples
 
 from ioprof.format.run_record import (
@@ -44,11 +44,6 @@ shares_with_gaps = st.lists(
     st.none() | st.floats(0, 1, allow_subnormal=False), min_size=1, max_size=len(CAUSES)
 )
 any_text = st.text(st.characters(), max_size=200)
-
-
-@cache
-def sample() -> SampleRun:
-    return sample_run()
 
 
 def printed(renderable: Any, width: int = WIDTH) -> str:

@@ -3,7 +3,6 @@ colours can be told apart."""
 
 import itertools
 import re
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -11,8 +10,9 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from page_runs import sample
 from repository import ROOT
-from sample_run import SampleRun, sample_run, steps_frame, trace_of
+from sample_run import steps_frame, trace_of
 from strategies import examples
 from timeline import timeline
 
@@ -21,12 +21,6 @@ from ioprof.format.schema import CAUSES
 from ioprof.report import lanes, palette, views
 from ioprof.report.page.classes import CLASSES
 from ioprof.report.page.tracks import placed, tracks_of
-from ioprof.report.texts import units
-
-
-@cache
-def sample() -> SampleRun:
-    return sample_run()
 
 
 @st.composite
@@ -109,27 +103,17 @@ def test_the_longest_step_is_shown_with_the_rank_that_held_it_up_and_why() -> No
     assert (longest["step"], longest["rank"], longest["cause"]) == (37, 1, "storage")
 
 
-def test_windows_are_around_a_usual_step_the_longest_one_and_the_start() -> None:
-    found = {window.name: window for window in views.windows(sample().steps, warmup=3)}
+def test_the_stretch_around_the_longest_step_has_its_neighbours() -> None:
+    start_ns, end_ns = views.around_longest(sample().steps, warmup=3)
     stalled = sample().steps.filter(pl.col("step") == 37).row(0, named=True)
-    assert list(found) == ["typical", "longest", "start"]
-    assert (
-        found["longest"].start_ns
-        < stalled["start_ns"]
-        < stalled["end_ns"]
-        < found["longest"].end_ns
-    )
-    assert found["start"].start_ns == sample().steps["start_ns"].min()
-    walls = sample().steps.select(views.wall_ns()).to_series()
-    assert units.duration(walls.median() / 1e9) in found["typical"].reason
-    assert views.windows(steps_frame([])) == ()
+    assert start_ns < stalled["start_ns"] < stalled["end_ns"] < end_ns
 
 
 def span(kind: str, start: int, end: int, pid: int = 11, **more: Any) -> dict[str, Any]:
     return {"kind": kind, "start_ns": start, "end_ns": end, "rank": 0, "pid": pid, **more}
 
 
-WHOLE = views.Window("all", "everything", 0, 0, 1000)
+WHOLE = lanes.Window(0, 1000)
 PROCESSES = {
     "processes": [
         {"pid": 11, "rank": 0, "worker": 0, "role": "worker"},
@@ -235,7 +219,7 @@ def test_joining_short_spans_loses_no_time_and_keeps_the_longest(
 ) -> None:
     ends = list(itertools.accumulate(gap + took for gap, took in gaps))
     spans = [span("decode", end - took, end) for end, (_, took) in zip(ends, gaps, strict=True)]
-    window = views.Window("all", "everything", 0, 0, ends[-1])
+    window = lanes.Window(0, ends[-1])
     view = lanes.timeline_of(trace_of(PROCESSES, spans, []), window, [0], limit)
     assert len(view.bars) <= limit
     assert bool(view.notes) == (len(spans) > limit)

@@ -143,6 +143,12 @@ def covered(windows: ArrayLike, intervals: ArrayLike) -> NDArray[np.int64]:
     return _covered_before(np.maximum(starts, ends), normal) - _covered_before(starts, normal)
 
 
+def is_within(times: NDArray[np.int64], normal: Intervals) -> NDArray[np.bool_]:
+    """Which of these times are within a normal set."""
+    place = np.searchsorted(normal[:, 0], times, side="right") - 1
+    return (place >= 0) & (times < np.append(normal[:, 1], 0)[place])
+
+
 def charge(windows: ArrayLike, classes: Sequence[ArrayLike]) -> NDArray[np.int64]:
     """Nanoseconds of each window (row) that go to each class (column); the last column is what no
     class covers.

@@ -122,7 +122,6 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         demand=need,
         overlap=hidden,
         fetched=made,
-        wall_s=span_s(table),
         warmup_ratio=_warmup_ratio(table),
         making_ns=work.stages,
         missing=missing_ranks(trace),
@@ -143,16 +142,26 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         small_sums=small_sums(trace),
         exchanges_per_update=exchanges_per_update(trace),
         computed_meanwhile_s={rank: ns / 1e9 for rank, ns in charged.computed_meanwhile_ns.items()},
-        **_of_batches(received),
+        longest_batch_s=int(received["making_ns"].fill_null(0).to_numpy().max(initial=0)) / 1e9,
+        takes_turns=take_turns(received),
+        launches=charged.launches,
+        copied_per_step=copied_per_step(trace, _charged(table)),
+        compiled_in=compiled_in(trace),
+        flushed=flushed(trace),
+        unused=unused_samples(trace),
+        are_served=are_served(trace),
+        views=sent_views(trace),
     )
-    evidence = _with_worker_lines(
-        _with_device_work(evidence, trace, charged), trace, work, found.unnamed_samples
-    )
+    if evidence.most_work_is_unnamed:
+        unnamed_ns = work.total_ns - sum(work.stages.values())
+        lines = worker_lines(found.unnamed_samples, unnamed_ns / 1e9)
+        evidence = replace(evidence, code=(*code, *lines))
     later, complete = (
         _later(trace, charged, evidence, work, received),
         with_storage_bytes(capture(trace), storage_bytes(trace)),
     )
     answer = with_first_epoch(verdict(evidence), evidence, later, more.trend)
+    uncertainty_ns = trace.run.clocks.uncertainty_ns
     return Summary(
         run=_run(run).replace(missing=evidence.missing),
         throughput=throughput,
@@ -162,7 +171,8 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         demand=need,
         capture=complete,
         clocks=Clocks(
-            trace.run.clocks.method or "unknown", _not_negative(trace.run.clocks.uncertainty_ns)
+            trace.run.clocks.method or "unknown",
+            None if uncertainty_ns is None or uncertainty_ns < 0 else uncertainty_ns,
         ),
         ledger=whole,
         unexplained_ratio=_unexplained_ratio(charged, evidence.code),
@@ -177,39 +187,6 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         whole_job=run.whole_job,
         saves=evidence.saves,
     )
-
-
-def _of_batches(received: pl.DataFrame) -> dict[str, Any]:
-    """What the rows of `batches` say, as fields of the evidence."""
-    longest_ns = int(received["making_ns"].fill_null(0).to_numpy().max(initial=0))
-    return {"longest_batch_s": longest_ns / 1e9, "takes_turns": take_turns(received)}
-
-
-def _with_worker_lines(
-    evidence: Evidence, trace: Trace, work: Making, samples: pl.DataFrame
-) -> Evidence:
-    """The evidence, with what workers wait for, make and send for nothing, and the lines of what
-    they do without a name, where that is most of their work.
-    """
-    evidence = replace(
-        evidence,
-        unused=unused_samples(trace),
-        are_served=are_served(trace),
-        views=sent_views(trace),
-    )
-    if not evidence.most_work_is_unnamed:
-        return evidence
-    unnamed_ns = work.total_ns - sum(work.stages.values())
-    return replace(evidence, code=(*evidence.code, *worker_lines(samples, unnamed_ns / 1e9)))
-
-
-def _with_device_work(evidence: Evidence, trace: Trace, charged: Charges) -> Evidence:
-    """The evidence, with what was launched and copied in the steps in which devices were
-    recorded.
-    """
-    copied = copied_per_step(trace, _charged(charged.steps))
-    evidence = replace(evidence, launches=charged.launches, copied_per_step=copied)
-    return replace(evidence, compiled_in=compiled_in(trace), flushed=flushed(trace))
 
 
 def _look_at_reads(trace: Trace, received: pl.DataFrame) -> tuple[Finding, ReadTimes]:
@@ -299,7 +276,6 @@ def _later(
         evidence,
         steps=found,
         making_ns=making_ns,
-        wall_s=span_s(table),
         warmup_ratio={},
         code=(),
     )
@@ -358,10 +334,6 @@ def _with_tokens(trace: Trace) -> pl.DataFrame:
     return whole.join(
         wanted.select("rank", "batch", wanted="bytes"), on=["rank", "batch"], how="left"
     )
-
-
-def _not_negative(value: int | None) -> int | None:
-    return value if value is not None and value >= 0 else None
 
 
 def _throughput(

@@ -23,9 +23,9 @@ class Totals:
 
     charged: Charges
     work: Making
-    """See `workers_time.making`."""
+    """See `workers_time.MakingSums`."""
     overlaps: dict[str, Overlap]
-    """See `overlap.overlap`."""
+    """See `overlap.Overlaps`."""
     fetched: Fetched
     computed_ns: int
     """Time that the accelerators computed, summed over ranks."""

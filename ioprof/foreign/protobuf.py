@@ -66,3 +66,13 @@ def read_varint(message: memoryview, place: int, end: int) -> tuple[int, int]:
         if octet < 0x80:
             return number, place
     raise DatasetError("a protobuf message is damaged (a number of more than ten bytes)")
+
+
+def varint(value: int) -> bytes:
+    """One whole number from 0 on."""
+    coded = bytearray()
+    while value > 0x7F:
+        coded.append(value & 0x7F | 0x80)
+        value >>= 7
+    coded.append(value)
+    return bytes(coded)

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ioprof.errors import DatasetError
-from ioprof.foreign.protobuf import LENGTH, VARINT, fields, read_varint
+from ioprof.foreign.protobuf import LENGTH, VARINT, fields, read_varint, varint
 
 INT32: Final = 2
 BYTE: Final = 3
@@ -46,10 +46,10 @@ def encode_image(data: bytes | memoryview, label: int, shape: Shape | None = Non
             f"{len(data)} bytes are not a raw image of {' x '.join(map(str, shape))}"
         )
     head = _image_head(len(data), shape)
-    numbers = _varint(label)
-    tensor = b"\x08\x01\x10\x02\x22" + _varint(len(numbers)) + numbers
-    outer = b"\x0a" + _varint(len(head) + len(data))
-    return b"".join((outer, head, data, b"\x0a", _varint(len(tensor)), tensor))
+    numbers = varint(label)
+    tensor = b"\x08\x01\x10\x02\x22" + varint(len(numbers)) + numbers
+    outer = b"\x0a" + varint(len(head) + len(data))
+    return b"".join((outer, head, data, b"\x0a", varint(len(tensor)), tensor))
 
 
 def decode(value: bytes | memoryview) -> tuple[memoryview, Shape | None, int]:
@@ -75,17 +75,8 @@ def decode(value: bytes | memoryview) -> tuple[memoryview, Shape | None, int]:
 
 def _image_head(length: int, shape: Shape | None) -> bytes:
     if shape is None:
-        return b"\x08\x01\x10\x04\x32" + _varint(length)
-    return b"".join(b"\x08" + _varint(side) for side in shape) + b"\x10\x03\x2a" + _varint(length)
-
-
-def _varint(number: int) -> bytes:
-    octets = bytearray()
-    while number > 0x7F:
-        octets.append(number & 0x7F | 0x80)
-        number >>= 7
-    octets.append(number)
-    return bytes(octets)
+        return b"\x08\x01\x10\x04\x32" + varint(length)
+    return b"".join(b"\x08" + varint(side) for side in shape) + b"\x10\x03\x2a" + varint(length)
 
 
 # ------------------------------------------------------------------------------------------ reading

@@ -10,16 +10,10 @@ Value = tuple[bytes | bytearray | memoryview, Shape | None]
 """The image, and its shape if it is raw pixels."""
 
 
-def lmdb_value(value: bytes | memoryview) -> Value:
-    """Of an LMDB: a Caffe2 `TensorProtos` or a Caffe `Datum`."""
-    image, shape, _ = tensorprotos.decode(value)
-    return image, shape
-
-
 VALUES: Final[dict[str, Callable[[bytes | memoryview], Value]]] = {
     "file": lambda data: (data, None),
     "tfrecord": lambda data: (tfrecord.image_of(data), None),
     "recordio": lambda data: (recordio.image_of(data), None),
-    "lmdb": lmdb_value,
+    "lmdb": lambda data: tensorprotos.decode(data)[:2],
 }
 """Kind → the function that finds the image in a record's bytes; it raises `DatasetError`."""

@@ -78,8 +78,4 @@ def counter_series(trace: Trace) -> Iterator[CounterSeries]:
         if several and host:
             own += harmless(f" on {host}")
         columns: tuple[Any, Any] = samples["time_ns"].to_numpy(), samples["value"].to_numpy()
-        yield CounterSeries(own, harmless(str(unit or "")), *_known(host, pid), *columns)
-
-
-def _known(host: Any, pid: Any) -> tuple[str | None, int | None]:
-    return (None if host is None else str(host)), (None if pid is None else int(pid))
+        yield CounterSeries(own, harmless(str(unit or "")), host, pid, *columns)

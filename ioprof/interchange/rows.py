@@ -12,6 +12,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from ioprof.foreign.protobuf import varint
+
 _Array = npt.NDArray[Any]
 
 VARINT: Final = 0
@@ -96,16 +98,6 @@ def varints(values: _Array) -> Rows:
 def tag(number: int, wire_type: int) -> bytes:
     """What a field begins with."""
     return varint(number << 3 | wire_type)
-
-
-def varint(value: int) -> bytes:
-    """One whole number from 0 on."""
-    coded = bytearray()
-    while value > 0x7F:
-        coded.append(value & 0x7F | 0x80)
-        value >>= 7
-    coded.append(value)
-    return bytes(coded)
 
 
 def number_field(number: int, values: _Array) -> Rows:

@@ -3,7 +3,7 @@ the same callers, is one slice.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -71,13 +71,3 @@ def _closed(opened: list[tuple[int, str]], least: int, end: int) -> Iterator[_Sl
 def _label(frame: str) -> str:
     file, _, function = frame.rsplit(":", 2)
     return f"{function} ({file.rpartition('/')[2]})"
-
-
-def threads(stacks: pl.DataFrame) -> Iterator[tuple[Any, bool, pl.DataFrame]]:
-    """The samples of each thread of a process: its id, and whether they are of times at which it
-    held the interpreter's lock.
-    """
-    for (tid, is_holder), samples in stacks.sort("time_ns").group_by(
-        "tid", IS_HOLDER, maintain_order=True
-    ):
-        yield tid, bool(is_holder), samples

@@ -13,7 +13,7 @@ import polars as pl
 from ioprof.format.run_record import ProcessRecord
 from ioprof.format.schema import KINDS
 from ioprof.format.trace import Trace
-from ioprof.interchange.stacks import PYTHON, slices, threads
+from ioprof.interchange.stacks import IS_HOLDER, PYTHON, slices
 
 _Array = npt.NDArray[Any]
 
@@ -130,7 +130,9 @@ class Tracks:
     ) -> Iterator[Track]:
         """A track of each thread whose stack was sampled, with a slice for each function."""
         schema = {**spans.schema, "kind": pl.Enum(CATEGORIES)}
-        for tid, is_holder, samples in threads(stacks):
+        for (tid, is_holder), samples in stacks.sort("time_ns").group_by(
+            "tid", IS_HOLDER, maintain_order=True
+        ):
             moved = [(pl.col(name) - self.zero_ns) for name in ("start_ns", "end_ns")]
             found = slices(samples).with_columns(*moved, kind=pl.lit(PYTHON))
             found = found.with_columns(

@@ -9,7 +9,7 @@ from ioprof.report.page.answer import MOST_CHANGES
 from ioprof.report.page.compare_page import ComparedRuns, names_of, step_bars
 from ioprof.report.page.markup import Html, element
 from ioprof.report.palette import cause_styles
-from ioprof.report.texts.caveats import caveats
+from ioprof.report.texts.caveats import limits
 from ioprof.report.texts.difference_text import difference_text
 from ioprof.report.texts.headline import headline
 from ioprof.report.texts.prediction import gain_text
@@ -64,12 +64,7 @@ def run_card(summary: Summary) -> str:
         )
         for entry in summary.verdict.findings[:MOST_CHANGES]
     ]
-    limits = ", ".join(
-        [
-            *(["unsure"] if summary.verdict.doubts else []),
-            *(entry.name for entry in caveats(summary)),
-        ]
-    )
+    names = limits(summary)
     return _card(
         *(element("p", line, class_="bad") for line in failures(summary)[:2]),
         *([element("p", f"Of {window}.")] if (window := window_text(summary)) else []),
@@ -78,7 +73,7 @@ def run_card(summary: Summary) -> str:
         element("div", *parts, class_="stack") if shown else None,
         element("ul", *keys, class_="keys") if keys else None,
         element("ol", *changes) if changes else None,
-        element("p", f"Limits: {limits}", class_="quiet") if limits else None,
+        element("p", f"Limits: {', '.join(names)}", class_="quiet") if names else None,
     )
 
 

@@ -15,12 +15,13 @@ from ioprof.errors import CommandError
 from ioprof.format.run_record import RunRecord, Summary
 from ioprof.format.schema import CAUSES, KINDS, SOURCES
 from ioprof.format.trace import Trace
+from ioprof.report.lanes import Window
 from ioprof.report.page.stalls import around_moment, around_step
 from ioprof.report.run import Run as AnalysedRun
 from ioprof.report.texts.headline import headline
 from ioprof.report.texts.statements import is_emulated, title
 from ioprof.report.texts.units import clean, duration
-from ioprof.report.views import Window, cause_text, chosen_ranks, longest_steps, windows
+from ioprof.report.views import around_longest, cause_text, chosen_ranks, longest_steps
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -369,31 +370,27 @@ class Run:
         return _shown(
             timeline(
                 self.trace,
-                self._window(step, around),
+                Window(*self._window(step, around)),
                 ranks or chosen_ranks(self.analysed.steps),
                 is_emulated(self.summary),
             )
         )
 
-    def _window(self, step: int | None, around: float | None) -> Window:
+    def _window(self, step: int | None, around: float | None) -> tuple[int, int]:
         steps = self.analysed.steps
         if step is not None and around is not None:
             raise CommandError("timeline: give step= or around=, not both")
         if around is not None:
-            return Window(
-                "moment", "around a moment", 0, *around_moment(steps, round(around * 1e9))
+            return around_moment(steps, round(around * 1e9))
+        if step is None and not len(steps):
+            raise CommandError(
+                "timeline: the run has no step; give a second of the run: around=8.4"
             )
         if step is None:
-            found = windows(steps, self.summary.steps.warmup)
-            if not found:
-                raise CommandError(
-                    "timeline: the run has no step; give a second of the run: around=8.4"
-                )
-            return next((window for window in found if window.name == "longest"), found[0])
-        bounds = around_step(steps, step)
-        if bounds is None:
+            return around_longest(steps, self.summary.steps.warmup)
+        if (bounds := around_step(steps, step)) is None:
             raise CommandError(f"step {step}: {self._known_steps}")
-        return Window("step", f"around step {step}", 0, *bounds)
+        return bounds
 
     @property
     def _known_steps(self) -> str:

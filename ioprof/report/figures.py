@@ -14,7 +14,7 @@ from plotly.subplots import make_subplots
 
 from ioprof.format.schema import CAUSES, SOURCES
 from ioprof.format.trace import Trace
-from ioprof.report.lanes import READS, Timeline, timeline_of
+from ioprof.report.lanes import READS, Timeline, Window, timeline_of
 from ioprof.report.palette import (
     CAUSE_COLOURS,
     KIND_NAMES,
@@ -25,7 +25,6 @@ from ioprof.report.palette import (
 from ioprof.report.texts.units import NAME_LENGTH, amount, clean, count, duration, shares
 from ioprof.report.views import (
     BINS_PER_DECADE,
-    Window,
     bars_of_time_by_cause,
     latency_bins,
     rates,
@@ -185,13 +184,7 @@ def timeline(
     trace: Trace, window: Window, ranks: Sequence[int] | None = None, emulated: bool = False
 ) -> go.Figure:
     """The lanes of the reads, workers and device of `ranks` in `window`, on one time axis."""
-    return draw_timeline(
-        timeline_of(trace, window, trace.ranks[:4] if ranks is None else ranks), emulated
-    )
-
-
-def draw_timeline(view: Timeline, emulated: bool = False) -> go.Figure:
-    """The figure of a timeline that was worked out before."""
+    view = timeline_of(trace, window, trace.ranks[:4] if ranks is None else ranks)
     figure = go.Figure(
         layout=layout(
             max(3, len(view.lanes)) * LANE_PIXELS + 130,

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Final
 
 import plotly.graph_objects as go
-from rich import box
 from rich.table import Table
 
 from ioprof.analysis.grid import QUANTITIES, Cell, Grid, Part
@@ -15,6 +14,7 @@ from ioprof.report.article import Section, article
 from ioprof.report.figures import layout
 from ioprof.report.page.document import Chart
 from ioprof.report.palette import CAUSE_COLOURS
+from ioprof.report.terminal import plain_table
 from ioprof.report.texts.simulation import RESOURCES
 from ioprof.report.texts.units import (
     MISSING,
@@ -56,12 +56,7 @@ def grid_tables(grid: Grid) -> Iterator[tuple[str, tuple[str, ...], list[tuple[s
 def terminal_tables(grid: Grid) -> Iterator[Table]:
     """The same for a terminal."""
     for title, headings, rows in grid_tables(grid):
-        drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, title=clean(title))
-        for heading in headings:
-            drawn.add_column(clean(heading), overflow="fold")
-        for row in rows:
-            drawn.add_row(*row)
-        yield drawn
+        yield plain_table(map(clean, headings), rows, title=clean(title))
 
 
 def grid_notes(grid: Grid) -> Iterator[str]:

@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import polars as pl
 
 from ioprof.format.span_parts import Where
 from ioprof.format.trace import Trace
 from ioprof.report.texts.units import duration
-from ioprof.report.views import Window
 
 MOST_BARS: Final = 2500
 """Bars in one view: beyond some 4,000 a browser becomes slow."""
@@ -49,6 +48,13 @@ _COLUMNS: Final = (
 
 _Maker = tuple[int, int, bool]
 """What makes batches: a rank, a process, and whether its main thread does not."""
+
+
+class Window(NamedTuple):
+    """A stretch of the run, in nanoseconds."""
+
+    start_ns: int
+    end_ns: int
 
 
 @dataclass(frozen=True)
@@ -278,7 +284,10 @@ def _join(bars: pl.DataFrame, resolution: int) -> pl.DataFrame:
         cluster=gap.fill_null(True).cum_sum().over(keys),
         slot=pl.col("start_ns") // (4 * resolution),
     )
-    one = [_if_same(name) for name in ("file", "batch", "step")]
+    one = [
+        pl.when(pl.col(name).n_unique() == 1).then(pl.col(name).first()).alias(name)
+        for name in ("file", "batch", "step")
+    ]
     joined = grouped.group_by(*keys, "cluster", "slot").agg(
         pl.col("start_ns").min(),
         pl.col("end_ns").max(),
@@ -288,10 +297,6 @@ def _join(bars: pl.DataFrame, resolution: int) -> pl.DataFrame:
         *one,
     )
     return pl.concat([bars.filter(~short), joined.select(bars.columns)])
-
-
-def _if_same(name: str) -> pl.Expr:
-    return pl.when(pl.col(name).n_unique() == 1).then(pl.col(name).first()).alias(name)
 
 
 def _draw_order(bars: pl.DataFrame) -> pl.DataFrame:

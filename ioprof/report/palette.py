@@ -2,6 +2,7 @@
 vision (a test checks that).
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 CAUSE_COLOURS: Final = {
@@ -138,36 +139,26 @@ DARK: Final = {
 
 def cause_styles() -> str:
     """The colours of the causes as CSS variables, for light and for dark pages."""
-    light = "".join(
-        f".cause-{cause}{{--cause:{colour}}}" for cause, colour in CAUSE_COLOURS.items()
-    )
-    dark = "".join(
-        f".cause-{cause}{{--cause:{DARK[colour]}}}"
-        for cause, colour in CAUSE_COLOURS.items()
-        if colour in DARK
-    )
-    return f"{light}@media screen and (prefers-color-scheme:dark){{{dark}}}"
+    return _styles("cause", "cause", _with_shades(CAUSE_COLOURS))
 
 
 def code_styles() -> str:
-    """The colours of functions as CSS variables, for light and for dark pages."""
-    light, dark = (
-        "".join(
-            f".code-{place}{{--code:{shades[theme]}}}" for place, shades in enumerate(CODE_COLOURS)
-        )
-        for theme in range(2)
-    )
-    return f"{light}@media screen and (prefers-color-scheme:dark){{{dark}}}"
+    """The same of functions."""
+    return _styles("code", "code", {str(place): both for place, both in enumerate(CODE_COLOURS)})
 
 
 def source_styles() -> str:
-    """The colours of the sources of reads as CSS variables, for light and for dark pages."""
-    light = "".join(
-        f".source-{source}{{--cause:{colour}}}" for source, colour in SOURCE_COLOURS.items()
-    )
-    dark = "".join(
-        f".source-{source}{{--cause:{DARK[colour]}}}"
-        for source, colour in SOURCE_COLOURS.items()
-        if colour in DARK
+    """The same of the sources of reads."""
+    return _styles("source", "cause", _with_shades(SOURCE_COLOURS))
+
+
+def _with_shades(colours: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    return {name: (colour, DARK.get(colour, colour)) for name, colour in colours.items()}
+
+
+def _styles(kind: str, variable: str, colours: Mapping[str, tuple[str, str]]) -> str:
+    light, dark = (
+        "".join(f".{kind}-{name}{{--{variable}:{both[theme]}}}" for name, both in colours.items())
+        for theme in range(2)
     )
     return f"{light}@media screen and (prefers-color-scheme:dark){{{dark}}}"

@@ -19,7 +19,10 @@ _GB: Final = 1e9
 def size_page(found: Size) -> str:
     """The text of the page."""
     names = ("layouts", "devices") if found.next_devices else ("layouts",)
-    drawn = {"layouts": _of_layouts(found), "devices": _of_devices(found)}
+    of_layouts = {each.layout: each.bends_at_bytes_per_s for each in found.needs}
+    of_devices = {"this device": found.needs[0].bends_at_bytes_per_s}  # of the first layout
+    of_devices |= {each.device: each.bytes_per_s for each in found.next_devices}
+    drawn = {"layouts": _figure(of_layouts), "devices": _figure(of_devices)}
     notes = (
         "Derived: the use that the storage's rate allows at most, while nothing is in memory. It"
         " bends where the accelerators need as much as the storage delivers.",
@@ -38,17 +41,6 @@ def size_page(found: Size) -> str:
     title = f"{found.job}, {found.ranks:,} ranks"
     heading = "Use of the accelerators by what the storage delivers"
     return article(title, "ioprof size", size_lines(found), [(heading, chart)], tables)
-
-
-def _of_layouts(found: Size) -> go.Figure:
-    return _figure({each.layout: each.bends_at_bytes_per_s for each in found.needs})
-
-
-def _of_devices(found: Size) -> go.Figure:
-    """Of the first layout."""
-    first = found.needs[0]
-    needed = {"this device": first.bends_at_bytes_per_s}
-    return _figure(needed | {each.device: each.bytes_per_s for each in found.next_devices})
 
 
 def _figure(needed: dict[str, float]) -> go.Figure:

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Final
 
 import plotly.graph_objects as go
-from rich import box
 from rich.table import Table
 
 from ioprof.analysis.study import Iteration, Study, StudyRow
@@ -14,6 +13,7 @@ from ioprof.report.article import Section, article
 from ioprof.report.figures import layout
 from ioprof.report.page.document import Chart
 from ioprof.report.palette import CAUSE_COLOURS
+from ioprof.report.terminal import plain_table
 from ioprof.report.texts.units import MISSING, amount, clean, count, duration, percent, rate
 
 _EXCHANGE: Final = {
@@ -39,14 +39,10 @@ Columns = list[tuple[str, Callable[[StudyRow], str]]]
 
 def study_table(study: Study) -> Table:
     """The table for a terminal."""
-    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     (heading, value), *lines = _columns(study)
-    drawn.add_column(heading)
-    for row in study.rows:
-        drawn.add_column(clean(value(row)), justify="right")
-    for name, cell in lines:
-        drawn.add_row(name, *(clean(cell(row)) for row in study.rows))
-    return drawn
+    headings = (heading, *(clean(value(row)) for row in study.rows))
+    cells = ((name, *(clean(cell(row)) for row in study.rows)) for name, cell in lines)
+    return plain_table(headings, cells, range(1, len(headings)))
 
 
 def study_notes(study: Study) -> list[str]:

@@ -6,7 +6,6 @@ kind. Every table says what was thinned.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -17,7 +16,7 @@ from ioprof.analysis.reads.sources import counted_reads
 from ioprof.analysis.selection import look
 from ioprof.format.schema import CAUSES, SOURCES
 from ioprof.format.trace import Trace
-from ioprof.report.texts.units import duration, percent
+from ioprof.report.texts.units import percent
 
 MOST_STEPS: Final = 1000
 """Points along the step axis."""
@@ -27,20 +26,6 @@ BINS_PER_DECADE: Final = 10
 """Bars in a decade of read times."""
 MOST_RANK_BARS: Final = 32
 """Ranks with a bar of their own."""
-
-
-@dataclass(frozen=True)
-class Window:
-    """A stretch of the run worth looking at."""
-
-    name: str
-    """One word for the selector."""
-    reason: str
-    """Why it was chosen, in a sentence."""
-    rank: int
-    """The rank that it was chosen for."""
-    start_ns: int
-    end_ns: int
 
 
 def wall_ns() -> pl.Expr:
@@ -271,31 +256,15 @@ class ReadingTime:
         return (self._bounds[1] - self._bounds[0]) / 1e9
 
 
-def windows(steps: pl.DataFrame, warmup: int = 0) -> tuple[Window, ...]:
-    """Where to look: around a step of median length, around the longest one, and the start; fewer
-    in a short run.
+def around_longest(steps: pl.DataFrame, warmup: int = 0) -> tuple[int, int]:
+    """The stretch of the longest step after warm-up and its neighbours, on the rank that delayed
+    it.
     """
-    if not len(steps):
-        return ()
-    typical = typical_step(steps, warmup)
     longest = longest_steps(_steady(steps, warmup), 1).row(0, named=True)
-    first = steps.sort("start_ns", "rank").row(0, named=True)
-    found = (
-        _around(steps, typical, "typical", f"{_named(typical)}, like the median step", 1),
-        _around(steps, longest, "longest", f"{_named(longest)}, the longest after warm-up", 1),
-        _around(
-            steps,
-            first,
-            "start",
-            "the first steps, while the workers start and fill their queues",
-            2,
-        ),
+    mine = steps.filter(
+        pl.col("rank") == longest["rank"], (pl.col("step") - longest["step"]).abs() <= 1
     )
-    known = (found[0].start_ns, found[0].end_ns)
-    return (
-        found[0],
-        *(window for window in found[1:] if (window.start_ns, window.end_ns) != known),
-    )
+    return min(mine["start_ns"]), max(mine["end_ns"])
 
 
 def typical_step(steps: pl.DataFrame, warmup: int = 0) -> dict[str, int]:
@@ -390,16 +359,3 @@ def cause_text(row: Mapping[str, Any]) -> str:
 def _exchange_ns() -> pl.Expr:
     """Time in which a rank exchanged gradients or waited for other ranks."""
     return pl.sum_horizontal(pl.col("exchange_ns", "straggler_ns").fill_null(0))
-
-
-def _around(
-    steps: pl.DataFrame, step: dict[str, int], name: str, reason: str, neighbours: int
-) -> Window:
-    mine = steps.filter(
-        pl.col("rank") == step["rank"], (pl.col("step") - step["step"]).abs() <= neighbours
-    )
-    return Window(name, reason, step["rank"], min(mine["start_ns"]), max(mine["end_ns"]))
-
-
-def _named(step: dict[str, int]) -> str:
-    return f"step {step['step']} of rank {step['rank']} took {duration(step['wall_ns'] / 1e9)}"

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from ioprof.analysis.answer.details import TO_HOST
-from ioprof.analysis.answer.evidence import LEAST_NAMED_RATIO, MOSTLY_ONE, Evidence
+from ioprof.analysis.answer.evidence import LEAST_NAMED_RATIO, MOSTLY_ONE, STARTS, Evidence
 from ioprof.analysis.answer.finding import Found, finding, not_modelled, of_detail, of_line
 from ioprof.analysis.answer.host_advice import host_advice
 from ioprof.analysis.answer.own_advice import decoder_kind, is_on_node, own_advice
@@ -58,7 +58,6 @@ _MOST_OF_MEMORY: Final = 0.8
 """Part of the memory for the page cache that a dataset may take to stay there."""
 _KEEPS_COPY: Final = (JobKind.WEBDATASET, JobKind.LITDATA, JobKind.STREAMING)
 """Libraries that keep a local copy of their shards."""
-_STARTS: Final = (PartCode.WORKER_START, PartCode.EPOCH_END)
 
 
 def advice_for(evidence: Evidence, bound: str, *, is_own: bool) -> list[Finding]:
@@ -311,7 +310,7 @@ def _loader(evidence: Evidence) -> Found:
         at = evidence.sampler_line
         yield finding("sampler", line=line_text(at) if at else None, share=detail.share)
         return
-    if detail and detail.code in _STARTS and not unnamed:
+    if detail and detail.code in STARTS and not unnamed:
         yield from _starts(evidence)
         return
     if detail and detail.code is PartCode.WORKER_GC:
@@ -344,7 +343,7 @@ def _loader(evidence: Evidence) -> Found:
 
 def _starts(evidence: Evidence) -> Found:
     """Where the starts of workers and of epochs take the time."""
-    share = sum(part.share for part in evidence.charged["loader"].details if part.code in _STARTS)
+    share = sum(part.share for part in evidence.charged["loader"].details if part.code in STARTS)
     if evidence.run.config.persistent_workers and evidence.use.made_at is None:
         yield finding("epoch_start", share=share)
     elif evidence.use.passes == 1:

@@ -66,7 +66,7 @@ _MOSTLY_PROCESSES: Final = 0.5
 _LEAST_OF_PLACE: Final = 0.6
 """Part of `host` from which on a place in the step is named for it."""
 
-_STARTS: Final = (PartCode.WORKER_START, PartCode.EPOCH_END)
+STARTS: Final = (PartCode.WORKER_START, PartCode.EPOCH_END)
 LEAST_NAMED_RATIO: Final = 0.3
 """Part of a cause from which on a file, a span or a line of code is named as its reason."""
 _MOSTLY_LAUNCHES: Final = 0.5
@@ -108,8 +108,6 @@ class Evidence:
     demand: Demand
     overlap: dict[str, Overlap]
     fetched: Fetched
-    wall_s: float
-    """From the first step's start to the last step's end."""
     warmup_ratio: dict[str, float]
     """For each cause, the share of its time that lies in the warm-up steps."""
     making_ns: dict[str, int]
@@ -555,7 +553,7 @@ class Evidence:
         if code is PartCode.LAUNCHES:
             launching = {"launch_share": detail.share, **self.kernels} if self.launching else {}
             return launching | lines
-        if line and line.cause == WORKERS and code in _STARTS:
+        if line and line.cause == WORKERS and code in STARTS:
             return lines
         if line and cause in ("transform", "validation"):
             return lines | self._similar(cause, line)

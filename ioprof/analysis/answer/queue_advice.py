@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from ioprof.analysis.answer.evidence import Evidence
 from ioprof.analysis.answer.finding import Found, finding, not_modelled
-from ioprof.analysis.cpu.cpu_verdict import overrides_workers
 from ioprof.format.run_record import Facts, Finding, JobChange
 
 _MOST_RUNNING: Final = 0.5
@@ -71,7 +70,9 @@ def more_workers(evidence: Evidence, why: str, **facts: Any) -> Found:
     yield from _equal_work(evidence)
     config, cpus = evidence.run.config, evidence.run.cpus
     ranks, workers = config.ranks, config.workers
-    if evidence.are_served or evidence.use.idle_workers(workers) or overrides_workers(evidence.cpu):
+    if evidence.are_served or evidence.use.idle_workers(workers):
+        return
+    if evidence.cpu and evidence.cpu.limits:  # which more of them would only share
         return
     if workers is None and config.loader is not None:
         yield finding("raise_workers", why=why, **facts)

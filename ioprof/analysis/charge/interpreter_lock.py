@@ -17,12 +17,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
-import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from ioprof.analysis.graph.wakers import followed_on
-from ioprof.analysis.intervals import EMPTY, Intervals, overlaps, total, union_all
+from ioprof.analysis.intervals import EMPTY, Intervals, is_within, overlaps, total, union_all
 from ioprof.analysis.selection import intervals
 from ioprof.format.schema import CAUSES, HOLDER
 from ioprof.format.trace import Trace
@@ -188,9 +186,3 @@ class LockWaits:
                 found[name] += count
         found = Counter({name: n for name, n in found.items() if not name.isdecimal()}) or found
         return ", ".join(name for name, _ in found.most_common(_MOST_HOLDERS))
-
-
-def is_within(times: NDArray[np.int64], instants: Intervals) -> NDArray[np.bool_]:
-    """Which of these times are within these intervals, which are disjoint and in order."""
-    place = np.searchsorted(instants[:, 0], times, side="right") - 1
-    return (place >= 0) & (times < np.append(instants[:, 1], 0)[place])

@@ -16,7 +16,6 @@ from ioprof.analysis.selection import (
     READS,
     TIMES,
     Piece,
-    analyse,
     intervals,
     of_kind,
     of_work,
@@ -39,22 +38,15 @@ _ABSENT: Final = {
 }
 
 
-def overlap(trace: Trace) -> dict[str, Overlap]:
+class Overlaps:
     """For `h2d`, `d2h`, `storage`, `decode`, `communication`: the time during which at least one
     such span of a rank or of its workers was open, and how much of it that rank's accelerator
-    computed, summed over ranks.
+    computed, summed over ranks; piece by piece.
 
     There is a `d2h` only where copies to the host were recorded. `storage` is every read that did
     not provably come from the page cache. `communication` includes straggler wait. Where the GPU
     was recorded in windows, only these are looked at.
     """
-    found = Overlaps(trace)
-    analyse(trace, found)
-    return found.by_activity()
-
-
-class Overlaps:
-    """`overlap`, piece by piece."""
 
     kinds = (*COMPUTE, *COPIES, *READS, "decode", "comm")
     columns = ("source",)
@@ -78,7 +70,7 @@ class Overlaps:
             self._hidden_ns[name] += int(covered(times, busy).sum())
 
     def by_activity(self) -> dict[str, Overlap]:
-        """What `overlap` returns."""
+        """What all pieces show."""
         missing, basis = unmeasured(self._trace), self._trace.run.device_basis
         names = [name for name in _ACTIVITIES if name != "d2h" or self._open_ns[name]]
         return {

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from ioprof.analysis.charge.steps import steps
 from ioprof.analysis.charge.training_process import in_main_thread
 from ioprof.analysis.cpu.stacks import frames_of, module_path
-from ioprof.analysis.intervals import charge, covered, subtract, total, union, union_all
+from ioprof.analysis.intervals import charge, covered, is_within, subtract, total, union, union_all
 from ioprof.analysis.reads.flushes import is_flush, of_checkpoints
 from ioprof.analysis.selection import intervals, of_kind
 from ioprof.format.run_record import Phase, Saves
@@ -194,10 +194,16 @@ def _by_samples(
 ) -> NDArray[np.int64]:
     """What is left of each checkpoint, by `SAMPLED`."""
     counts = [Counter[str]() for _ in starts]
-    for time_ns, stack in stacks.select("time_ns", pl.col("stack").cast(pl.String)).iter_rows():
-        if _is_in(rest, time_ns):
-            place = int(np.searchsorted(starts, time_ns, side="right")) - 1
-            counts[place][_what(stack, is_derived=_is_in(derived, time_ns))] += 1
+    times = stacks["time_ns"].to_numpy()
+    columns = (
+        np.searchsorted(starts, times, side="right") - 1,
+        stacks["stack"].cast(pl.String),
+        is_within(times, rest),
+        is_within(times, derived),
+    )
+    for place, stack, is_counted, is_derived in zip(*columns, strict=True):
+        if is_counted:
+            counts[place][_what(stack, is_derived=bool(is_derived))] += 1
     found = np.zeros((len(starts), len(SAMPLED)), np.int64)
     for place, (left_ns, of_one) in enumerate(zip(rest_ns.tolist(), counts, strict=True)):
         number = sum(of_one.values())
@@ -206,11 +212,6 @@ def _by_samples(
         largest = max(of_one, key=lambda part: of_one[part], default="other")
         found[place, SAMPLED.index(largest)] += left_ns - int(found[place].sum())
     return found
-
-
-def _is_in(normal: NDArray[np.int64], time_ns: int) -> bool:
-    place = int(np.searchsorted(normal[:, 0], time_ns, side="right")) - 1
-    return place >= 0 and time_ns < int(normal[place, 1])
 
 
 def _what(stack: str, *, is_derived: bool) -> str:

@@ -8,20 +8,18 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from ioprof.analysis.intervals import Intervals, overlaps, partition, total, union
+from ioprof.analysis.intervals import Intervals, is_within, overlaps, partition, total, union
 from ioprof.analysis.reads.lineage import COLUMNS, KINDS, Axis
 from ioprof.analysis.selection import (
     TIMES,
     WORK,
     WORKER,
     Piece,
-    analyse,
     of_kind,
     of_work,
 )
 from ioprof.format.run_record import WorkersTime, WorkPart
 from ioprof.format.schema import CAUSES
-from ioprof.format.trace import Trace
 
 _NUM_NAMED: Final = 8
 """Parts of a cause that are named."""
@@ -47,20 +45,12 @@ class Making:
             self.named[cause, name] = self.named.get((cause, name), 0) + took_ns
 
 
-def making(trace: Trace) -> Making:
-    """What workers spent on each stage of making batches.
+class MakingSums:
+    """What workers spent on each stage of making batches, piece by piece; and which samples of
+    stacks, if any, are of the time in which they were in no stage.
 
     Within their `fetch` spans only: what the same processes read to start up made no batch. An
     instant counts once, as in a wait.
-    """
-    sums = MakingSums()
-    analyse(trace, sums)
-    return sums.found()
-
-
-class MakingSums:
-    """`making`, piece by piece; and which samples of stacks, if any, are of the time in which
-    workers were in no stage.
     """
 
     kinds = (*KINDS, "user")
@@ -93,7 +83,7 @@ class MakingSums:
                 _add_named(sums, cause, times, axis, there)
 
     def found(self) -> Making:
-        """What `making` returns."""
+        """What all pieces show."""
         stages = {cause: self._sums.stages[cause] for cause in WORK if cause in self._sums.stages}
         return replace(self._sums, stages=stages)
 
@@ -111,10 +101,7 @@ def _sampled(
     )
     since_ns = samples["time_ns"].to_numpy() - axis.origin_ns
     placed = since_ns + np.searchsorted(axis.workers, samples["worker"].to_numpy()) * axis.stride_ns
-    place = np.searchsorted(times[:, 0], placed, side="right") - 1
-    inside = (
-        (place >= 0) & (placed < times[place, 1]) & (since_ns >= 0) & (since_ns < axis.stride_ns)
-    )
+    inside = is_within(placed, times) & (since_ns >= 0) & (since_ns < axis.stride_ns)
     return samples.filter(pl.Series(inside, dtype=pl.Boolean)).select("stack")
 
 

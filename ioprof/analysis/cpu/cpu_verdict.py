@@ -39,11 +39,6 @@ _OF_JOB: Final = (CpuLimit.THREADS, CpuLimit.PROCESSES)
 _NOT_OF_CPUS: Final = (None, "h2d", "checkpoint")
 
 
-def overrides_workers(found: CpuEvidence | None) -> bool:
-    """Whether more workers would only share the CPU time that there is."""
-    return found is not None and bool(found.limits)
-
-
 def with_cpu_limit(verdict: Verdict, found: CpuEvidence | None, run: RunRecord) -> Verdict:
     """The verdict with what limits the CPU time first, in sentences and findings, where that is the
     cause of what was waited for.

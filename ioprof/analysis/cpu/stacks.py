@@ -28,13 +28,12 @@ from ioprof.analysis.charge.blame import Charges
 from ioprof.analysis.charge.interpreter_lock import (
     FEWEST_WAITS,
     causes_with_waits,
-    is_within,
     of_holders,
     of_threads,
 )
 from ioprof.analysis.charge.training_process import in_main_thread
 from ioprof.analysis.graph.wakers import of_working_threads
-from ioprof.analysis.intervals import Intervals, overlaps, subtract, total, union
+from ioprof.analysis.intervals import Intervals, is_within, overlaps, subtract, total, union
 from ioprof.analysis.reads.lineage import fetchers
 from ioprof.analysis.selection import COPIES, intervals, of_kind, of_work
 from ioprof.format.run_record import CodeShare, PartCode

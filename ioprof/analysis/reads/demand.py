@@ -313,7 +313,8 @@ def _delivered(
     None: not counted, or less than read calls asked for, so that the page cache served some. Of
     maps it is not known what was asked for, nor what was in memory already.
     """
-    makers = {(host, pid) for host, pid in _makers(trace).iter_rows()}
+    fetches = trace.rows(pl.col("batch").is_not_null(), kinds=["fetch"])
+    makers = set(fetches.select(pl.col("host").cast(pl.String), "pid").iter_rows())
     loops = set(trace.rows(kinds=["step"])["pid"].to_list())
     # A training process that makes its own batches has also read its libraries.
     if not makers or makers - set(by_kernel) or any(pid in loops for _, pid in makers):
@@ -324,15 +325,6 @@ def _delivered(
     if not total or total < _LEAST_DELIVERED * asked:
         return None, False
     return total, asked < _LEAST_DELIVERED * total
-
-
-def _makers(trace: Trace) -> pl.DataFrame:
-    """The processes that made batches."""
-    return (
-        trace.rows(pl.col("batch").is_not_null(), kinds=["fetch"])
-        .select(pl.col("host").cast(pl.String), "pid")
-        .unique()
-    )
 
 
 def consumed(

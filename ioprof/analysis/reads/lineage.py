@@ -35,10 +35,9 @@ from ioprof.analysis.charge.training_process import (
     main_threads,
     threads_work,
 )
-from ioprof.analysis.graph.wakers import Wakers, wakers_by_rank
+from ioprof.analysis.graph.wakers import Wakers
 from ioprof.analysis.intervals import (
     Intervals,
-    charge,
     end_to_end,
     overlaps,
     pack,
@@ -52,7 +51,6 @@ from ioprof.analysis.selection import (
     WORK,
     WORKER,
     Activity,
-    by_rank,
     first_and_last,
     from_peer,
     intervals,
@@ -60,7 +58,6 @@ from ioprof.analysis.selection import (
     of_work,
     with_worker,
 )
-from ioprof.format.trace import Trace
 
 LEAVES: Final = ("storage", "page_cache", "decode", "transform", "collate", "delivery", "loader")
 """Causes that a wait is charged to, in the order of `ioprof.format.schema.CAUSES`."""
@@ -203,43 +200,6 @@ def fetchers(spans: pl.DataFrame) -> pl.DataFrame:
     return waits.select(
         "start_ns", "end_ns", pid=(worker // 2**32).cast(pl.Int32), thread=worker % 2**32
     )
-
-
-def waits(trace: Trace) -> pl.DataFrame:
-    """One row per wait: `rank`, `batch`, `start_ns`, `end_ns`, and `<leaf>_ns` for each of
-    `LEAVES`, which sum to the wait exactly.
-
-    This is the whole wait, whether the accelerator computed meanwhile or not; `blame` charges only
-    what was exposed.
-    """
-    parts, wakers = [_empty_waits()], wakers_by_rank(trace)
-    for rank, spans in by_rank(trace, KINDS, COLUMNS):
-        rows = (
-            spans.filter(pl.col("kind") == "wait")
-            .select("rank", "batch", "start_ns", "end_ns")
-            .sort("start_ns", "batch")
-        )
-        found = wait_leaves(spans, wakers=wakers.get(rank))
-        leaves = charge(intervals(rows), [activity.times for activity in found])
-        columns = [
-            pl.Series(
-                f"{cause}_ns",
-                leaves[
-                    :, [place for place, activity in enumerate(found) if activity.cause == cause]
-                ].sum(1),
-            )
-            for cause in LEAVES
-        ]
-        parts.append(rows.with_columns(columns) if len(rows) else _empty_waits())
-        assert not leaves[:, -1].any(), f"a wait of rank {rank} is not fully charged"
-    return pl.concat(parts)
-
-
-def _empty_waits() -> pl.DataFrame:
-    columns = dict.fromkeys(
-        ("batch", "start_ns", "end_ns", *(f"{cause}_ns" for cause in LEAVES)), pl.Int64
-    )
-    return pl.DataFrame(schema={"rank": pl.Int32, **columns})
 
 
 def _with_fetch(spans: pl.DataFrame) -> pl.DataFrame:

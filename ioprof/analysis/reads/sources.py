@@ -93,9 +93,10 @@ class ReadTimes:
             least_ns = max(least_ns, self._slowest["took_ns"][-1])
         slow = data.filter(_took_ns >= max(least_ns, 1)).select(*_OF_SLOWEST, took_ns=_took_ns)
         if len(slow):
-            self._slowest = _in_order(
-                pl.concat([self._slowest, slow], how="vertical_relaxed")
-            ).head(_NUM_SLOWEST)
+            descending = [True, *(False for _ in _TIES)]
+            found = pl.concat([self._slowest, slow], how="vertical_relaxed")
+            found = found.sort("took_ns", *_TIES, descending=descending, nulls_last=True)
+            self._slowest = found.head(_NUM_SLOWEST)
 
     @property
     def num_timed(self) -> int:

@@ -9,6 +9,7 @@ import polars as pl
 
 from ioprof.analysis.answer.doubts import with_doubt_of
 from ioprof.analysis.answer.evidence import IDLE_RATIO
+from ioprof.analysis.reads.read_sums import PAGE_BYTES
 from ioprof.analysis.selection import first_and_last
 from ioprof.format.run_record import Capture, CauseShare, Doubt, Steps, Verdict
 from ioprof.format.trace import Trace
@@ -22,7 +23,6 @@ LEAST_UNTIMED_RATIO: Final = 0.02
 """Share of the bytes from storage from which on untimed ones are mentioned."""
 URING: Final = "io_uring"
 """What the capture library notes of a ring that it could not follow."""
-_PAGE_BYTES: Final = 4096
 _LEAST_SAMPLED_NS: Final = 5_000_000_000
 """Time of the steps from which on samples, one per second, say what was fetched during them."""
 LEAST_VERDICT_RATIO: Final = 0.1
@@ -115,7 +115,7 @@ def _by_imports(trace: Trace) -> dict[ProcessId, tuple[int, int]]:
     known = known.group_by(*by, "kind", "file").agg(pl.col("bytes").sum())
     pages = (
         pl.when(pl.col("kind") == "read")
-        .then((pl.col("bytes") / _PAGE_BYTES).ceil() * _PAGE_BYTES)
+        .then((pl.col("bytes") / PAGE_BYTES).ceil() * PAGE_BYTES)
         .otherwise("bytes")
     )
     counted = imports.group_by(by).agg(pl.col("fetched").sum())

@@ -7,8 +7,8 @@ from typing import Final
 from ioprof.format.run_record import CauseShare, Finding, Summary
 from ioprof.report.page.code_section import code_of_causes
 from ioprof.report.page.markup import Html, element, join
-from ioprof.report.page.sections import CAUSE_MEANINGS, badge, term
-from ioprof.report.texts.caveats import caveats
+from ioprof.report.page.sections import CAUSE_MEANINGS, badge, term, tile
+from ioprof.report.texts.caveats import limits
 from ioprof.report.texts.headline import headline
 from ioprof.report.texts.prediction import gain_text, proof_hint
 from ioprof.report.texts.statements import (
@@ -18,7 +18,7 @@ from ioprof.report.texts.statements import (
     setting,
     title,
 )
-from ioprof.report.texts.units import MISSING, clean, duration, percent, rate
+from ioprof.report.texts.units import clean, duration, percent, rate
 from ioprof.report.texts.whole_job import window_text
 
 MOST_CHANGES: Final = 3
@@ -133,14 +133,12 @@ def _tiles(summary: Summary) -> Html:
     )
     tiles = [
         (
-            _tile(
-                rate(found.steady_samples_per_s), term("steady", "samples/s, steady"), found.basis
-            )
+            tile(rate(found.steady_samples_per_s), term("steady", "samples/s, steady"), found.basis)
             if found.steady_samples_per_s
             else None
         ),
         (
-            _tile(
+            tile(
                 reached,
                 f"of the devices' {rate(own)}",
                 "emulated" if is_emulated(summary) else "derived",
@@ -148,17 +146,13 @@ def _tiles(summary: Summary) -> Html:
             if reached
             else None
         ),
-        _tile(duration(summary.steps.p50_s), "step, median", basis),
+        (
+            tile(duration(summary.steps.p50_s), "step, median", basis)
+            if summary.steps.p50_s is not None
+            else None
+        ),
     ]
     return element("div", *tiles, class_="tiles")
-
-
-def _tile(number: str, label: str, basis: str) -> Html | None:
-    if number == MISSING:
-        return None
-    return element(
-        "div", element("strong", number), element("span", label, " ", badge(basis)), class_="tile"
-    )
 
 
 def _changes(advice: tuple[Finding, ...]) -> Html | None:
@@ -197,12 +191,9 @@ def _gain(advice: Finding) -> Html | None:
 
 
 def _chips(summary: Summary) -> Html | None:
-    names = [entry.name for entry in caveats(summary)]
-    if summary.verdict.doubts:
-        names = ["unsure", *names]
-    chips = (element("li", element("a", name, href="#complete")) for name in names)
+    chips = [element("li", element("a", name, href="#complete")) for name in limits(summary)]
     return (
         element("ul", *chips, class_="chips", aria_label="What limits this answer")
-        if names
+        if chips
         else None
     )

@@ -12,6 +12,7 @@ from ioprof.files import write_atomically
 from ioprof.format.run_record import Summary
 from ioprof.format.schema import SUMMARY_SCHEMA
 from ioprof.format.trace import Trace
+from ioprof.report import views
 from ioprof.report.learning import learning_section
 from ioprof.report.page import sections
 from ioprof.report.page.answer import answer, header
@@ -26,7 +27,7 @@ from ioprof.report.page.shell import (
     whole_page,
 )
 from ioprof.report.page.step_section import step_section
-from ioprof.report.page.storage_section import ReadsOfRun, storage_section
+from ioprof.report.page.storage_section import storage_section
 from ioprof.report.page.timeline_section import timeline_section
 from ioprof.report.page.worker_section import rank_section, worker_section
 from ioprof.report.path_demand import ProbedPath
@@ -86,8 +87,8 @@ def page(
     mtbf_s: float | None = None,
 ) -> str:
     """The text of the page."""
-    reads = ReadsOfRun(trace)
-    data = payload(trace, steps, summary, wanted, (reads.latencies, reads.time))
+    latencies, reading = views.Latencies(trace), views.ReadingTime()
+    data = payload(trace, steps, summary, wanted, (latencies, reading))
     parts = (
         header(summary),
         _main(
@@ -96,7 +97,7 @@ def page(
             summary,
             data,
             run_statements(trace),
-            storage_section(trace, summary, probed, reads),
+            storage_section(summary, latencies.bins(), reading.seconds, probed),
             mtbf_s,
         ),
         footer(SUMMARY_SCHEMA),

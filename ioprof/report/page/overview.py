@@ -47,11 +47,11 @@ class Overview:
     """Lane and class of each row of `busy_ns` and `longest`."""
     busy_ns: Floats
     longest: npt.NDArray[np.uint8]
-    """Duration of the longest span, as `duration_code`; 0: none."""
+    """Duration of the longest span, as its code (`_least_ns`); 0: none."""
     source_bytes: Floats
     """Bytes of reads for batches, if there are any, by source in the order of `SOURCES`."""
     durations: Floats
-    """Spans by class and `duration_code`."""
+    """Spans by class and code."""
 
     @property
     def bin_ns(self) -> float:
@@ -107,11 +107,6 @@ def _least_ns() -> Integers:
 
 
 _LEAST_NS: Final = _least_ns()
-
-
-def duration_code(duration_ns: Any) -> npt.NDArray[np.int64]:
-    """8 × log2 of the duration in 100 ns, plus 1: a byte that is right to 9 %."""
-    return np.searchsorted(_LEAST_NS, np.asarray(duration_ns, np.int64), side="right") + 1
 
 
 def overview(trace: Trace, table: pl.DataFrame, end_ns: int, is_fine: bool) -> Overview:

@@ -9,6 +9,7 @@ from typing import Any, Final
 import plotly.graph_objects as go
 
 from ioprof.files import write_atomically
+from ioprof.report.figures import layout
 from ioprof.report.page.document import Chart, document, figure
 from ioprof.report.page.markup import Html, element, join, table
 from ioprof.report.page.sections import nothing, section
@@ -18,10 +19,6 @@ from ioprof.report.texts.units import clean, duration
 
 _COLOURS: Final = {"buffered": CAUSE_COLOURS["h2d"], "direct": CAUSE_COLOURS["storage"]}
 _PERCENTILES: Final = {"p50_s": "solid", "p95_s": "dash", "p99_s": "dot"}
-_FONT: Final = {
-    "family": 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", sans-serif',
-    "size": 12,
-}
 _HEIGHT: Final = 340
 _LONGEST: Final = 300
 _TEST: Final = "random"
@@ -97,7 +94,7 @@ def _figure(
     factor: float,
     scale: str,
 ) -> go.Figure:
-    drawn = go.Figure(layout=_layout())
+    drawn = go.Figure(layout=layout(_HEIGHT))
     for line in _lines(levels, values, factor):
         drawn.add_scatter(**line)
     clients = sorted({level["clients"] for level in levels})
@@ -148,23 +145,3 @@ def _hover(level: dict[str, Any]) -> str:
         f"{level['operations']:,} reads in {duration(level['seconds'])}, longest"
         f" {duration(level['latency']['max_s'])}"
     )
-
-
-def _layout() -> dict[str, Any]:
-    axis = {
-        "automargin": True,
-        "zeroline": False,
-        "ticks": "outside",
-        "title": {"font": {"size": 12}},
-    }
-    return {
-        "height": _HEIGHT,
-        "template": "none",
-        "font": _FONT,
-        "margin": {"l": 10, "r": 16, "t": 30, "b": 44},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "xaxis": axis,
-        "yaxis": axis,
-        "hoverlabel": {"align": "left", "font": _FONT},
-    }

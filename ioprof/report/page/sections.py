@@ -196,10 +196,10 @@ def _storage_tile(capture: Capture) -> Html:
     storage.
     """
     if capture.storage_coverage_ratio is None:
-        return _tile(
+        return tile(
             percent(capture.coverage_ratio, 2), "of the bytes that the kernel counted", None
         )
-    return _tile(
+    return tile(
         percent(capture.storage_coverage_ratio, 2),
         "of the bytes that the kernel fetched from storage",
         None,
@@ -211,15 +211,15 @@ def completeness(summary: Summary) -> Html:
     capture = summary.capture
     tiles = element(
         "div",
-        _tile(count(capture.events), "events recorded", None),
-        _tile(count(capture.lost), "events lost", None),
+        tile(count(capture.events), "events recorded", None),
+        tile(count(capture.lost), "events lost", None),
         _storage_tile(capture),
-        _tile(
+        tile(
             MISSING if capture.ns_per_event is None else duration(capture.ns_per_event / 1e9),
             "per event",
             "measured",
         ),
-        _tile(
+        tile(
             percent(capture.overhead_ratio, 2),
             "of the job's time, at least, went into recording",
             "derived",
@@ -278,7 +278,8 @@ def swatch(cause: str) -> Html:
     return element("i", class_=f"swatch cause-{cause}", aria_hidden="true")
 
 
-def _tile(number: str, label: str, basis: str | None) -> Html:
+def tile(number: str, label: str, basis: str | None) -> Html:
+    """A number with its label below."""
     return element(
         "div", element("strong", number), element("span", label, " ", badge(basis)), class_="tile"
     )

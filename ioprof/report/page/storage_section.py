@@ -7,10 +7,8 @@ from typing import Final
 
 import polars as pl
 
-from ioprof.analysis.selection import look
-from ioprof.format.run_record import EpochReads, FileReads, SlowRead, Summary
+from ioprof.format.run_record import EpochReads, SlowRead, Summary
 from ioprof.format.schema import SOURCES
-from ioprof.format.trace import Trace
 from ioprof.report import views
 from ioprof.report.page.markup import Html, element, join, table
 from ioprof.report.page.sections import badge, nothing, term
@@ -23,33 +21,23 @@ _LONGEST_PATH: Final = 40
 _SOURCE_WORDS: Final = {"page_cache": "page cache", "unknown": "source unknown"}
 
 
-class ReadsOfRun:
-    """What the section shows of single reads."""
-
-    def __init__(self, trace: Trace) -> None:
-        self.latencies, self.time = views.Latencies(trace), views.ReadingTime()
-
-
 def storage_section(
-    trace: Trace,
     summary: Summary,
+    latencies: pl.DataFrame,
+    reading_s: float | None,
     probed: ProbedPath | None = None,
-    reads: ReadsOfRun | None = None,
 ) -> Html:
-    """What stands below the heading; `probed` is what a path delivers by `ioprof probe`. `reads`,
-    if given, looked at all spans.
+    """What stands below the heading. `latencies`: rows of `views.latency_bins`; `reading_s`: from
+    the first read of a batch to the last; `probed` is what a path delivers by `ioprof probe`.
     """
     if not summary.storage.accesses and not summary.storage.other_accesses:
         return nothing("no read was recorded")
-    if reads is None:
-        reads = ReadsOfRun(trace)
-        look(trace, reads.latencies, reads.time)
     return join(
-        _demand(summary, probed, reads.time.seconds),
+        _demand(summary, probed, reading_s),
         element("h3", "Bytes by epoch and source"),
         _bytes(summary),
         element("h3", "Time of one read, by where its bytes came from"),
-        _latency(summary, reads.latencies.bins()),
+        _latency(summary, latencies),
         element(
             "div",
             _slowest_reads(summary.storage.slowest),
@@ -378,21 +366,20 @@ def _slowest_files(summary: Summary) -> Html | None:
     total = sum(
         group.seconds for group in summary.findings.reads.groups if group.least_bytes is None
     )
-    rows = [_file_row(entry, total) for entry in files]
+    rows = [
+        (
+            duration(entry.seconds),
+            percent(entry.seconds / total if total else None),
+            _path(entry.path),
+            count(entry.accesses),
+            amount(entry.bytes),
+            duration(entry.max_s or None),
+        )
+        for entry in files
+    ]
     headings = ("reads took", "of all", "file", "reads", "bytes", "slowest")
     title = element("h3", "Files whose reads took longest")
     return element("div", title, table(headings, rows, frozenset({1, 3, 4, 5})))
-
-
-def _file_row(entry: FileReads, total_s: float) -> tuple[str, ...]:
-    return (
-        duration(entry.seconds),
-        percent(entry.seconds / total_s if total_s else None),
-        _path(entry.path),
-        count(entry.accesses),
-        amount(entry.bytes),
-        duration(entry.max_s or None),
-    )
 
 
 def moment_link(start_ns: int, end_ns: int) -> str:

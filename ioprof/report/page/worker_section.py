@@ -4,7 +4,7 @@ from typing import Final
 
 import polars as pl
 
-from ioprof.format.run_record import RankTime, Summary
+from ioprof.format.run_record import Summary
 from ioprof.format.schema import CAUSES
 from ioprof.format.trace import Trace
 from ioprof.report import views
@@ -107,12 +107,15 @@ def _row(
         count(batches) if batches else "",
         duration(fetched / batches / 1e9) if batches else "",
         percent(min(1.0, fetched / (last - first)) if last > first else None),
-        _stack(times, max(sum(times.values()), fetched)),
+        _stack(times, fetched),
     )
 
 
-def _stack(times: dict[str, float], total: float) -> Html:
-    """A bar divided by cause, and its three greatest parts in words."""
+def _stack(times: dict[str, float], least: float = 0.0) -> Html:
+    """A bar divided by cause, and its three greatest parts in words; it stands for at least so
+    much time.
+    """
+    total = max(sum(times.values()), least)
     shares = {cause: times[cause] / (total or 1.0) for cause in CAUSES if times.get(cause)}
     parts = (
         element(
@@ -138,23 +141,21 @@ def rank_section(summary: Summary, steps: pl.DataFrame) -> Html:
     if not ranks:
         return nothing("no step was recorded")
     thinned = views.thinning_of_ranks(steps, sorted(shown))
-    rows = [_rank_row(entry) for entry in ranks]
+    rows = [
+        (
+            f"rank {entry.rank}",
+            count(entry.steps),
+            duration(entry.wall_s),
+            _stack({cause: entry.seconds(cause) or 0.0 for cause in CAUSES}),
+        )
+        for entry in ranks
+    ]
     headings = ("rank", "steps", "time of its steps", "by cause")
     return join(
         element("div", table(headings, rows, frozenset({1, 2})), class_="workers"),
         element("p", f"{thinned[:1].upper()}{thinned[1:]}.", class_="note") if thinned else None,
         _waits(summary),
         rank_table(summary, steps),
-    )
-
-
-def _rank_row(entry: RankTime) -> tuple[str, ...]:
-    times = {cause: entry.seconds(cause) or 0.0 for cause in CAUSES}
-    return (
-        f"rank {entry.rank}",
-        count(entry.steps),
-        duration(entry.wall_s),
-        _stack(times, sum(times.values())),
     )
 
 

@@ -2,7 +2,7 @@
 where to look.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from io import StringIO
 from typing import Final
 
@@ -18,7 +18,7 @@ from ioprof.format.run_record import CauseShare, Cost, Finding, Summary
 from ioprof.format.trace import Trace
 from ioprof.report import views
 from ioprof.report.palette import CAUSE_COLOURS, DARK
-from ioprof.report.texts.caveats import caveats, no_steps
+from ioprof.report.texts.caveats import limits, no_steps
 from ioprof.report.texts.cpu_statements import short_of_cores
 from ioprof.report.texts.epoch_statements import epochs_text
 from ioprof.report.texts.gpu_time_statements import gpu_time_statements
@@ -27,7 +27,6 @@ from ioprof.report.texts.import_statements import import_notes
 from ioprof.report.texts.prediction import gain_text, proof_hint
 from ioprof.report.texts.statements import (
     CauseRow,
-    Statement,
     by_workers,
     cause_rows,
     failure_lines,
@@ -37,10 +36,9 @@ from ioprof.report.texts.statements import (
     setting,
     storage_statements,
     title,
-    with_basis,
 )
 from ioprof.report.texts.storage_statements import break_even_text, uring_notes
-from ioprof.report.texts.text import Report, failure_style
+from ioprof.report.texts.text import Report, failure_style, statements_table
 from ioprof.report.texts.units import ADVICE_LENGTH, clean, count, duration, percent, rate, sentence
 from ioprof.report.texts.whole_job import attempts_text, window_text
 
@@ -90,7 +88,7 @@ def brief_text(
     if not summary.steps.count:
         blocks += _without_steps(summary)
     interval = [interval_statement(summary, mtbf_s)] if mtbf_s else []
-    costs = _table((*gpu_time_statements(summary, price), *interval))
+    costs = statements_table((*gpu_time_statements(summary, price), *interval))
     ends = [*_block(costs), *_block(_looks(summary, steps), "Where to look")]
     left = _LINES - sum(map(_num_lines, (*blocks, *ends)))
     first = _changes(summary.verdict.findings[:1])
@@ -144,16 +142,10 @@ def _without_steps(summary: Summary) -> list[RenderableType]:
     if remedy := no_steps(summary):
         blocks += [Text(f"{sentence(text)}.") for text in (remedy.seen, remedy.cause)]
         blocks.append(Text(f"{sentence(remedy.remedy)}.", style="bold"))
-    return [*blocks, *_block(_table((*job_statements(summary), *storage_statements(summary))))]
-
-
-def _table(shown: Iterable[Statement]) -> Table:
-    table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True)
-    table.add_column()
-    for statement in shown:
-        table.add_row(Text(statement.label, style="dim"), Text(with_basis(statement)))
-    return table
+    return [
+        *blocks,
+        *_block(statements_table((*job_statements(summary), *storage_statements(summary)))),
+    ]
 
 
 def _block(table: Table, heading: str = "") -> list[RenderableType]:
@@ -317,9 +309,5 @@ def _places(summary: Summary, steps: pl.DataFrame) -> Iterator[str]:
         yield from (
             f"reading: {pattern.seen}" for pattern in reads.patterns if pattern.code == AMPLIFIED
         )
-    names = [
-        *(["unsure"] if summary.verdict.doubts else []),
-        *(entry.name for entry in caveats(summary)),
-    ]
-    if names:
+    if names := limits(summary):
         yield f"limits: {', '.join(names)} (see --full)"

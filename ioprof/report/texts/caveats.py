@@ -65,6 +65,11 @@ def caveats(summary: Summary) -> tuple[Caveat, ...]:
     return tuple(caveat for caveat in found if caveat is not None)
 
 
+def limits(summary: Summary) -> list[str]:
+    """What limits the answer, in words of a list."""
+    return [*(["unsure"] if summary.verdict.doubts else []), *(x.name for x in caveats(summary))]
+
+
 def _incomplete(summary: Summary) -> Caveat | None:
     status = summary.run.status or "unknown"
     if status == COMPLETE or (summary.whole_job is not None and not summary.whole_job.ended):

@@ -23,7 +23,9 @@ def code_lines(summary: Summary) -> list[str]:
     were sampled.
     """
     found: list[str] = []
-    own = [entry for entry in summary.unexplained if entry.is_own and _is_shown(entry)]
+    own = [
+        entry for entry in summary.unexplained if entry.is_own and _is_shown(entry, _LEAST_SHARE)
+    ]
     for cause in dict.fromkeys(entry.cause for entry in own):
         shown = [entry for entry in own if entry.cause == cause]
         found += map(_sentence, shown[:LINES_PER_CAUSE])
@@ -36,7 +38,7 @@ def code_table(summary: Summary) -> Html | None:
     """
     own = [entry for entry in summary.unexplained if entry.is_own]
     of_libraries = [entry for entry in summary.unexplained if not entry.is_own]
-    large = [entry for entry in own if _is_large(entry)] or own
+    large = [entry for entry in own if _is_shown(entry, _LEAST_SHARE_OF_PAGE)] or own
     small = [entry for entry in own if entry not in large]
     folds = (
         (f"{count(len(small))} further lines", small),
@@ -89,16 +91,8 @@ def _table(entries: Sequence[CodeShare], caption: str | None = None) -> Html:
     )
 
 
-def _is_large(entry: CodeShare) -> bool:
-    return (
-        entry.seconds >= _LEAST_START_S
-        if entry.share is None
-        else entry.share >= _LEAST_SHARE_OF_PAGE
-    )
-
-
-def _is_shown(entry: CodeShare) -> bool:
-    return entry.seconds >= _LEAST_START_S if entry.share is None else entry.share >= _LEAST_SHARE
+def _is_shown(entry: CodeShare, least_share: float) -> bool:
+    return entry.seconds >= _LEAST_START_S if entry.share is None else entry.share >= least_share
 
 
 def _sentence(entry: CodeShare) -> str:

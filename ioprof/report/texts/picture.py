@@ -8,9 +8,9 @@ from typing import Final
 import polars as pl
 
 from ioprof.format.trace import Trace
-from ioprof.report.lanes import Timeline, timeline_of
+from ioprof.report.lanes import Timeline, Window, timeline_of
 from ioprof.report.texts.units import duration
-from ioprof.report.views import Window, typical_step
+from ioprof.report.views import typical_step
 
 MARKS: Final = {
     "wait": (".", "waiting for a batch"),
@@ -45,12 +45,12 @@ def step_picture(trace: Trace, steps: pl.DataFrame, warmup: int = 0, width: int 
     if not len(steps):
         return ""
     step = typical_step(steps, warmup)
-    name = f"Step {step['step']} of rank {step['rank']}"
-    window = Window(name, "like the median step", step["rank"], step["start_ns"], step["end_ns"])
-    timeline = timeline_of(trace, window, [window.rank])
+    heading = f"Step {step['step']} of rank {step['rank']}, like the median step:"
+    window = Window(step["start_ns"], step["end_ns"])
+    timeline = timeline_of(trace, window, [step["rank"]])
     emulated = trace.run.is_emulated
     lanes = {
-        place: _name(lane.name, emulated)
+        place: f"{lane.name} (emulated)" if emulated and lane.name in _OF_DEVICE else lane.name
         for place, lane in enumerate(timeline.lanes)
         if lane.name != "reads"
     }
@@ -58,7 +58,13 @@ def step_picture(trace: Trace, steps: pl.DataFrame, warmup: int = 0, width: int 
     rows = {place: _row(timeline, place, width - margin) for place in lanes}
     lines = [f"{lanes[place]:<{margin}}{row}".rstrip() for place, row in rows.items()]
     return "\n".join(
-        [*_heading(window, margin, width), *lines, "", *_legend("".join(rows.values()), width)]
+        [
+            heading,
+            _scale(window, margin, width),
+            *lines,
+            "",
+            *_legend("".join(rows.values()), width),
+        ]
     )
 
 
@@ -90,16 +96,9 @@ def _row(timeline: Timeline, lane: int, width: int) -> str:
     return "".join(MARKS[marks[cell]][0] if cell in marks else " " for cell in range(width))
 
 
-def _name(lane: str, emulated: bool) -> str:
-    return f"{lane} (emulated)" if emulated and lane in _OF_DEVICE else lane
-
-
-def _heading(window: Window, margin: int, width: int) -> tuple[str, str]:
+def _scale(window: Window, margin: int, width: int) -> str:
     length = duration((window.end_ns - window.start_ns) / 1e9)
-    return (
-        f"{window.name}, {window.reason}:",
-        f"{'':<{margin}}|{f' {length} ':-^{max(0, width - margin - 2)}}|",
-    )
+    return f"{'':<{margin}}|{f' {length} ':-^{max(0, width - margin - 2)}}|"
 
 
 def _legend(drawn: str, width: int) -> list[str]:

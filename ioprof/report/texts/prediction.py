@@ -20,6 +20,22 @@ _GAIN: Final = (
     " {advice.low:.2f} to {advice.high:.2f})|, ± {advice.error:percent}][; costs:"
     " {advice.price}]|gain not predicted: {advice.reason:clean200}]"
 )
+_CHANGES: Final = {
+    "workers": "{} workers",
+    "ranks": "{} ranks",
+    "cores": "{:g} cores",
+    "prefetch": "prefetch {}",
+    "batch": "batches of {}",
+    "persistent_workers": "persistent workers",
+    "skip_discarded": "no discarded batches",
+    "cache": "{} page cache",
+    "layout": "the layout {}",
+    "image": "images as {}",
+    "like": "batches like those of {}",
+    "device": "the device {}",
+    "copy": "{} copies",
+}
+"""Of a `Change`, its fields in words."""
 _MOST_SPREAD: Final = 4
 """Between the ends of what pairs of runs measured, above which they decide nothing."""
 LARGE_ERROR: Final = 0.1
@@ -72,24 +88,12 @@ def prediction_lines(found: Prediction) -> Iterator[str]:
 def change_text(change: Change) -> str:
     """The change, as in `4 workers, decode 2 times as fast`."""
     parts = [
-        f"{value:g} {name}"
-        for name in ("workers", "ranks", "cores")
+        text.format(value)
+        for name, text in _CHANGES.items()
         if (value := getattr(change, name)) is not None
+        and value is not False
+        and not (name == "like" and (change.layout or change.image))
     ]
-    parts += [f"prefetch {change.prefetch}"] if change.prefetch is not None else []
-    parts += [f"batches of {change.batch}"] if change.batch is not None else []
-    parts += ["persistent workers"] if change.persistent_workers else []
-    parts += ["no discarded batches"] if change.skip_discarded else []
-    parts += [f"{change.cache} page cache"] if change.cache else []
-    parts += [f"the layout {change.layout}"] if change.layout else []
-    parts += [f"images as {change.image}"] if change.image else []
-    parts += (
-        [f"batches like those of {change.like}"]
-        if change.like and not (change.layout or change.image)
-        else []
-    )
-    parts += [f"the device {change.device}"] if change.device else []
-    parts += [f"{change.copy} copies"] if change.copy else []
     parts += [
         f"{cause} at no cost" if math.isinf(speed) else f"{cause} {speed:g} times as fast"
         for cause, speed in change.speeds.items()

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from ioprof.format.run_record import NetworkRecord
+from ioprof.report.terminal import plain_table
 from ioprof.report.texts.probing import HEADINGS, NUMERIC, rows
 from ioprof.report.texts.units import amount, clean, duration
 
@@ -25,12 +25,7 @@ def head_lines(found: dict[str, Any]) -> Iterator[str]:
 
 def probe_table(found: dict[str, Any]) -> Table:
     """A row for each level."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for place, heading in enumerate(HEADINGS):
-        table.add_column(heading, justify="right" if place in NUMERIC else "left")
-    for line in rows(found):
-        table.add_row(*map(Text, line))
-    return table
+    return plain_table(HEADINGS, (map(Text, line) for line in rows(found)), NUMERIC)
 
 
 def network_line(network: NetworkRecord) -> str:
@@ -45,15 +40,15 @@ def network_table(network: NetworkRecord) -> Table:
     """A row for each size: the time and rate of a message, and of an all-reduce between all
     ranks.
     """
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for heading in ("bytes", "message", "bytes/s", "all-reduce", "2L(p-1)/p / t"):
-        table.add_column(heading, justify="right")
-    for sent, reduced in zip(network.messages, network.all_reduces, strict=True):
-        cells = (
+    headings = ("bytes", "message", "bytes/s", "all-reduce", "2L(p-1)/p / t")
+    cells = (
+        (
             amount(sent.bytes),
             duration(sent.seconds),
             amount(sent.bytes_per_s),
             duration(reduced.seconds),
+            amount(reduced.bytes_per_s),
         )
-        table.add_row(*cells, amount(reduced.bytes_per_s))
-    return table
+        for sent, reduced in zip(network.messages, network.all_reduces, strict=True)
+    )
+    return plain_table(headings, cells, range(len(headings)))

@@ -5,12 +5,12 @@ simulator was from published results.
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from rich import box
 from rich.table import Table
 
 from ioprof.model.simulator.jobs import MEASURED
 from ioprof.model.simulator.simulation import Epoch, Estimate, Simulation
 from ioprof.model.simulator.validation import CALIBRATES, USE, Comparison, Summed
+from ioprof.report.terminal import plain_table
 from ioprof.report.texts.units import amount, count, duration, percent, rate
 
 RESOURCES: Final = {
@@ -51,30 +51,29 @@ def simulation_lines(found: Simulation) -> Iterator[str]:
         " reads of later epochs come from memory."
     )
     if found.staging_s is not None:
-        yield f"Staging to the nodes' disks: {_range(found.staging_s, duration)}."
+        yield f"Staging to the nodes' disks: {estimate_text(found.staging_s, duration)}."
     if found.epochs > 1:
-        yield f"{count(found.epochs)} epochs: {_range(found.total_s, duration)} in all."
+        yield f"{count(found.epochs)} epochs: {estimate_text(found.total_s, duration)} in all."
 
 
 def simulation_table(found: Simulation) -> Table:
     """The first epoch and a later one, with ranges."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for heading in ("predicted", "first epoch", "later epochs"):
-        table.add_column(heading, overflow="fold")
-    for name, cell in (
-        ("epoch", lambda each: _range(each.seconds, duration)),
-        ("samples/s", lambda each: _range(each.samples_per_s, rate)),
-        ("use of accelerators", lambda each: _range(each.use, percent)),
-        ("first step", lambda each: _range(each.first_step_s, duration)),
-        ("later steps", lambda each: _range(each.step_s, duration)),
+    rows: tuple[tuple[str, Callable[[Epoch], str]], ...] = (
+        ("epoch", lambda each: estimate_text(each.seconds, duration)),
+        ("samples/s", lambda each: estimate_text(each.samples_per_s, rate)),
+        ("use of accelerators", lambda each: estimate_text(each.use, percent)),
+        ("first step", lambda each: estimate_text(each.first_step_s, duration)),
+        ("later steps", lambda each: estimate_text(each.step_s, duration)),
         ("  compute", lambda each: duration(each.compute_s)),
         ("  waiting for data", lambda each: duration(each.wait_s)),
         ("  slowest rank", lambda each: duration(each.straggler_s)),
         ("  exchange and other", lambda each: duration(each.other_s)),
         ("in use", _in_use),
-    ):
-        table.add_row(name, cell(found.first), cell(found.later))
-    return table
+    )
+    return plain_table(
+        ("predicted", "first epoch", "later epochs"),
+        ((name, cell(found.first), cell(found.later)) for name, cell in rows),
+    )
 
 
 def basis_lines(found: Simulation) -> Iterator[str]:
@@ -92,20 +91,18 @@ def basis_lines(found: Simulation) -> Iterator[str]:
 
 def validation_table(rows: Sequence[Comparison]) -> Table:
     """Each comparison by itself."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for heading in ("compared with", "quantity", "it", "error", "asked"):
-        table.add_column(heading, overflow="fold")
-    for each in rows:
-        missed = abs(each.error) > each.bound
-        row = f"{each.row}\n  {each.why}" if missed and each.why else each.row
-        table.add_row(
-            row,
-            each.quantity,
-            "fitted" if each.role == CALIBRATES else "validates",
-            _error(each.quantity, each.error) + (" !" if missed else ""),
-            _error(each.quantity, each.bound).lstrip("+"),
-        )
-    return table
+    return plain_table(("compared with", "quantity", "it", "error", "asked"), map(_compared, rows))
+
+
+def _compared(each: Comparison) -> tuple[str, ...]:
+    missed = abs(each.error) > each.bound
+    return (
+        f"{each.row}\n  {each.why}" if missed and each.why else each.row,
+        each.quantity,
+        "fitted" if each.role == CALIBRATES else "validates",
+        _error(each.quantity, each.error) + (" !" if missed else ""),
+        _error(each.quantity, each.bound).lstrip("+"),
+    )
 
 
 def validation_lines(found: Sequence[Summed]) -> Iterator[str]:
@@ -123,7 +120,10 @@ def _error(quantity: str, error: float) -> str:
     return f"{error * 100:+.1f} points" if quantity == USE else f"{error:+.1%}"
 
 
-def _range(found: Estimate, shown: Callable[[float], str]) -> str:
+def estimate_text(found: Estimate, shown: Callable[[float], str]) -> str:
+    """A value with its range, if it has one."""
+    if found.low == found.high:
+        return shown(found.value)
     return f"{shown(found.value)} ({shown(found.low)} to {shown(found.high)})"
 
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterator
 
-from rich import box
 from rich.table import Table
 
-from ioprof.model.simulator.simulation import Estimate
 from ioprof.model.simulator.sizing import Need, Size
+from ioprof.report.terminal import plain_table
+from ioprof.report.texts.simulation import estimate_text
 from ioprof.report.texts.units import amount, count, duration, percent, rate
 
 
@@ -14,16 +14,16 @@ def size_lines(found: Size) -> Iterator[str]:
     """One sentence per line."""
     yield (
         f"Derived: {found.job}, {count(found.ranks)} ranks compute"
-        f" {_range(found.samples_per_s, rate)} samples/s if none ever waits; an epoch takes"
-        f" {_range(found.epoch_s, duration)}."
+        f" {estimate_text(found.samples_per_s, rate)} samples/s if none ever waits; an epoch takes"
+        f" {estimate_text(found.epoch_s, duration)}."
     )
     yield f"The rate: {found.job_source} ({found.job_basis})."
     if found.epochs > 1:
-        yield f"{count(found.epochs)} epochs: {_range(found.total_s, duration)}."
+        yield f"{count(found.epochs)} epochs: {estimate_text(found.total_s, duration)}."
     if found.energy_kwh:
-        yield f"Energy: {_range(found.energy_kwh, rate)} kWh."
+        yield f"Energy: {estimate_text(found.energy_kwh, rate)} kWh."
     if found.price:
-        yield f"Price: {_range(found.price, rate)}."
+        yield f"Price: {estimate_text(found.price, rate)}."
     for each in found.next_devices:
         yield (
             f"On {each.device} ({each.basis} rate): {rate(each.samples_per_s)} samples/s need"
@@ -37,10 +37,10 @@ def needs_rows(found: Size) -> list[tuple[str, ...]]:
     """What is needed; a column for each layout."""
     rows: dict[str, Callable[[Need], str]] = {
         "data": lambda each: amount(each.dataset_bytes),
-        "bytes/s": lambda each: _range(each.bytes_per_s, amount),
-        "reads/s": lambda each: _range(each.reads_per_s, count),
-        "files/s": lambda each: _range(each.opens_per_s, count),
-        "cores": lambda each: _range(each.cores, count),
+        "bytes/s": lambda each: estimate_text(each.bytes_per_s, amount),
+        "reads/s": lambda each: estimate_text(each.reads_per_s, count),
+        "files/s": lambda each: estimate_text(each.opens_per_s, count),
+        "cores": lambda each: estimate_text(each.cores, count),
         "memory for all data": lambda each: amount(each.memory_bytes),
         "batches made ahead": lambda each: amount(each.batches_bytes),
     }
@@ -69,15 +69,4 @@ def size_tables(found: Size) -> dict[str, list[tuple[str, ...]]]:
 
 def terminal_table(heading: str, found: Size, rows: list[tuple[str, ...]]) -> Table:
     """One of them."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for each in (heading, *(need.layout for need in found.needs)):
-        table.add_column(each, overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
-def _range(found: Estimate, shown: Callable[[float], str]) -> str:
-    if found.low == found.high:
-        return shown(found.value)
-    return f"{shown(found.value)} ({shown(found.low)} to {shown(found.high)})"
+    return plain_table((heading, *(need.layout for need in found.needs)), rows)

@@ -10,7 +10,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from ioprof.format.run_record import CauseShare, Finding, Summary
+from ioprof.format.run_record import Finding, Summary
 from ioprof.format.schema import CAUSES
 from ioprof.report.texts.caveats import Caveat, caveats, others_on_the_machine
 from ioprof.report.texts.code_lines import code_lines
@@ -61,7 +61,7 @@ def summary_text(
         blocks += [Text(""), _causes_table(summary), *_reasons(summary)]
     blocks += _replay_note(summary)
     blocks += _list("Your code (derived, by samples of Python's stacks):", code_lines(summary))
-    blocks += [Text(""), _statements((*statements(summary, mtbf_s), *more))]
+    blocks += [Text(""), statements_table((*statements(summary, mtbf_s), *more))]
     blocks += _advice(summary.verdict.findings)
     blocks += _list("Not seen:", unseen(summary))
     blocks += _caveats(caveats(summary))
@@ -204,7 +204,8 @@ def _reasons(summary: Summary) -> list[RenderableType]:
     ]
 
 
-def _statements(shown: Sequence[Statement]) -> Table:
+def statements_table(shown: Iterable[Statement]) -> Table:
+    """The lines, their labels in a column of its own."""
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column()
@@ -274,7 +275,9 @@ def _comparison_table(summaries: Sequence[Summary]) -> Table:
         table.add_row(
             Text(cause),
             *(
-                _share_cell(column.get(cause), entries.get(cause))
+                Text(_marked(column.get(cause, MISSING), entries[cause].basis))
+                if cause in entries
+                else Text(MISSING)
                 for column, entries in zip(printed, columns, strict=True)
             ),
         )
@@ -318,10 +321,6 @@ def _comparison_rows(summaries: Sequence[Summary]) -> Iterable[tuple[str, list[s
             for summary in summaries
         ],
     )
-
-
-def _share_cell(printed: str | None, entry: CauseShare | None) -> Text:
-    return Text(_marked(printed or MISSING, entry.basis if entry else None))
 
 
 def _marked(number: str, basis: str | None) -> str:

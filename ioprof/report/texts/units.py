@@ -119,12 +119,12 @@ def visible(text: str) -> str:
     """The text with every control, bidirectional, unpaired and odd space character written as its
     escape.
     """
-    return text if text.isprintable() else "".join(_visible(character) for character in text)
-
-
-def _visible(character: str) -> str:
     return (
-        character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
+        text
+        if text.isprintable()
+        else "".join(
+            each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+        )
     )
 
 

@@ -11,7 +11,7 @@ fact.
 
 import re
 import string
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -24,26 +24,10 @@ from ioprof.report.texts.units import amount, clean, count, duration, percent, r
 _MARKS: Final = re.compile(r"([\[\]|])")
 
 
-def _each(lines: Sequence[Mapping[str, Any]]) -> str:
-    return "".join(f", {line['share']:.1%} at {line['line']}" for line in lines)
-
-
-def _words(value: str) -> str:
-    return value.replace("_", " ")
-
-
-def _lowered(value: str) -> str:
-    return value[:1].lower() + value[1:]
-
-
 def _stages(shares: Mapping[str, float]) -> str:
     names = (f" {STAGES.get(cause, cause)}" for cause in shares)
     said = [f"{share:.1%} on{name}" for share, name in zip(shares.values(), names, strict=True)]
     return ", ".join(said).replace("% on", "% of their work on", 1)
-
-
-def _modules(found: Sequence[Mapping[str, Any]]) -> str:
-    return ", ".join(f"{each['name']} {each['seconds']:,.1f} s" for each in found)
 
 
 def _if(value: Any) -> str:
@@ -76,8 +60,8 @@ FORMS: Final[Mapping[str, Callable[[Any], str]]] = {
     "s": lambda number: "" if number == 1 else "s",
     "es": lambda number: "" if number == 1 else "es",
     "path": shortened,
-    "words": _words,
-    "lower": _lowered,
+    "words": lambda value: value.replace("_", " "),
+    "lower": lambda text: text[:1].lower() + text[1:],
     "capital": lambda text: text[:1].upper() + text[1:],
     "join": ", ".join,
     "ranges": ranges,
@@ -86,9 +70,11 @@ FORMS: Final[Mapping[str, Callable[[Any], str]]] = {
     "milliseconds": lambda seconds: f"{seconds * 1e3:,.2f}",
     "thousands": lambda number: f"{number / 1e3:,.0f}",
     "off": lambda error: f"{abs(error):.0%} too {'long' if error > 0 else 'short'}",
-    "each": _each,
+    "each": lambda lines: "".join(f", {line['share']:.1%} at {line['line']}" for line in lines),
     "stages": _stages,
-    "modules": _modules,
+    "modules": lambda found: ", ".join(
+        f"{each['name']} {each['seconds']:,.1f} s" for each in found
+    ),
 }
 
 
