@@ -161,39 +161,19 @@ class HookState:
         number again."""
         self.loader_names = LoaderNames()
         self.loader_numbers = LoaderNumbers()
-        self.loader_uses: dict[int, tuple[ref[Any], LoaderUse]] = {}
-        """Loaders of torch by identity, since they need not be hashable, each with what its batches
-        are used for."""
         self.loader_change: LoaderChange | None = None
         """What `ioprof prove` asks for; None in every other job."""
-        self.per_thread = _PerThread()
-        self.steps = Steps()
-        self.gradients = GradientExchange()
-        self.in_progress: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-        """What torch returned for collectives and messages in progress, see `observers.expect`."""
-        self.thread_batches = self._new_thread_batches()
-        """Numbers of what threads of this process hand over to the training loop."""
         self.products: Products | None = None
         """What threads of pools returned, where a library hands it to the loop without a future;
         None: there is none such."""
         self.garbage = GarbageCollections()
-        self.dali_sources: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-        """DALI's iterators and pipelines, each with the numbers of its batches."""
         self._begin_ns = 0
         """When this recording began, CLOCK_MONOTONIC ns; 0: in a forked child, whose parent did all
         that comes before."""
-        self.used_libraries: set[str] = set()
-        """Libraries that this process used and that the facts name, see `library`."""
-        self.thread_names: dict[int, str] = {}
-        """Names of threads that were started, by the kernel's numbers of them."""
-        self.validates = False
-        """A library that runs the loop says that it validates now."""
         self._window: str | None = None
         self._environment: dict[str, str] = {}
-        self._recorded_facts: set[str] = set()
         self._follows_forks = False
-        self._compares_clocks = False
-        observers.follow(self, self.steps)
+        self._reset()
 
     def begin(self, spool: Path, window: str | None, environment: Mapping[str, str]) -> None:
         """Record this process into `spool`, and its GPU in windows (None: the default, see `gpu`).
@@ -320,9 +300,7 @@ class HookState:
                 unobserved="clocks of other hosts", why=f"{type(error).__name__}: {error}"
             )
 
-    def record_import(
-        self, module: str, start_ns: int, end_ns: int, fetched_bytes: int = -1
-    ) -> None:
+    def record_import(self, module: str, start_ns: int, end_ns: int, fetched_bytes: int) -> None:
         """Emit the import of a module, with all that it imports, as a part of the job's start.
 
         Its bytes are what the process fetched from storage meanwhile.
@@ -410,25 +388,29 @@ class HookState:
         self.garbage.is_on = is_on and not is_deferred
         observers.watch(is_on, is_deferred, self.start_deferred)
 
-    def _new_thread_batches(self) -> Series:
-        series = Series(self.batch_numbers)
-        series.begin_epoch()
-        return series
-
     def _reset(self) -> None:
-        """Drop what belongs to the parent process, or to an earlier recording."""
+        """Begin anew: drop what belongs to the parent process, or to an earlier recording."""
         self.per_thread = _PerThread()
         self.steps = Steps()
         observers.follow(self, self.steps)
         self.gradients = GradientExchange()
-        self.in_progress = WeakKeyDictionary()
-        self.dali_sources = WeakKeyDictionary()
-        self.loader_uses = {}
-        self.thread_batches = self._new_thread_batches()
+        self.in_progress: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+        """What torch returned for collectives and messages in progress, see `observers.expect`."""
+        self.dali_sources: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+        """DALI's iterators and pipelines, each with the numbers of its batches."""
+        self.loader_uses: dict[int, tuple[ref[Any], LoaderUse]] = {}
+        """Loaders of torch by identity, since they need not be hashable, each with what its batches
+        are used for."""
+        self.thread_batches = Series(self.batch_numbers)
+        """Numbers of what threads of this process hand over to the training loop."""
+        self.thread_batches.begin_epoch()
         self.garbage.forget()
-        self.used_libraries = set()
-        self.thread_names = {}
+        self.used_libraries: set[str] = set()
+        """Libraries that this process used and that the facts name, see `library`."""
+        self.thread_names: dict[int, str] = {}
+        """Names of threads that were started, by the kernel's numbers of them."""
         self.validates = False
+        """A library that runs the loop says that it validates now."""
         self._compares_clocks = False
-        self._recorded_facts = set()
+        self._recorded_facts: set[str] = set()
         observers.forget()
