@@ -16,6 +16,7 @@ from ioprof.format.schema import ROLES, WRITERS
 from ioprof.format.stack_format import STACK_FORMAT, TEXT_RECORD
 from ioprof.format.wire_format import FILE_HEADER, MAGIC, struct_format
 from ioprof.stacks.interpreters import Interpreter, Interpreters
+from ioprof.stacks.layouts import version_name
 from ioprof.stacks.library import Reader, is_built, read_memory
 
 PERIOD_S: Final = 0.02
@@ -295,7 +296,7 @@ class StackSampler:
         what = {
             "target": number,
             "pid": target.pid,
-            "version": interpreter.version_name,
+            "version": version_name(interpreter.version),
             "time_ns": monotonic_ns(),
         }
         self._write(what)
@@ -349,7 +350,7 @@ class StackSampler:
             "target": number,
             "pid": target.pid,
             "tid": tid,
-            "version": interpreter.version_name,
+            "version": version_name(interpreter.version),
             "time_ns": monotonic_ns(),
         }
         self._write(what)
@@ -369,7 +370,7 @@ class StackSampler:
         self._samples += state.samples
         self._torn += state.torn if state.samples else 0
         self._reader.remove(number)
-        return state.error
+        return int(state.error)
 
     def _note(self, text: str) -> None:
         self._notes[text] = self._notes.get(text, 0) + 1
