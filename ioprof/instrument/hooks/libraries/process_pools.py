@@ -195,8 +195,8 @@ def _number(job: Any, state: HookState, place: int) -> int:
 
 
 def _numbers(job: Any, state: HookState, place: int) -> Series | None:
-    supply: Supply = vars(job)[_SUPPLY]
-    return supply.numbers(job, LOADER, place, state, job._job)  # noqa: SLF001
+    supply: Supply | None = vars(job).get(_SUPPLY)  # None: the job began before it was observed
+    return supply.numbers(job, LOADER, place, state, job._job) if supply else None  # noqa: SLF001
 
 
 def _observe_worker(original: Function, state: HookState) -> Function:
