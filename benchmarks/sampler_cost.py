@@ -39,19 +39,19 @@ def measured(num_processes: int, num_threads: int, seconds: float) -> dict[str, 
             process.stdout.readline()
         with tempfile.TemporaryDirectory(prefix="ioprof-") as spool, Sampler(spool) as sampler:
             time.sleep(2.5)  # the first sample examines every process of the host
-            before = sampler.sampling()
+            before = sampler.facts()
             time.sleep(seconds)
-            after = sampler.sampling()
+            after = sampler.facts()
     finally:
         for process in processes:
             process.kill()
         for process in processes:
             process.communicate()
-    share = (after.cpu_s - before.cpu_s) / (after.wall_s - before.wall_s)
+    share = (after["cpu_s"] - before["cpu_s"]) / (after["wall_s"] - before["wall_s"])
     return {
         "cost_ratio": share,
-        "samples": after.samples - before.samples,
-        "longest_period_s": after.longest_period_s,
+        "samples": after["samples"] - before["samples"],
+        "longest_period_s": after["longest_period_s"],
     }
 
 

@@ -95,7 +95,7 @@ def test_a_window_lies_between_ends_of_steps(tmp_path: Path) -> None:
             while clock.monotonic_ns() - times[0][0] < 1_000_000:
                 pass
         costs.append(gpu.step(step))
-    total_ns, stop_ns = gpu.cost_ns(), gpu.stop()
+    stop_ns = gpu.stop()
     recorder.stop()
 
     (window,) = kineto.read_windows(tmp_path)
@@ -119,8 +119,8 @@ def test_a_window_lies_between_ends_of_steps(tmp_path: Path) -> None:
     assert [cost for cost in costs if cost] == [
         end - begin for begin, end in spans.select("start_ns", "end_ns").rows()
     ]
-    assert (total_ns, 2) == (sum(costs), len(spans))
-    assert 0 < window.cost_ns <= total_ns
+    assert 2 == len(spans)
+    assert 0 < window.cost_ns <= sum(costs)
 
 
 def test_the_file_says_which_thread_is_which(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from ioprof.format.run_record import CaptureRecord, Reason, RunRecord, Summary
 from ioprof.format.schema import SPAN_COLUMNS
 from ioprof.format.trace import Trace, empty_table
 from ioprof.instrument import recorder
-from ioprof.instrument.call_cost import FEWEST_TRIALS, cost_per_call_ns, cost_per_process_ns
+from ioprof.instrument.call_cost import cost_per_call_ns, cost_per_process_ns
 from ioprof.recording.costs import measured_costs, with_costs, with_kept_costs
 from ioprof.report.texts.statements import statements
 
@@ -71,8 +71,8 @@ def test_a_busy_machine_changes_the_stated_cost_by_less_than_a_factor_of_two(wha
 @needs_library
 def test_too_few_trials_give_no_cost() -> None:
     """None, and not a number that nothing supports."""
-    assert recorder.cost_per_span_ns(trials=FEWEST_TRIALS - 1) is None
-    assert cost_per_call_ns(dict(os.environ), trials=FEWEST_TRIALS - 1) is None
+    assert recorder.cost_per_span_ns(trials=recorder.FEWEST_TRIALS - 1) is None
+    assert cost_per_call_ns(dict(os.environ), trials=recorder.FEWEST_TRIALS - 1) is None
 
 
 @pytest.mark.job

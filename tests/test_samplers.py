@@ -141,7 +141,7 @@ _SAMPLED_ONCE: Final = """
 import os, subprocess, sys
 from ioprof.instrument.samplers import Sampler
 with Sampler(sys.argv[1], period_s=3600.0) as sampler:  # only a first and a last sample
-    while not sampler.sampling().samples:
+    while not sampler.facts()["samples"]:
         pass
     subprocess.run(["sh", "-c", sys.argv[2]], stdout=subprocess.DEVNULL, check=True)
 print(os.getpid())
@@ -515,7 +515,7 @@ def test_every_series_that_is_written_is_defined(spool: Path) -> None:
     """Names and units of a real recording are those of the table; every entry has a meaning, and
     patterns do not overlap."""
     with Sampler(str(spool), period_s=0.05) as sampler:
-        eventually(lambda: sampler.sampling().samples >= 2)
+        eventually(lambda: sampler.facts()["samples"] >= 2)
     pairs = read_counters(spool).table.select("name", "unit").unique().rows()
     assert {"cpu.user", "process.rchar", "sampler.cpu"} <= {name for name, _ in pairs}
     assert [] == [
@@ -532,7 +532,7 @@ def test_times_are_on_the_clock_of_spans(spool: Path) -> None:
     """Samples lie between clock readings before and after, and cumulative series never decrease."""
     before = clock.monotonic_ns()
     with Sampler(str(spool), period_s=0.02) as sampler:
-        eventually(lambda: sampler.sampling().samples >= 5)
+        eventually(lambda: sampler.facts()["samples"] >= 5)
     after = clock.monotonic_ns()
     table = read_counters(spool).table
     assert before <= table["time_ns"].min()
@@ -552,7 +552,7 @@ def test_the_cost_of_sampling_is_measured_and_limited(spool: Path) -> None:
     sample extends the period."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     with Sampler(str(spool), period_s=0.001) as sampler:
-        eventually(lambda: sampler.sampling().samples >= 5)
+        eventually(lambda: sampler.facts()["samples"] >= 5)
     now, facts = resource.getrusage(resource.RUSAGE_SELF), sampler.facts()
     assert 0 < facts["cpu_s"] <= now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
     assert 0.001 < facts["longest_period_s"]
@@ -569,7 +569,7 @@ def test_a_sampler_leaves_nothing_behind(spool: Path) -> None:
     with Sampler(str(spool), period_s=3600.0) as sampler:
         pass
     assert before == (set(os.listdir("/proc/self/fd")), threading.active_count())
-    assert 1 <= sampler.sampling().samples
+    assert 1 <= sampler.facts()["samples"]
     assert socket.gethostname() in set(read_counters(spool).table["host"])
 
 

@@ -368,7 +368,7 @@ def test_a_sample_is_counted_when_it_is_complete(tree: Path, tmp_path: Path) -> 
 
     class Observed(LustreCounters):
         def read(self) -> Readings:
-            counted.append(sampler.sampling().samples)
+            counted.append(sampler.facts()["samples"])
             return {}
 
     sampler = Sampler(
@@ -376,7 +376,7 @@ def test_a_sample_is_counted_when_it_is_complete(tree: Path, tmp_path: Path) -> 
     )
     with sampler:
         pass
-    assert list(range(sampler.sampling().samples)) == counted
+    assert list(range(sampler.facts()["samples"])) == counted
 
 
 def test_a_recording_on_a_client_has_its_series_from_first_to_last(
@@ -389,7 +389,7 @@ def test_a_recording_on_a_client_has_its_series_from_first_to_last(
     stats = next(tree.glob("sys/kernel/debug/lustre/osc/*OST0000*/stats"))
     with Sampler(str(spool), 0.02, lambda: [lustre_of(tree)]) as sampler:
         first = threading.Event()
-        while not sampler.sampling().samples:
+        while not sampler.facts()["samples"]:
             first.wait(0.01)
         stats.write_text(stats.read_text().replace(" 8000000 ", " 9500000 "))
     found = (

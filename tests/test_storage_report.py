@@ -109,7 +109,7 @@ def test_what_a_device_delivered_is_what_was_cold(tmp_path: Path) -> None:
         (point / "file").write_bytes(os.urandom(size))
         evict(point)
         with Sampler(str(spool), period_s=3600.0) as sampler:
-            while not sampler.sampling().samples:
+            while not sampler.facts()["samples"]:
                 pass
             assert size == len((point / "file").read_bytes())
         trace = reading([str(point / "file"), "/proc/self/status"])

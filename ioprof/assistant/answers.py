@@ -28,11 +28,6 @@ _OF_READS: Final = ("storage", "page_cache")
 _TEXT: Final = 400
 
 
-def changes(summary: Summary) -> tuple[Finding, ...]:
-    """What could be changed, the best first: the numbers of `findings` count from 1."""
-    return summary.verdict.findings
-
-
 def row_of_run(name: str, summary: Summary) -> dict[str, object]:
     """A line of the list of runs."""
     run = summary.run
@@ -48,14 +43,14 @@ def row_of_run(name: str, summary: Summary) -> dict[str, object]:
 
 def findings(summary: Summary) -> list[dict[str, object]]:
     """Each change with its number, cause and gain, the best first."""
-    return [_finding(number, each) for number, each in enumerate(changes(summary), 1)]
+    return [_finding(number, each) for number, each in enumerate(summary.verdict.findings, 1)]
 
 
 def evidence(summary: Summary, number: int) -> dict[str, object]:
     """What the run shows for the finding of that number: its cause with the parts of it, the
     sampled lines behind it, costly ways of reading, and what is known of the whole.
     """
-    found = changes(summary)
+    found = summary.verdict.findings
     if not 1 <= number <= len(found):
         raise CommandError(
             f"finding {number}: the run has the findings 1 to {len(found)}"

@@ -37,7 +37,6 @@ TOOLS: Final = (
 """Those that only read."""
 RECORDING_TOOL: Final = "record"
 """The one that starts a program."""
-_MOST_RUNS: Final = 200
 _KEPT_RUNS: Final = 4
 """Analysed runs in memory: an assistant asks several questions about one run."""
 _ENDING_S: Final = 60

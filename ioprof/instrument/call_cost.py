@@ -19,7 +19,7 @@ from tempfile import TemporaryFile
 from typing import Final
 
 from ioprof.instrument import preload
-from ioprof.instrument.recorder import REHEARSAL
+from ioprof.instrument.recorder import FEWEST_TRIALS, REHEARSAL
 
 _CALLS: Final = 3
 _PROGRAM: Final = """
@@ -53,8 +53,6 @@ differences.sort()
 num = len(differences)
 print(num, (differences[(num - 1) // 2] + differences[num // 2]) / 2 if num else 0)
 """  # noqa: E501
-FEWEST_TRIALS: Final = 20
-"""Trials that were not interrupted, below which a median says nothing."""
 
 
 def cost_per_call_ns(

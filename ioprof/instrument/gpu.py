@@ -163,13 +163,6 @@ def stop() -> int:
     return session.close() if session is not None else 0
 
 
-def cost_ns() -> int:
-    """How long windows have blocked the job in nanoseconds: starting, waiting for the device,
-    ending and writing.
-    """
-    return _session.cost_ns if _session is not None else 0
-
-
 def notes() -> dict[str, int]:
     """Reasons why windows were not recorded or ended early, and their counts."""
     return dict(_session.notes) if _session is not None else {}
@@ -222,6 +215,8 @@ class Session:
 
     def __init__(self, spool: str, chosen: Plan, rank: int, activities: Collection[str]) -> None:
         self.cost_ns = 0
+        """How long windows have blocked the job: starting, waiting for the device, ending and
+        writing."""
         self.notes: Counter[str] = Counter()
         self._spool, self._plan, self._rank, self._activities = (
             spool,

@@ -45,11 +45,6 @@ class Identity:
         self.role = "other"
         self.worker = -1
 
-    @classmethod
-    def of(cls, environment: Mapping[str, str]) -> "Identity":
-        """By the environment variables of a process."""
-        return cls(*rank_of(environment))
-
     def publish(self) -> None:
         """Write it to the capture file of this process, if there is one."""
         recorder.identify(self.rank, self.role, self.worker, self.source)

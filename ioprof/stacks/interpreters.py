@@ -13,7 +13,7 @@ from typing import Final
 
 from ioprof.errors import CaptureError
 from ioprof.stacks.elf import symbol_addresses
-from ioprof.stacks.layouts import OFFSETS_BYTES, Layout, layout_of, version_name
+from ioprof.stacks.layouts import OFFSETS_BYTES, Layout, layout_of
 
 ReadMemory = Callable[[int, int, int], bytes]
 """`read(pid, address, size)`: that much memory of a process; raises `OSError`."""
@@ -36,11 +36,6 @@ class Interpreter:
     version: int
     """PY_VERSION_HEX."""
     layout: Layout
-
-    @property
-    def version_name(self) -> str:
-        """`3.11.7`."""
-        return version_name(self.version)
 
     def main_thread(self, pid: int, read: ReadMemory) -> int | None:
         """The address of the state of the main thread of a process; None: it has none, or its

@@ -4,7 +4,6 @@ module: it is called by ctypes.
 
 import ctypes
 from ctypes import POINTER, byref, c_char_p, c_int, c_uint32, c_uint64, c_void_p
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -15,23 +14,15 @@ _LAYOUT_WORDS: Final = 17
 _Words = c_uint64 * _LAYOUT_WORDS
 
 
-class _State(ctypes.Structure):
+class TargetState(ctypes.Structure):
+    """What became of a sampled thread.
+
+    `torn`: stacks that changed while they were read, and were dropped; `idle`: times at which it
+    ran no Python code; `failed`: 1 if it is not read any more; `error`: errno of the last failure,
+    0: none.
+    """
+
     _fields_ = [(name, c_uint64) for name in ("samples", "torn", "idle", "failed", "error")]
-
-
-@dataclass(frozen=True)
-class TargetState:
-    """What became of a sampled thread."""
-
-    samples: int
-    torn: int
-    """Stacks that changed while they were read, and were dropped."""
-    idle: int
-    """Times at which it ran no Python code."""
-    failed: bool
-    """Whether it is not read any more."""
-    error: int
-    """errno of the last failure; 0: none."""
 
 
 def is_built() -> bool:
@@ -52,7 +43,7 @@ def _functions() -> Any:
         ("set_every", None, [c_void_p, number, number]),
         ("watch_lock", None, [c_void_p, number, long]),
         ("remove", None, [c_void_p, number]),
-        ("state", None, [c_void_p, number, POINTER(_State)]),
+        ("state", None, [c_void_p, number, POINTER(TargetState)]),
         ("run", long, [c_void_p, long, long, c_char_p, long]),
         ("error", c_int, [c_void_p, POINTER(c_uint64), POINTER(c_uint64)]),
     ):
@@ -122,9 +113,9 @@ class Reader:
 
     def state(self, number: int) -> TargetState:
         """What became of a thread that was added; zeros if it was removed."""
-        found = _State()
+        found = TargetState()
         self._library.ioprof_stacks_state(self._sampler, number, byref(found))
-        return TargetState(found.samples, found.torn, found.idle, bool(found.failed), found.error)
+        return found
 
     def run(
         self, until_ns: int, period_ns: int, folder: bytes | None = None, changed_ns: int = 0

@@ -5,10 +5,9 @@ import json
 import os
 import struct
 import threading
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final
 
 from ioprof.clock import monotonic_ns, thread_cpu_ns
@@ -17,6 +16,7 @@ from ioprof.format.schema import ROLES, WRITERS
 from ioprof.format.stack_format import STACK_FORMAT, TEXT_RECORD
 from ioprof.format.wire_format import FILE_HEADER, MAGIC, struct_format
 from ioprof.stacks.interpreters import Interpreter, Interpreters
+from ioprof.stacks.layouts import version_name
 from ioprof.stacks.library import Reader, is_built, read_memory
 
 PERIOD_S: Final = 0.02
@@ -52,36 +52,6 @@ _HEADER: Final = struct.Struct(struct_format(FILE_HEADER))
 _FIELDS: Final = {name: place for place, (name, _, _) in enumerate(FILE_HEADER)}
 _ENDED: Final = (errno.ESRCH, errno.ENOENT)
 _REFUSED: Final = (errno.EPERM, errno.EACCES, errno.ENOSYS)
-
-
-@dataclass(frozen=True)
-class StackSampling:
-    """What was sampled, and its cost."""
-
-    period_s: float
-    """Requested mean time between two samples of a thread."""
-    longest_period_s: float
-    """The longest one used. Longer than `period_s`: there were many threads, and sampling is
-    limited to 0.1 % of the CPUs."""
-    processes: int
-    """Whose main threads were sampled."""
-    samples: int
-    torn: int
-    """Samples that were dropped because the stack changed while it was read."""
-    lost: int
-    """Samples that found no room."""
-    cpu_s: float
-    """CPU time of the sampling thread."""
-    wall_s: float
-    notes: tuple[str, ...]
-    """What could not be sampled and why, one sentence each."""
-
-    @property
-    def cost_ratio(self) -> float:
-        """Share of one core that sampling used, in the launcher and not in the processes of the
-        job.
-        """
-        return self.cpu_s / self.wall_s if self.wall_s > 0 else 0.0
 
 
 @dataclass
@@ -178,40 +148,30 @@ class StackSampler:
             os.close(self._descriptor)
 
     def facts(self) -> dict[str, Any]:
-        """What was sampled and what it cost, for `run.json`; complete after `stop`."""
-        sampling = self.sampling()
+        """What was sampled and what it cost, see `run_record.StackSampling`; complete after
+        `stop`.
+        """
+        cpu_s, wall_s = self._cpu_ns / 1e9, (self._ended_ns - self._began_ns) / 1e9
         return {
-            **asdict(sampling),
-            "notes": list(sampling.notes),
-            "cost_ratio": sampling.cost_ratio,
-        }
-
-    def sampling(self) -> StackSampling:
-        """The same as plain data."""
-        return StackSampling(
-            period_s=self._requested_s,
-            longest_period_s=self._longest_s,
-            processes=self._num_processes,
-            samples=self._samples,
-            torn=self._torn,
-            lost=self._lost,
-            cpu_s=self._cpu_ns / 1e9,
-            wall_s=(self._ended_ns - self._began_ns) / 1e9,
-            notes=tuple(
+            "period_s": self._requested_s,
+            "longest_period_s": self._longest_s,
+            "processes": self._num_processes,
+            "samples": self._samples,
+            "torn": self._torn,
+            "lost": self._lost,
+            "cpu_s": cpu_s,
+            "wall_s": wall_s,
+            "notes": [
                 note if count == 1 else f"{note} ({count} processes)"
                 for note, count in self._notes.items()
-            ),
-        )
+            ],
+            "cost_ratio": cpu_s / wall_s if wall_s > 0 else 0.0,
+        }
 
     def __enter__(self) -> "StackSampler":
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.stop()
 
     def _run(self) -> None:
@@ -336,7 +296,7 @@ class StackSampler:
         what = {
             "target": number,
             "pid": target.pid,
-            "version": interpreter.version_name,
+            "version": version_name(interpreter.version),
             "time_ns": monotonic_ns(),
         }
         self._write(what)
@@ -390,7 +350,7 @@ class StackSampler:
             "target": number,
             "pid": target.pid,
             "tid": tid,
-            "version": interpreter.version_name,
+            "version": version_name(interpreter.version),
             "time_ns": monotonic_ns(),
         }
         self._write(what)
@@ -410,7 +370,7 @@ class StackSampler:
         self._samples += state.samples
         self._torn += state.torn if state.samples else 0
         self._reader.remove(number)
-        return state.error
+        return int(state.error)
 
     def _note(self, text: str) -> None:
         self._notes[text] = self._notes.get(text, 0) + 1

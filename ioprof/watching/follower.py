@@ -35,27 +35,16 @@ slots is counted."""
 
 
 class _State(NamedTuple):
-    """What the header of a chunk says."""
+    """What the header of a chunk says; of a chunk that was looked at, how many of its slots were
+    read.
+    """
 
     origin: int
     flushes: int
     slots: int
-    tallies: tuple[int, int]
 
 
-_NO_STATE: Final = _State(0, -1, 0, (0, 0))
-
-
-@dataclass
-class _Chunk:
-    """What is known of an active chunk."""
-
-    flushes: int = 0
-    """How often it had been flushed at the last look."""
-    slots: int = 0
-    """How many of its slots were read."""
-    tallies: tuple[int, int] = (0, 0)
-    """Calls and bytes, which only grow."""
+_NO_STATE: Final = _State(0, -1, 0)
 
 
 @dataclass
@@ -76,7 +65,8 @@ class Follower:
         self.path = path
         self.header: Any = None
         """The file's header at the last look; None: it is not a capture file (yet)."""
-        self._chunks: dict[int, _Chunk] = {}
+        self._chunks: dict[int, _State] = {}
+        """Active ones, as they were at the last look."""
         self._known = 0
         """Chunks of the file that were looked at: active ones and flushed copies."""
         self._waiting: list[int] = []
@@ -104,11 +94,6 @@ class Follower:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    @property
-    def calls(self) -> int:
-        """Read calls that were counted, of any descriptor."""
-        return sum(chunk.tallies[0] for chunk in self._chunks.values())
-
     def _look(self) -> Look:
         data = os.pread(self._descriptor, FILE_HEADER_DTYPE.itemsize, 0)
         if len(data) < FILE_HEADER_DTYPE.itemsize:
@@ -129,7 +114,7 @@ class Follower:
             # the Python writer's chunks have no origin
             if state.origin == place + 1 or (not state.origin and state.slots):
                 active[place] = state
-                self._chunks.setdefault(place, _Chunk(state.flushes))
+                self._chunks.setdefault(place, state._replace(slots=0))
             elif (
                 not 0 < state.origin <= place
                 or active.get(state.origin - 1, _NO_STATE).flushes <= state.flushes
@@ -156,10 +141,10 @@ class Follower:
         # it was flushed meanwhile: the next look finds the copy
         if self._state(place).flushes != state.flushes:
             if state.flushes != known.flushes:
-                self._chunks[place] = _Chunk(state.flushes, 0, state.tallies)
+                self._chunks[place] = state._replace(slots=0)
             return own.records
         found.strings.update(own.strings)
-        self._chunks[place] = _Chunk(state.flushes, max(first, state.slots), state.tallies)
+        self._chunks[place] = state._replace(slots=max(first, state.slots))
         return records
 
     def _state(self, place: int) -> "_State":
@@ -168,8 +153,7 @@ class Follower:
             return _NO_STATE
         header = np.frombuffer(data, CHUNK_HEADER_DTYPE)[0]
         state = int(header["state"])
-        tallies = int(header["calls"]), int(header["bytes"])
-        return _State(int(header["origin"]), state >> 32, min(state & 0xFFFFFFFF, SLOTS), tallies)
+        return _State(int(header["origin"]), state >> 32, min(state & 0xFFFFFFFF, SLOTS))
 
     def _slots(self, place: int, first: int, count: int, found: Look) -> _Array:
         """The spans in the slots from `first` to `count` of a chunk; strings are added to

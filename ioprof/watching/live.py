@@ -90,7 +90,6 @@ class RankSums:
     read_ns: Counter[str] = field(default_factory=Counter)
     latencies: _Array = field(default_factory=lambda: np.zeros(len(LATENCY_BOUNDS_S) + 1, np.int64))
     """Reads from storage by latency: up to each of `LATENCY_BOUNDS_S`, and above the last."""
-    last_step: int | None = None
 
 
 @dataclass
@@ -115,7 +114,6 @@ class SlowRead(NamedTuple):
     path: str
     source: str
     bytes: int
-    rank: int | None
 
 
 class _Work:
@@ -252,7 +250,6 @@ class Live:
                 path,
                 SOURCES[int(record["source"]) - 1],
                 int(record["bytes"]),
-                news.who.rank,
             )
             heapq.heappush(self._heap, (found.took_ns, -int(record["start_ns"]), found))
             if len(self._heap) > _NUM_SLOWEST:
@@ -320,7 +317,6 @@ class Live:
         sums.cause_ns["host"] += total(host)
         sums.steps += len(table)
         sums.step_ns += total(windows)
-        sums.last_step = int(table[-1, 2])
         sums.batches += sum(batch >= 0 for *_, batch in waits)
         sums.wait_ns += sum(end - start for start, end, _ in waits)
 

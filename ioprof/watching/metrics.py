@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Final
 
 from ioprof.errors import CommandError
-from ioprof.watching.live import LATENCY_BOUNDS_S, Live
+from ioprof.watching.live import LATENCY_BOUNDS_S, Live, RankSums
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _MOST_CHARS: Final = 200  # of a label
@@ -107,11 +107,7 @@ def _families(live: Live, job: str, is_running: bool, lost: int) -> Iterator[str
         "ioprof_storage_read_latency_seconds",
         "histogram",
         "Reads that did not provably come from the page cache.",
-        [
-            sample
-            for sums, labels in ranks
-            for sample in _histogram(sums.latencies.tolist(), _storage_ns(sums.read_ns), labels)
-        ],
+        [sample for sums, labels in ranks for sample in _histogram(sums, labels)],
     )
     workers = [
         (
@@ -120,7 +116,7 @@ def _families(live: Live, job: str, is_running: bool, lost: int) -> Iterator[str
                 "job": job,
                 "rank": str(sums.who.rank),
                 "host": sums.who.host,
-                "worker": _number(sums.who.worker),
+                "worker": "none" if sums.who.worker is None else str(sums.who.worker),
             },
         )
         for sums in live.workers.values()
@@ -144,22 +140,16 @@ def _families(live: Live, job: str, is_running: bool, lost: int) -> Iterator[str
     )
 
 
-def _number(worker: int | None) -> str:
-    return "none" if worker is None else str(worker)
-
-
-def _storage_ns(read_ns: dict[str, int]) -> float:
-    return (read_ns.get("storage", 0) + read_ns.get("unknown", 0)) / 1e9
-
-
-def _histogram(counts: list[int], total_s: float, labels: dict[str, str]) -> Iterator[Sample]:
+def _histogram(sums: RankSums, labels: dict[str, str]) -> Iterator[Sample]:
     so_far = 0
     for bound, number in zip(
-        [*(f"{bound:g}" for bound in LATENCY_BOUNDS_S), "+Inf"], counts, strict=True
+        [*(f"{bound:g}" for bound in LATENCY_BOUNDS_S), "+Inf"],
+        sums.latencies.tolist(),
+        strict=True,
     ):
         so_far += number
         yield "_bucket", {**labels, "le": bound}, so_far
-    yield "_sum", labels, total_s
+    yield "_sum", labels, (sums.read_ns["storage"] + sums.read_ns["unknown"]) / 1e9
     yield "_count", labels, so_far
 
 

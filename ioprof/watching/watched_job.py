@@ -23,7 +23,6 @@ class Totals:
     samples: float
     storage_bytes: float
     cached_bytes: float
-    reads: float
     wait_ns: float
     step_ns: float
 
@@ -36,7 +35,6 @@ class Totals:
             sum(sums.samples for sums in ranks),
             sum(sums.bytes["storage"] + sums.bytes["unknown"] for sums in ranks),
             sum(sums.bytes["page_cache"] for sums in ranks),
-            sum(sum(sums.reads.values()) for sums in ranks),
             sum(sums.cause_ns[cause] for sums in ranks for cause in LEAVES),
             sum(sums.step_ns for sums in ranks),
         )

@@ -28,7 +28,7 @@ from ioprof.instrument.hooks.steps import Steps
 from ioprof.instrument.hooks.thread_pools import thread_pool_sizes
 from ioprof.instrument.hooks.versions import UnknownVersionError
 from ioprof.instrument.host import host
-from ioprof.instrument.identity import Identity, launch_facts
+from ioprof.instrument.identity import Identity, launch_facts, rank_of
 from ioprof.instrument.loader_change import LoaderChange
 from ioprof.instrument.span import emit
 from ioprof.instrument.variables import CHANGE_VARIABLE
@@ -161,45 +161,52 @@ class HookState:
         number again."""
         self.loader_names = LoaderNames()
         self.loader_numbers = LoaderNumbers()
-        self.loader_uses: dict[int, tuple[ref[Any], LoaderUse]] = {}
-        """Loaders of torch by identity, since they need not be hashable, each with what its batches
-        are used for."""
         self.loader_change: LoaderChange | None = None
         """What `ioprof prove` asks for; None in every other job."""
-        self.per_thread = _PerThread()
-        self.steps = Steps()
-        self.gradients = GradientExchange()
-        self.in_progress: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-        """What torch returned for collectives and messages in progress, see `observers.expect`."""
-        self.thread_batches = self._new_thread_batches()
-        """Numbers of what threads of this process hand over to the training loop."""
         self.products: Products | None = None
         """What threads of pools returned, where a library hands it to the loop without a future;
         None: there is none such."""
         self.garbage = GarbageCollections()
-        self.dali_sources: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-        """DALI's iterators and pipelines, each with the numbers of its batches."""
         self._begin_ns = 0
         """When this recording began, CLOCK_MONOTONIC ns; 0: in a forked child, whose parent did all
         that comes before."""
+        self._window: str | None = None
+        self._environment: dict[str, str] = {}
+        self._follows_forks = False
+        self._reset()
+
+    def _reset(self) -> None:
+        """Begin anew: drop what belongs to the parent process, or to an earlier recording."""
+        self.per_thread = _PerThread()
+        self.steps = Steps()
+        observers.follow(self, self.steps)
+        self.gradients = GradientExchange()
+        self.in_progress: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+        """What torch returned for collectives and messages in progress, see `observers.expect`."""
+        self.dali_sources: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+        """DALI's iterators and pipelines, each with the numbers of its batches."""
+        self.loader_uses: dict[int, tuple[ref[Any], LoaderUse]] = {}
+        """Loaders of torch by identity, since they need not be hashable, each with what its batches
+        are used for."""
+        self.thread_batches = Series(self.batch_numbers)
+        """Numbers of what threads of this process hand over to the training loop."""
+        self.thread_batches.begin_epoch()
+        self.garbage.forget()
         self.used_libraries: set[str] = set()
         """Libraries that this process used and that the facts name, see `library`."""
         self.thread_names: dict[int, str] = {}
         """Names of threads that were started, by the kernel's numbers of them."""
         self.validates = False
         """A library that runs the loop says that it validates now."""
-        self._window: str | None = None
-        self._environment: dict[str, str] = {}
-        self._recorded_facts: set[str] = set()
-        self._follows_forks = False
         self._compares_clocks = False
-        observers.follow(self, self.steps)
+        self._recorded_facts: set[str] = set()
+        observers.forget()
 
     def begin(self, spool: Path, window: str | None, environment: Mapping[str, str]) -> None:
         """Record this process into `spool`, and its GPU in windows (None: the default, see `gpu`).
         Raises `CaptureError`.
         """
-        self.spool, self.identity = spool, Identity.of(environment)
+        self.spool, self.identity = spool, Identity(*rank_of(environment))
         self._begin_ns = monotonic_ns()
         self._window, self._environment = window, dict(environment)
         change = environment.get(CHANGE_VARIABLE)
@@ -220,18 +227,23 @@ class HookState:
         self._switch(is_on=False)
 
     def wrap(
-        self, owner: Any, name: str, observer: "Callable[[Function, HookState], Function]"
+        self, owner: Any, path: str, observer: "Callable[[Function, HookState], Function]"
     ) -> None:
-        """Replace the function `name` of `owner` by `observer(function, self)`, see `Patches.wrap`.
+        """Replace the function at `path` of `owner`, such as `Class.method` of a module, by
+        `observer(function, self)`, see `Patches.wrap`.
 
-        Raises `UnknownVersionError` if `owner` has none of its own.
+        Raises `UnknownVersionError` if there is none of that class's or module's own.
         """
-        if not callable(vars(owner).get(name)):
-            raise UnknownVersionError(f"{getattr(owner, '__name__', owner)} has no {name}")
-        self.patches.wrap(owner, name, lambda original: observer(original, self))
+        *classes, name = path.split(".")
+        holder = owner
+        for each in classes:
+            holder = getattr(holder, each, None)
+        if holder is None or not callable(vars(holder).get(name)):
+            raise UnknownVersionError(f"{getattr(owner, '__name__', owner)} has no {path}")
+        self.patches.wrap(holder, name, lambda original: observer(original, self))
 
-    def call_after(self, owner: Any, name: str, then: Callable[[Any], None]) -> None:
-        """Call `then` with the object after its method `name` of `owner`, while this records."""
+    def call_after(self, owner: Any, path: str, then: Callable[[Any], None]) -> None:
+        """Call `then` with the object after its method at `path` of `owner`, while this records."""
 
         def observer(original: Function, state: HookState) -> Function:
             def method(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -242,13 +254,13 @@ class HookState:
 
             return method
 
-        self.wrap(owner, name, observer)
+        self.wrap(owner, path, observer)
 
     def wrap_exported(
         self,
         module: Any,
         package: str,
-        name: str,
+        path: str,
         observer: "Callable[[Function, HookState], Function]",
     ) -> bool:
         """The same for a function of `module` that `package` may have imported before, and has
@@ -256,12 +268,13 @@ class HookState:
 
         Returns False where this version has no such function.
         """
-        exporting, original = sys.modules.get(package), vars(module).get(name)
-        if original is None:
+        exporting, original = sys.modules.get(package), vars(module).get(path)
+        try:
+            self.wrap(module, path, observer)
+        except UnknownVersionError:
             return False
-        self.wrap(module, name, observer)
-        if exporting is not None and vars(exporting).get(name) is original:
-            self.patches.put(exporting, name, vars(module)[name])
+        if original is not None and exporting and vars(exporting).get(path) is original:
+            self.patches.put(exporting, path, vars(module)[path])
         return True
 
     def start_deferred(self) -> None:
@@ -320,9 +333,7 @@ class HookState:
                 unobserved="clocks of other hosts", why=f"{type(error).__name__}: {error}"
             )
 
-    def record_import(
-        self, module: str, start_ns: int, end_ns: int, fetched_bytes: int = -1
-    ) -> None:
+    def record_import(self, module: str, start_ns: int, end_ns: int, fetched_bytes: int) -> None:
         """Emit the import of a module, with all that it imports, as a part of the job's start.
 
         Its bytes are what the process fetched from storage meanwhile.
@@ -409,26 +420,3 @@ class HookState:
         self.is_on, self.is_deferred = is_on, is_deferred
         self.garbage.is_on = is_on and not is_deferred
         observers.watch(is_on, is_deferred, self.start_deferred)
-
-    def _new_thread_batches(self) -> Series:
-        series = Series(self.batch_numbers)
-        series.begin_epoch()
-        return series
-
-    def _reset(self) -> None:
-        """Drop what belongs to the parent process, or to an earlier recording."""
-        self.per_thread = _PerThread()
-        self.steps = Steps()
-        observers.follow(self, self.steps)
-        self.gradients = GradientExchange()
-        self.in_progress = WeakKeyDictionary()
-        self.dali_sources = WeakKeyDictionary()
-        self.loader_uses = {}
-        self.thread_batches = self._new_thread_batches()
-        self.garbage.forget()
-        self.used_libraries = set()
-        self.thread_names = {}
-        self.validates = False
-        self._compares_clocks = False
-        self._recorded_facts = set()
-        observers.forget()

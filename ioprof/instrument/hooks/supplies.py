@@ -26,12 +26,13 @@ _MOST_ENTRIES: Final = 64
 """Entries of a container that are looked at,"""
 _DEEPEST: Final = 4
 """and levels of containers."""
-AHEAD: Final = 512
+_AHEAD: Final = 512
 """Tasks that may have been sent before the loop waits for the next result."""
 _MOST_HELD: Final = 64
 _MOST_TASKS: Final = 64
 """Tasks of a pool whose arguments are looked at."""
 _SUPPLY: Final = "_ioprof_supply"
+_SERIES: Final = "_ioprof_series"
 _NUMBERS: Final = (bool, int, float, complex)
 
 
@@ -45,8 +46,6 @@ class Supply:
         """Inode of the pipe of the results; 0: it is not known, or threads make them."""
         self.workers = 0
         """Its processes."""
-        self.series: Series | None = None
-        """The numbers of its tasks, where these are not numbered by job."""
         self.evaluates = False
         """Its tasks are given results of computation, so they compute metrics, or write what the
         loop made."""
@@ -99,15 +98,30 @@ class Supply:
                 take_numbered(state, thread, of_earlier(), begin_ns, finish_ns, name, of_step)
         take_numbered(state, thread, number(), start_ns, end_ns, name)
 
-    def begin_series(self, loader: str, place: int, state: HookState, job: int = 0) -> Series:
-        """The numbers of the tasks of a job of a pool of that kind, from this place on."""
-        state.start_rank()
-        if state.steps.batch < 0:
-            state.record_fact(loader=loader, workers=self.workers)
-        series = Series(state.batch_numbers, self.pipe)
-        series.epoch = job - 1
-        series.begin_epoch()
-        series.limit = place
+    def numbers(
+        self, owner: Any, loader: str, place: int, state: HookState, job: int = 0
+    ) -> Series | None:
+        """The numbers of the tasks of a job, from the first place that this was asked for up to
+        those that may have been sent when the loop gets the task of this place; kept with `owner`.
+        None: threads make them.
+
+        Which of these tasks there are is not known, so that none of their numbers is given back.
+        """
+        series: Series | None = vars(owner).get(_SERIES)
+        if series is None:
+            if not self.pipe:
+                return None
+            state.start_rank()
+            if state.steps.batch < 0:
+                state.record_fact(loader=loader, workers=self.workers)
+            series = vars(owner)[_SERIES] = Series(state.batch_numbers, self.pipe)
+            series.epoch = job - 1
+            series.begin_epoch()
+            series.limit = place
+        if place + _AHEAD > series.limit:
+            series.sent = place + _AHEAD
+            series.reach(state.spool, state.identity.rank)
+            series.sent = series.limit
         return series
 
     def _count_step(self, step: int) -> None:
@@ -146,15 +160,6 @@ def supply_of(pool: Any) -> Supply:
     if supply is None:
         supply = vars(pool)[_SUPPLY] = Supply()
     return supply
-
-
-def reach_ahead(series: Series, place: int, state: HookState) -> None:
-    """Take numbers for the tasks up to those that may have been sent when the loop gets that of
-    this place. Which of them there are is not known, so that none of their numbers is given back.
-    """
-    series.sent = place + AHEAD
-    series.reach(state.spool, state.identity.rank)
-    series.sent = series.limit
 
 
 def is_fed(state: HookState) -> bool:

@@ -1,6 +1,6 @@
 """Waits for batches, whichever library makes the batches."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from ioprof.clock import monotonic_ns
@@ -68,35 +68,54 @@ def end_wait_without_batch(
     thread.loop.end_wait(start_ns, end_ns)
 
 
-def with_waits(batches: Iterator[Any], state: HookState) -> Iterator[Any]:
-    """The same batches, each with a wait for it where the training loop takes it; `batches` is
-    closed in the end.
+def wait_for(
+    take: Callable[[], Any],
+    state: HookState,
+    number_of: Callable[[Any], int] | None,
+    end: type[Exception] = StopIteration,
+) -> Any:
+    """What `take` returns, for which the training loop waits in this thread; it raises `end` where
+    there is no further batch.
+
+    `number_of` tells the number of the batch that is there; None: it gets a new one.
+    """
+    thread = state.per_thread.current
+    state.start_rank()
+    thread.loop.begin_wait()
+    start_ns = monotonic_ns()
+    thread.waiting = thread.trains = True
+    try:
+        batch = take()
+    except end:
+        end_wait_without_batch(state, thread, start_ns, monotonic_ns())
+        raise
+    except BaseException:
+        emit("wait", start_ns, monotonic_ns())
+        raise
+    finally:
+        thread.waiting = False
+    end_ns = monotonic_ns()
+    thread.taken = state.take_number() if number_of is None else number_of(batch)
+    end_wait(state, thread, start_ns, end_ns, thread.taken)
+    return batch
+
+
+def with_waits(
+    batches: Iterator[Any], state: HookState, number_of: Callable[[Any], int] | None = None
+) -> Iterator[Any]:
+    """The same batches, each with a wait for it where the training loop takes it, see `wait_for`;
+    `batches` is closed in the end.
     """
     try:
         while True:
             thread = state.per_thread.current
-            if thread.waiting or not state.is_consumer(thread):
-                try:
-                    batch = next(batches)
-                except StopIteration:
-                    return
-            else:
-                state.start_rank()
-                thread.loop.begin_wait()
-                start_ns = monotonic_ns()
-                thread.waiting = thread.trains = True
-                try:
-                    batch = next(batches)
-                except StopIteration:
-                    end_wait_without_batch(state, thread, start_ns, monotonic_ns())
-                    return
-                except BaseException:
-                    emit("wait", start_ns, monotonic_ns())
-                    raise
-                finally:
-                    thread.waiting = False
-                thread.taken = state.take_number()
-                end_wait(state, thread, start_ns, monotonic_ns(), thread.taken)
+            is_observed = state.is_consumer(thread) and not thread.waiting
+            try:
+                batch = (
+                    wait_for(batches.__next__, state, number_of) if is_observed else next(batches)
+                )
+            except StopIteration:
+                return
             yield batch
             del batch
     finally:

@@ -86,22 +86,20 @@ class SampleFile:
 
     def sample(self, time_ns: int, group: int, readings: Readings) -> None:
         """Write the values of a group of series at `time_ns`: per subject, the values by name."""
-        last, changes = self._last.get(group, {}), _Changes()
-        lines: list[Any] = []
+        last, lines = self._last.get(group, {}), list[Any]()
+        changed, ended = list[float](), list[int]()
         for subject, values in readings.items():
             before: Mapping[str, float] = last.get(subject, {})
             if values == before:
                 continue
             for name, value in values.items():
                 if before.get(name) != value:
-                    changes.values += (self._number(subject, name, lines), value)
-            changes.ended += [
-                self._numbers.pop((subject, name)) for name in before if name not in values
-            ]
+                    changed += (self._number(subject, name, lines), value)
+            ended += [self._numbers.pop((subject, name)) for name in before if name not in values]
         for subject in last.keys() - readings.keys():
-            changes.ended += [self._numbers.pop((subject, name)) for name in last[subject]]
-        line = [time_ns, group, changes.values, changes.ended]
-        self.sampled_bytes += 8 * len(changes.values)
+            ended += [self._numbers.pop((subject, name)) for name in last[subject]]
+        line = [time_ns, group, changed, ended]
+        self.sampled_bytes += 8 * len(changed)
         if self._write([*lines, line]):
             self._last[group] = readings
         else:  # the line is lost: define all series again
@@ -141,9 +139,3 @@ class SampleFile:
         self._has_unreported_loss = written < len(data)
         self.lost += self._has_unreported_loss
         return not self._has_unreported_loss
-
-
-class _Changes:
-    def __init__(self) -> None:
-        self.values: list[float] = []
-        self.ended: list[int] = []

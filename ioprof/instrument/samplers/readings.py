@@ -16,27 +16,20 @@ HOST: Final[Subject] = (None, 0)
 """The subject of series that belong to no process."""
 
 
-_USUAL_BYTES: Final = 16384
 _RECORD_BYTES: Final = 4096
 
 
 def read_bytes(path: str) -> bytes:
     """The content of a file of /proc or /sys; raises OSError if it is missing or not readable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # fewer system calls than `open`
-    try:
-        content = os.read(descriptor, _USUAL_BYTES)
-        while more := os.read(descriptor, _USUAL_BYTES):
-            content += more
-        return content
-    finally:
-        os.close(descriptor)
+    with open(path, "rb", buffering=0) as file:
+        return file.read()
 
 
 def read_record(path: str) -> bytes:
     """The same for a file that the kernel makes in one piece (`single_open`), as most: a short read
     is its end.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # fewer system calls than `open`
     try:
         content = part = os.read(descriptor, _RECORD_BYTES)
         while len(part) == _RECORD_BYTES:

@@ -4,8 +4,6 @@ import os
 import resource
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from types import TracebackType
 from typing import Any, Final
 
 from ioprof.clock import monotonic_ns
@@ -40,33 +38,6 @@ read."""
 _HOST_GROUP, _PROCESS_GROUP, _GPU_GROUP, _FIRST_FILE_SYSTEM_GROUP = range(4)
 
 FileSystemCounters = LustreCounters | NfsCounters
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """What was sampled, and its cost."""
-
-    period_s: float
-    """Requested time between two samples."""
-    longest_period_s: float
-    """The longest period used. Longer than `period_s`: samples were expensive, e.g. of hundreds of
-    processes."""
-    samples: int
-    lost: int
-    """Lines that could not be written. Above 0: the spool was full."""
-    cpu_s: float
-    """CPU time of the sampling thread."""
-    wall_s: float
-    """Time from start to end of the thread."""
-    notes: tuple[str, ...]
-    """What could not be sampled and why, one sentence each."""
-
-    @property
-    def cost_ratio(self) -> float:
-        """Share of one core that sampling used, in the launcher and not in the processes of the
-        job.
-        """
-        return self.cpu_s / self.wall_s if self.wall_s > 0 else 0.0
 
 
 class Sampler:
@@ -122,35 +93,23 @@ class Sampler:
             self._file.close()
 
     def facts(self) -> dict[str, Any]:
-        """What was sampled and what it cost, for `run.json`; complete after `stop`."""
-        sampling = self.sampling()
+        """What was sampled and what it cost, see `run_record.Sampling`; complete after `stop`."""
+        wall_s = (self._ended_ns - self._began_ns) / 1e9
         return {
-            **asdict(sampling),
-            "notes": list(sampling.notes),
-            "cost_ratio": sampling.cost_ratio,
+            "period_s": self._requested_s,
+            "longest_period_s": self._longest_s,
+            "samples": self._samples,
+            "lost": self._file.lost,
+            "cpu_s": self._cpu_s,
+            "wall_s": wall_s,
+            "notes": list(self._notes),
+            "cost_ratio": self._cpu_s / wall_s if wall_s > 0 else 0.0,
         }
-
-    def sampling(self) -> Sampling:
-        """The same as plain data."""
-        return Sampling(
-            period_s=self._requested_s,
-            longest_period_s=self._longest_s,
-            samples=self._samples,
-            lost=self._file.lost,
-            cpu_s=self._cpu_s,
-            wall_s=(self._ended_ns - self._began_ns) / 1e9,
-            notes=tuple(self._notes),
-        )
 
     def __enter__(self) -> "Sampler":
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.stop()
 
     def _run(self) -> None:

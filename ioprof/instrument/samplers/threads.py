@@ -17,11 +17,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from ioprof.instrument.samplers.readings import Readings, Subject
+from ioprof.instrument.samplers.readings import Readings, Subject, read_record
 
 MOST_THREADS: Final = 128
 """Threads that one sample reads, at most."""
-_SMALL_BYTES: Final = 256
 _AFFINITY_EVERY: Final = 5
 """In one of so many samples the affinity is read again of processes whose threads are the same; it
 hardly ever changes."""
@@ -119,13 +118,8 @@ class ThreadCounters:
     def _read_delay(self, subject: Subject, tid: int) -> None:
         process = self._processes[subject]
         try:
-            descriptor = os.open(
-                f"{self._proc}/{subject[0]}/task/{tid}/schedstat", os.O_RDONLY | os.O_CLOEXEC
-            )
-            try:
-                ran_ns, delay_ns = map(int, os.read(descriptor, _SMALL_BYTES).split()[:2])
-            finally:
-                os.close(descriptor)
+            data = read_record(f"{self._proc}/{subject[0]}/task/{tid}/schedstat")
+            ran_ns, delay_ns = map(int, data.split()[:2])
         except (
             OSError,
             ValueError,

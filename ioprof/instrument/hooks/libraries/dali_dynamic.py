@@ -16,8 +16,7 @@ from ioprof.clock import monotonic_ns
 from ioprof.instrument.hooks.handover import SHORTEST_WAIT_NS, is_loop
 from ioprof.instrument.hooks.patches import Function
 from ioprof.instrument.hooks.state import HookState
-from ioprof.instrument.hooks.versions import require
-from ioprof.instrument.hooks.waits import with_waits
+from ioprof.instrument.hooks.waits import wait_for, with_waits
 from ioprof.instrument.span import emit
 
 _CALL_SITES = "nvidia.dali.experimental.dynamic._call_site"
@@ -26,18 +25,12 @@ _CALL_SITES = "nvidia.dali.experimental.dynamic._call_site"
 def observe(module: ModuleType, state: HookState) -> None:
     """Observe `_ops`, `_capture` or `_invocation` of `nvidia.dali.experimental.dynamic`."""
     if module.__name__.endswith("._invocation"):
-        require(module, "Invocation")
-        require(module.Invocation, "run")
-        state.wrap(module.Invocation, "run", _observe_run)
+        state.wrap(module, "Invocation.run", _observe_run)
     elif module.__name__.endswith("._capture"):
-        require(module, "CapturedEpochIterator")
-        require(module.CapturedEpochIterator, "batches")
-        state.wrap(module.CapturedEpochIterator, "batches", _observe_epoch)
+        state.wrap(module, "CapturedEpochIterator.batches", _observe_epoch)
     else:
-        require(module, "Reader")
-        require(module.Reader, "_batches", "_samples")
-        for name in ("_batches", "_samples"):
-            state.wrap(module.Reader, name, _observe_epoch)
+        for path in ("Reader._batches", "Reader._samples"):
+            state.wrap(module, path, _observe_epoch)
 
 
 def _observe_epoch(original: Function, state: HookState) -> Function:
@@ -51,6 +44,7 @@ def _observe_epoch(original: Function, state: HookState) -> Function:
 
     _hide_from_call_sites(iterate)
     _hide_from_call_sites(with_waits)
+    _hide_from_call_sites(wait_for)
     return iterate
 
 

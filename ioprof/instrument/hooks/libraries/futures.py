@@ -29,18 +29,12 @@ from ioprof.instrument.hooks.supplies import is_fed, may_be_batch
 def observe(module: ModuleType, state: HookState) -> None:
     """Observe `concurrent.futures._base` or `concurrent.futures.thread`."""
     if module.__name__ == "concurrent.futures.thread":
-        state.wrap(module._WorkItem, "run", _observe_run)  # noqa: SLF001
+        state.wrap(module, "_WorkItem.run", _observe_run)
         return
-    state.wrap(module.Future, "result", _observe_result)
-    state.wrap(module.Future, "set_result", _observe_set_result)
-    public = sys.modules.get("concurrent.futures")
-    for name, observer in (("wait", _observe_wait), ("as_completed", _observe_as_completed)):
-        original = vars(module).get(name)
-        state.wrap(module, name, observer)
-        # The package may have been imported before, and has names of its own for the same
-        # functions.
-        if original is not None and public is not None and vars(public).get(name) is original:
-            state.patches.put(public, name, vars(module)[name])
+    state.wrap(module, "Future.result", _observe_result)
+    state.wrap(module, "Future.set_result", _observe_set_result)
+    state.wrap_exported(module, "concurrent.futures", "wait", _observe_wait)
+    state.wrap_exported(module, "concurrent.futures", "as_completed", _observe_as_completed)
 
 
 def _observe_run(original: Function, state: HookState) -> Function:

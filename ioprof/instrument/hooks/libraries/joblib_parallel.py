@@ -21,7 +21,6 @@ from ioprof.instrument.hooks.library import Library
 from ioprof.instrument.hooks.patches import Function
 from ioprof.instrument.hooks.state import HookState
 from ioprof.instrument.hooks.supplies import is_fed, may_be_batch
-from ioprof.instrument.hooks.versions import require
 
 LIBRARY: Final = Library("joblib", "joblib")
 _JOB: Final = "_ioprof_job"
@@ -40,12 +39,9 @@ _taken: Final = _Taken()
 
 def observe(module: ModuleType, state: HookState) -> None:
     """Observe `joblib.parallel`, of joblib 1.3 and newer."""
-    require(module, "Parallel", "BatchCompletionCallBack")
-    require(module.Parallel, "_get_outputs")
-    require(module.BatchCompletionCallBack, "register_job", "get_result")
-    state.wrap(module.Parallel, "_get_outputs", _observe_outputs)
-    state.wrap(module.BatchCompletionCallBack, "register_job", _observe_job)
-    state.wrap(module.BatchCompletionCallBack, "get_result", _observe_result)
+    state.wrap(module, "Parallel._get_outputs", _observe_outputs)
+    state.wrap(module, "BatchCompletionCallBack.register_job", _observe_job)
+    state.wrap(module, "BatchCompletionCallBack.get_result", _observe_result)
 
 
 def _observe_job(original: Function, _state: HookState) -> Function:

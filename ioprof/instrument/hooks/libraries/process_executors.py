@@ -13,8 +13,7 @@ from ioprof.instrument.hooks.batch_numbering import pipe_of
 from ioprof.instrument.hooks.libraries.process_pools import TaskNumbers, WatchedQueue
 from ioprof.instrument.hooks.patches import Function
 from ioprof.instrument.hooks.state import HookState
-from ioprof.instrument.hooks.supplies import AHEAD, Supply, reach_ahead, supply_of
-from ioprof.instrument.hooks.versions import require
+from ioprof.instrument.hooks.supplies import Supply, supply_of
 
 LOADER: Final = "process pool"
 _TASK: Final = "_ioprof_task"
@@ -22,10 +21,8 @@ _TASK: Final = "_ioprof_task"
 
 def observe(module: ModuleType, state: HookState) -> None:
     """Observe `concurrent.futures.process`, or loky's module that is derived from it."""
-    require(module, "_process_worker", "ProcessPoolExecutor")
-    require(module.ProcessPoolExecutor, "submit")
     state.wrap(module, "_process_worker", _observe_worker)
-    state.wrap(module.ProcessPoolExecutor, "submit", _observe_submit)
+    state.wrap(module, "ProcessPoolExecutor.submit", _observe_submit)
 
 
 def _observe_submit(original: Function, state: HookState) -> Function:
@@ -44,7 +41,7 @@ def _observe_submit(original: Function, state: HookState) -> Function:
             supply.give(*args, *kwargs.values(), _calls_of_joblib(args))
             vars(future)[_TASK] = supply, number
             if supply.feeds_loop and state.is_on:
-                _reach(supply, state, number)
+                supply.numbers(supply, LOADER, number, state)
         return future
 
     return submit
@@ -66,15 +63,8 @@ def task_of(future: Any) -> tuple[Supply, int] | None:
 def number_of(task: tuple[Supply, int], state: HookState) -> int:
     """The number of the batch that a task made; -1: it is not known."""
     supply, place = task
-    _reach(supply, state, place)
-    return supply.series.number(place) if supply.series is not None else -1
-
-
-def _reach(supply: Supply, state: HookState, place: int) -> None:
-    if supply.series is None and supply.pipe:
-        supply.series = supply.begin_series(LOADER, place, state)
-    if supply.series is not None and place + AHEAD > supply.series.limit:
-        reach_ahead(supply.series, place, state)
+    series = supply.numbers(supply, LOADER, place, state)
+    return -1 if series is None else series.number(place)
 
 
 def _observe_worker(original: Function, state: HookState) -> Function:

@@ -26,15 +26,7 @@ from ioprof.instrument.hooks.handover import maker_of, may_make, take
 from ioprof.instrument.hooks.patches import Function
 from ioprof.instrument.hooks.products import MAX_HELD, Product
 from ioprof.instrument.hooks.state import HookState
-from ioprof.instrument.hooks.supplies import (
-    AHEAD,
-    Supply,
-    is_fed,
-    may_be_batch,
-    reach_ahead,
-    supply_of,
-)
-from ioprof.instrument.hooks.versions import require
+from ioprof.instrument.hooks.supplies import Supply, is_fed, may_be_batch, supply_of
 from ioprof.instrument.span import emit
 
 LOADER: Final = "multiprocessing Pool"
@@ -45,7 +37,6 @@ _HEADER_BYTES: Final = 4
 """What a message through a connection of multiprocessing begins with: its size."""
 _LEAST_ARRIVAL_NS: Final = 200_000
 """Arguments that take less are no part of a task worth a span."""
-_SERIES: Final = "_ioprof_series"
 _PLACES: Final = "_ioprof_places"
 _SUPPLY: Final = "_ioprof_supply"
 _MADE: Final = "_ioprof_made"
@@ -59,26 +50,20 @@ _MOST_PRODUCTS: Final = 4096
 
 def observe(module: ModuleType, state: HookState) -> None:
     """Observe `multiprocessing.pool`."""
-    require(
-        module,
-        "Pool",
-        "ApplyResult",
-        "MapResult",
-        "IMapIterator",
-        "IMapUnorderedIterator",
-        "worker",
-    )
-    state.wrap(module, "worker", _observe_worker)
-    require(module.Pool, "apply_async", "_guarded_task_generation")
-    state.wrap(module.Pool, "apply_async", _observe_apply)
-    state.wrap(module.Pool, "_guarded_task_generation", _observe_tasks)
-    for result in (module.ApplyResult, module.IMapIterator):
-        state.wrap(result, "__init__", _observe_start)
-    for result in (module.ApplyResult, module.MapResult, module.IMapUnorderedIterator):
-        state.wrap(result, "_set", _observe_set)
-    state.wrap(module.ApplyResult, "get", _observe_get)
-    for name in ("next", "__next__"):
-        state.wrap(module.IMapIterator, name, _observe_next)
+    for path, observer in (
+        ("worker", _observe_worker),
+        ("Pool.apply_async", _observe_apply),
+        ("Pool._guarded_task_generation", _observe_tasks),
+        ("ApplyResult.__init__", _observe_start),
+        ("IMapIterator.__init__", _observe_start),
+        ("ApplyResult._set", _observe_set),
+        ("MapResult._set", _observe_set),
+        ("IMapUnorderedIterator._set", _observe_set),
+        ("ApplyResult.get", _observe_get),
+        ("IMapIterator.next", _observe_next),
+        ("IMapIterator.__next__", _observe_next),
+    ):
+        state.wrap(module, path, observer)
 
 
 def _observe_apply(original: Function, _state: HookState) -> Function:
@@ -117,7 +102,7 @@ def _observe_start(original: Function, state: HookState) -> Function:
                 len(getattr(pool, "_pool", ())),
             )
         if supply.feeds_loop and is_fed(state):
-            _number_tasks(self, state, 0)
+            _numbers(self, state, 0)
 
     return start
 
@@ -154,13 +139,8 @@ def _observe_next(original: Function, state: HookState) -> Function:
         is_observed = is_fed(state)
         arrived = vars(self).get(_PLACES)
         is_in_order = not hasattr(type(self)._set, "_ioprof_observes")  # noqa: SLF001
-        if (
-            is_observed
-            and _SERIES not in vars(self)
-            and _SUPPLY in vars(self)
-            and vars(self)[_SUPPLY].feeds_loop
-        ):
-            _number_tasks(self, state, self._index)
+        if is_observed and _SUPPLY in vars(self) and vars(self)[_SUPPLY].feeds_loop:
+            _numbers(self, state, self._index)
         start_ns = monotonic_ns() if is_observed else 0
         try:
             result = original(self, *args, **kwargs)
@@ -210,22 +190,13 @@ def product_of_job(job: Any, place: int) -> Product | None:
 
 def _number(job: Any, state: HookState, place: int) -> int:
     """Of the task at this place of a job; -1: it is not known."""
-    series: Series | None = vars(job).get(_SERIES)
-    if place >= 0 and (series is None or place + AHEAD > series.limit):
-        _number_tasks(job, state, place)
-        series = vars(job).get(_SERIES)
-    return series.number(place) if series is not None and place >= 0 else -1
+    series = _numbers(job, state, place) if place >= 0 else None
+    return -1 if series is None else series.number(place)
 
 
-def _number_tasks(job: Any, state: HookState, place: int) -> None:
-    series: Series | None = vars(job).get(_SERIES)
-    if series is None:
-        supply: Supply | None = vars(job).get(_SUPPLY)
-        if supply is None or not supply.pipe:  # a pool of threads
-            return
-        job_number = job._job  # noqa: SLF001
-        series = vars(job)[_SERIES] = supply.begin_series(LOADER, place, state, job_number)
-    reach_ahead(series, place, state)
+def _numbers(job: Any, state: HookState, place: int) -> Series | None:
+    supply: Supply | None = vars(job).get(_SUPPLY)  # None: the job began before it was observed
+    return supply.numbers(job, LOADER, place, state, job._job) if supply else None  # noqa: SLF001
 
 
 def _observe_worker(original: Function, state: HookState) -> Function:

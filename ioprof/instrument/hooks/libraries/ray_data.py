@@ -15,7 +15,6 @@ from ioprof.clock import monotonic_ns
 from ioprof.instrument.hooks.library import Library
 from ioprof.instrument.hooks.patches import Function
 from ioprof.instrument.hooks.state import HookState
-from ioprof.instrument.hooks.versions import require
 from ioprof.instrument.hooks.waits import with_waits
 from ioprof.instrument.span import emit
 
@@ -26,13 +25,9 @@ TASK: Final = "Ray Data task"
 def observe(module: ModuleType, state: HookState) -> None:
     """Observe `ray.data._internal.block_batching.iter_batches`, or the module of what tasks do."""
     if module.__name__.endswith(".map_transformer"):
-        require(module, "MapTransformer")
-        require(module.MapTransformer, "apply_transform")
-        state.wrap(module.MapTransformer, "apply_transform", _observe_task)
-        return
-    require(module, "BatchIterator")
-    require(module.BatchIterator, "__iter__")
-    state.wrap(module.BatchIterator, "__iter__", _observe_iter)
+        state.wrap(module, "MapTransformer.apply_transform", _observe_task)
+    else:
+        state.wrap(module, "BatchIterator.__iter__", _observe_iter)
 
 
 def _observe_iter(original: Function, state: HookState) -> Function:

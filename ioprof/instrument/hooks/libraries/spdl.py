@@ -9,6 +9,7 @@ it sends; numbers travel as those of torch's DataLoader do (`batch_numbering`).
 """
 
 from collections.abc import Iterator
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -18,7 +19,7 @@ from ioprof.instrument.hooks.patches import Function
 from ioprof.instrument.hooks.products import Products
 from ioprof.instrument.hooks.state import HookState
 from ioprof.instrument.hooks.versions import require
-from ioprof.instrument.hooks.waits import end_wait, end_wait_without_batch
+from ioprof.instrument.hooks.waits import wait_for, with_waits
 from ioprof.instrument.span import emit
 
 _AHEAD = 512
@@ -30,17 +31,13 @@ def observe(module: ModuleType, state: HookState) -> None:
     own.
     """
     if module.__name__.endswith("._pipeline"):
-        require(module, "Pipeline")
-        require(module.Pipeline, "get_item")
+        state.wrap(module, "Pipeline.get_item", _observe_get_item)
+        state.wrap(module, "Pipeline.start", _observe_start)
         state.products = Products()
-        state.wrap(module.Pipeline, "get_item", _observe_get_item)
-        state.wrap(module.Pipeline, "start", _observe_start)
     elif module.__name__.endswith("._subprocess"):
-        require(module, "_SubprocessIterable")
-        require(module._SubprocessIterable, "__iter__")  # noqa: SLF001
-        state.wrap(module._SubprocessIterable, "__iter__", _observe_iter)  # noqa: SLF001
+        state.wrap(module, "_SubprocessIterable.__iter__", _observe_iter)
     else:
-        require(module, "_execute_iterable", "_Status", "_Cmd")
+        require(module, "_Status")
         require(module._Status, "ITERATOR_SUCCESS", "ITERATION_STARTED")  # noqa: SLF001
         state.wrap(
             module,
@@ -59,30 +56,20 @@ def _observe_start(original: Function, state: HookState) -> Function:
 
 
 def _observe_get_item(original: Function, state: HookState) -> Function:
+    def number_of(item: Any) -> int:
+        product = None if state.products is None else state.products.take(item)
+        if product is None:
+            return state.take_number()
+        if product.number < 0:
+            product.number = state.take_number()
+        product.maker.feeds_loop = True
+        return product.number
+
     def get_item(self: Any, *args: Any, **kwargs: Any) -> Any:
         thread = state.per_thread.current
         if thread.waiting or not state.is_consumer(thread):
             return original(self, *args, **kwargs)
-        state.start_rank()
-        start_ns = monotonic_ns()
-        thread.waiting = thread.trains = True
-        try:
-            item = original(self, *args, **kwargs)
-        except EOFError:
-            end_wait_without_batch(state, thread, start_ns, monotonic_ns())
-            raise
-        except BaseException:
-            emit("wait", start_ns, monotonic_ns())
-            raise
-        finally:
-            thread.waiting = False
-        end_ns = monotonic_ns()
-        product = None if state.products is None else state.products.take(item)
-        number = state.take_number() if product is None or product.number < 0 else product.number
-        if product is not None:
-            product.number, product.maker.feeds_loop = number, True
-        end_wait(state, thread, start_ns, end_ns, number)
-        return item
+        return wait_for(partial(original, self, *args, **kwargs), state, number_of, EOFError)
 
     return get_item
 
@@ -91,52 +78,31 @@ def _observe_iter(original: Function, state: HookState) -> Function:
     """Of what a process of its own sends; the original is a generator function."""
 
     def iterate(self: Any) -> Iterator[Any]:
-        items = original(self)
-        series: Series | None = None
-        try:
-            while True:
-                thread = state.per_thread.current
-                if thread.waiting or not state.is_consumer(thread):
-                    try:
-                        item = next(items)
-                    except StopIteration:
-                        return
-                else:
-                    state.start_rank()
-                    if series is None:
-                        series = _series(self, state)
-                    item, has_ended = _wait_for_item(items, series, state)
-                    if has_ended:
-                        return
-                yield item
-                del item
-        finally:
-            items.close()
+        items, thread = original(self), state.per_thread.current
+        if thread.waiting or not state.is_consumer(thread):
+            yield from items
+            return
+        state.start_rank()
+        series = _series(self, state)
+        _reach_ahead(series, state)
+
+        def number_of(_item: Any) -> int:
+            series.got += 1
+            _reach_ahead(series, state)
+            return series.number(series.got)
+
+        yield from with_waits(items, state, number_of)
+        series.sent = series.got + 1
+        series.end_epoch()
 
     return iterate
 
 
-def _wait_for_item(items: Iterator[Any], series: Series, state: HookState) -> tuple[Any, bool]:
-    """The next item, and whether there is none."""
-    thread = state.per_thread.current
+def _reach_ahead(series: Series, state: HookState) -> None:
+    """Take numbers for the items that may be sent before the loop has the next one."""
     if series.got + _AHEAD > series.limit:
         series.sent = series.got + _AHEAD
         series.reach(state.spool, state.identity.rank)
-    start_ns = monotonic_ns()
-    thread.waiting = thread.trains = True
-    try:
-        item = next(items)
-    except StopIteration:
-        series.sent = series.got + 1
-        series.end_epoch()
-        end_wait_without_batch(state, thread, start_ns, monotonic_ns())
-        return None, True
-    finally:
-        thread.waiting = False
-    end_ns = monotonic_ns()
-    series.got += 1
-    end_wait(state, thread, start_ns, end_ns, series.number(series.got))
-    return item, False
 
 
 def _series(iterable: Any, state: HookState) -> Series:

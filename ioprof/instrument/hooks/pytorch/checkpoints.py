@@ -55,20 +55,10 @@ def observe(module: ModuleType, state: HookState) -> None:
     package = _PUBLIC.get(module.__name__, "")
     functions = FUNCTIONS[module.__name__].items()
     if not sum(
-        _observe_method(module, name, label, state)
-        if "." in name
-        else state.wrap_exported(module, package, name, partial(_observe_function, label))
-        for name, label in functions
+        state.wrap_exported(module, package, path, partial(_observe_function, label))
+        for path, label in functions
     ):
         raise UnknownVersionError(f"{module.__name__} has none of the functions that save or load")
-
-
-def _observe_method(module: ModuleType, path: str, label: str, state: HookState) -> bool:
-    owner, _, name = path.partition(".")
-    if name not in vars(getattr(module, owner, object)):
-        return False
-    state.wrap(getattr(module, owner), name, partial(_observe_function, label))
-    return True
 
 
 def _observe_function(label: str, original: Function, state: HookState) -> Function:

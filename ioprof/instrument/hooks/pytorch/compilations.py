@@ -17,7 +17,6 @@ from ioprof.clock import monotonic_ns
 from ioprof.format.schema import COMPILATION
 from ioprof.instrument.hooks.patches import Function
 from ioprof.instrument.hooks.state import HookState
-from ioprof.instrument.hooks.versions import UnknownVersionError
 from ioprof.instrument.span import emit
 
 
@@ -32,12 +31,7 @@ _here = _Compiling()
 
 def observe(module: ModuleType, state: HookState) -> None:
     """Observe `torch._dynamo.callback`."""
-    handler: Any = getattr(module, "CompilationCallbackHandler", None)
-    if not hasattr(handler, "install_callbacks"):
-        raise UnknownVersionError(
-            f"{module.__name__} has no CompilationCallbackHandler.install_callbacks"
-        )
-    state.patches.wrap(handler, "install_callbacks", lambda original: _observed(original, state))
+    state.wrap(module, "CompilationCallbackHandler.install_callbacks", _observed)
 
 
 def _observed(original: Function, state: HookState) -> Function:

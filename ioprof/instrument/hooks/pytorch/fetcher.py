@@ -14,16 +14,14 @@ from ioprof.instrument.hooks.patches import Function
 from ioprof.instrument.hooks.pytorch.sent_batches import record_batch
 from ioprof.instrument.hooks.pytorch.tokens import record_tokens
 from ioprof.instrument.hooks.state import HookState, ThreadState
-from ioprof.instrument.hooks.versions import require
 from ioprof.instrument.span import emit
 
 
 def observe(module: ModuleType, state: HookState) -> None:
     """Observe `torch.utils.data._utils.fetch`."""
-    require(module, "_BaseDatasetFetcher", "_MapDatasetFetcher", "_IterableDatasetFetcher")
-    state.wrap(module._BaseDatasetFetcher, "__init__", _observe_init)  # noqa: SLF001
-    for fetcher in (module._MapDatasetFetcher, module._IterableDatasetFetcher):  # noqa: SLF001
-        state.wrap(fetcher, "fetch", _observe_fetch)
+    state.wrap(module, "_MapDatasetFetcher.fetch", _observe_fetch)
+    state.wrap(module, "_IterableDatasetFetcher.fetch", _observe_fetch)
+    state.wrap(module, "_BaseDatasetFetcher.__init__", _observe_init)
 
 
 def _observe_init(original: Function, state: HookState) -> Function:

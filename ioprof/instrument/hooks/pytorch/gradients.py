@@ -10,13 +10,11 @@ from typing import Any
 
 from ioprof.instrument.hooks.patches import Function
 from ioprof.instrument.hooks.state import HookState
-from ioprof.instrument.hooks.versions import require
 
 
 def observe(module: ModuleType, state: HookState) -> None:
     """Observe `torch.nn.parallel.distributed`."""
-    require(module, "DistributedDataParallel")
-    state.wrap(module.DistributedDataParallel, "__init__", _observe_init)
+    state.wrap(module, "DistributedDataParallel.__init__", _observe_init)
 
 
 def _observe_init(original: Function, state: HookState) -> Function:

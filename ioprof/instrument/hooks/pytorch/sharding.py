@@ -7,10 +7,8 @@ passes.
 from types import ModuleType
 
 from ioprof.instrument.hooks.state import HookState
-from ioprof.instrument.hooks.versions import require
 
 
 def observe(module: ModuleType, state: HookState) -> None:
     """Observe `torch.distributed.fsdp._fully_shard._fsdp_state`."""
-    require(module, "FSDPState")
-    state.call_after(module.FSDPState, "__init__", lambda _: state.record_fact(parallel="fsdp"))
+    state.call_after(module, "FSDPState.__init__", lambda _: state.record_fact(parallel="fsdp"))
