@@ -206,6 +206,8 @@ def test_groups_of_the_scheduler_are_control_groups_or_sessions(
     assert expected == (found["groups.others"], found["groups.others_beside"])
     assert 1.0 == found["groups.own"]
     assert all(find_series(name) for name in found)
+    show_group(tmp_path / "fs/cgroup", cpu_weight="100")  # as in a container
+    assert "/" == SchedulingGroups(str(tmp_path), str(tmp_path))._find(11)
     later = groups.read({(7, 1): 9.0, (9, 2): 3.0}, used[8])
     assert 1.6 == later["groups.own"]  # 9 s in one, 3 s in another
     assert later["groups.others_beside"] > found["groups.others_beside"]

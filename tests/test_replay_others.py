@@ -142,7 +142,8 @@ def test_a_worker_that_ended_between_two_samples_is_no_other_program(
         (1.0, 2.0, 0.0, 0.5),
         (2.0, 1.0, 4.0, 2.0),  # less than half of what others used
         (1.0, 2.0, 6.0, None),  # most of it
-        (1.0, 0.0, 0.0, None),  # no group of others
+        (1.0, 0.0, 0.0, 1.0),  # none of them is seen from here
+        (1.0, 0.0, 6.0, None),
         (None, None, None, None),  # not sampled
     ],
 )

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -186,16 +187,28 @@ def pool(paths: list[Path], milliseconds: float) -> Iterable[torch.Tensor]:
                     futures.append(executor.submit(load_batch, ahead, milliseconds))
 
 
+@contextmanager
+def processes_that_finish(number: int) -> Iterator[Any]:
+    """A pool whose tasks are all done at the end: a tensor that a process has sent cannot be taken
+    once that has ended, and then the end of the pool fails."""
+    with multiprocessing.Pool(number) as made:
+        try:
+            yield made
+        finally:
+            made.close()
+            made.join()
+
+
 def processes(paths: list[Path], milliseconds: float) -> Iterable[torch.Tensor]:
     """Processes of a multiprocessing.Pool, in order."""
-    with multiprocessing.Pool(THREADS) as made:
+    with processes_that_finish(THREADS) as made:
         while True:
             yield from made.imap(partial(load_batch, milliseconds=milliseconds), batches_of(paths))
 
 
 def processes_unordered(paths: list[Path], milliseconds: float) -> Iterable[torch.Tensor]:
     """Batches as they come; one process, so that the order is known."""
-    with multiprocessing.Pool(1) as made:
+    with processes_that_finish(1) as made:
         while True:
             yield from made.imap_unordered(
                 partial(load_batch, milliseconds=milliseconds), batches_of(paths)
@@ -204,7 +217,7 @@ def processes_unordered(paths: list[Path], milliseconds: float) -> Iterable[torc
 
 def processes_asked(paths: list[Path], milliseconds: float) -> Iterable[torch.Tensor]:
     """A job of the pool for each batch, two ahead."""
-    with multiprocessing.Pool(THREADS) as made:
+    with processes_that_finish(THREADS) as made:
         asked = [
             made.apply_async(load_batch, (batch, milliseconds)) for batch in batches_of(paths)[:2]
         ]

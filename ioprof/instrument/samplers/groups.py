@@ -8,14 +8,15 @@ more threads gets no more of what other groups want.
 """
 
 import os
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Final
 
 from ioprof.instrument.samplers.readings import Subject, read_record
 
 _NONE: Final = "/"
-"""The group of all that are in no other one."""
+"""The group of all that are in no other one; also the control group of a container, as it sees it
+itself."""
 
 
 class SchedulingGroups:
@@ -27,7 +28,7 @@ class SchedulingGroups:
         self._group_of: dict[Subject, str] = {}
         self._known_s: dict[Subject, float] | None = None
         """What each process had used at the last call; None: there was none."""
-        self._own_s, self._others_s = Counter[str](), Counter[str]()
+        self._own_s, self._others_s = defaultdict[str, float](float), defaultdict[str, float](float)
 
     def read(
         self, own: Mapping[Subject, float], others: Mapping[Subject, float]
@@ -62,13 +63,14 @@ class SchedulingGroups:
         for line in self._text(f"{self._proc}/{pid}/cgroup").splitlines():
             _, _, rest = line.partition(":")
             controllers, _, path = rest.partition(":")
-            has_cpu = "cpu" in controllers.split(",")
-            while not controllers and path not in ("", "/") and not has_cpu:
-                # of version 2: the innermost one to which the controller was given
-                has_cpu = os.path.exists(f"{self._sys}/fs/cgroup{path}/cpu.weight")
-                path = path if has_cpu else os.path.dirname(path)
-            if has_cpu and path != _NONE:
+            if "cpu" in controllers.split(",") and path != _NONE:
                 return path
+            # of version 2: the innermost one to which the controller was given; in a container the
+            # root may be one
+            while not controllers and path:
+                if os.path.exists(f"{self._sys}/fs/cgroup{path.rstrip('/')}/cpu.weight"):
+                    return path
+                path = "" if path == "/" else os.path.dirname(path)
         if not self._has_sessions:
             return _NONE
         return self._text(f"{self._proc}/{pid}/autogroup").partition(" ")[0] or _NONE

@@ -71,9 +71,10 @@ def _own_groups(trace: Trace, host: str, cores: float) -> float | None:
     counted = trace.counters.filter(pl.col("host") == host, name.is_in(_GROUPS)).with_columns(name)
     times = trace.counters.filter(pl.col("host") == host, name == "sampler.cpu")["time_ns"]
     last = dict(counted.sort("time_ns").group_by("name").agg(pl.col("value").last()).rows())
-    own, elsewhere = last.get("groups.own", 0.0), last.get("groups.others", 0.0)
-    if not own or not elsewhere:
+    if not (own := last.get("groups.own", 0.0)):
         return None
+    # of processes that are not seen from here, as those of other containers, at least one
+    elsewhere = max(1.0, last.get("groups.others", 0.0))
     took_s = (counted["time_ns"].max() - times.min()) / 1e9  # type: ignore[operator]
     beside = last.get("groups.others_beside", 0.0) / max(took_s, 1e-9)
     return own / elsewhere if beside <= _MOST_BESIDE * cores else None
