@@ -41,7 +41,8 @@ from ioprof.model.summary import with_gains  # noqa: E402
 from ioprof.report.run import Run  # noqa: E402
 
 JOB: Final = Path(__file__).with_name("random_job.py")
-ONE_AT_A_TIME: Final = ("process_lock", "thread_lock", "file_lock", "one_shard", "sampler")
+LOCKS: Final = ("process_lock", "thread_lock", "file_lock")
+ONE_AT_A_TIME: Final = (*LOCKS, "one_shard", "sampler")
 """Faults of a sample that workers do not share."""
 LOOPS: Final = ("loader", "iterable", "thread_pool", "executor", "process_pool", "asyncio", "plain")
 OF_PROCESSES: Final = ("loader", "iterable", "process_pool")
@@ -302,6 +303,11 @@ def advised(spec: Spec, advice: Finding) -> Spec | None:
         return spec.but(**settings)
     if advice.code == "keep_memory":
         return spec.but(keeps_memory=True)
+    if advice.code == "own_lock":  # they do at the same time what they did while they held it
+        held = {name: spec.faults[name] for name in LOCKS if name in spec.faults}
+        kept = {name: size for name, size in spec.faults.items() if name not in held}
+        at_once = {"sleep": kept.get("sleep", 0.0) + sum(held.values())}
+        return spec.but(faults={**kept, **at_once}) if held else None
     causes = set(change.speeds) | ({advice.cause} if advice.cause else set())
     if change.speeds.get("compute"):
         return spec.but(is_fast=True)

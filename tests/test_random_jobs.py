@@ -55,6 +55,13 @@ def test_an_advice_is_a_change(advice: Finding, expected: Spec | None) -> None:
     assert expected == advised(SPEC, advice)
 
 
+def test_without_a_shared_lock_the_rest_is_done_at_once() -> None:
+    """What was held for it still takes its time."""
+    job = SPEC.but(faults={"thread_lock": 1.0, "sleep": 2.0})
+    assert SPEC.but(faults={"sleep": 3.0}) == advised(job, Finding("own_lock"))
+    assert advised(SPEC, Finding("own_lock")) is None
+
+
 def test_a_line_tells_faults_of_one_cause_apart() -> None:
     """An advice that names a line is about the fault in whose function it is."""
     line = random_jobs.lines_of_functions()["read_file"].start + 1
