@@ -704,3 +704,12 @@ def test_no_command_changes_what_was_there(
         assert [] == os.listdir(spools), case
         subprocess.run(["rm", "-rf", folder], check=True)
     assert kept == photograph(genuine.run.parent)
+
+
+def test_a_link_that_leads_nowhere_makes_no_run(tmp_path: Path) -> None:
+    """Where run.json is one, the folder is a stranger's, whatever else is in it."""
+    (tmp_path / MARKER).write_text('{"spool": "/tmp/x"}')
+    check_output(tmp_path, force=True)
+    (tmp_path / "run.json").symlink_to(tmp_path / "gone")
+    with pytest.raises(CommandError):
+        check_output(tmp_path, force=True)

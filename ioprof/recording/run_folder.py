@@ -137,7 +137,7 @@ def _is_run(out: Path) -> bool:
     """Whether ioprof wrote this folder: its run.json or, where ioprof was killed, its marker or its
     job.log says so.
     """
-    if (out / "run.json").exists():
+    if os.path.lexists(out / "run.json"):  # also a link that leads nowhere, which no run has
         return (read_json_object(out / "run.json") or {}).get("schema") in READ_RUN_SCHEMAS
     marker = read_json_object(out / MARKER) or {}
     return isinstance(marker.get("spool"), str) or _begins_as_job_log(out / JOB_LOG)
