@@ -1,5 +1,6 @@
 """CPU time of a host that others than the job used, as the replay tells it apart."""
 
+import math
 from collections.abc import Callable
 
 import polars as pl
@@ -145,6 +146,8 @@ def test_a_worker_that_ended_between_two_samples_is_no_other_program(
         (1.0, 0.0, 0.0, 1.0),  # none of them is seen from here
         (1.0, 0.0, 6.0, None),
         (None, None, None, None),  # not sampled
+        (math.nan, 2.0, 0.0, None),  # damaged
+        (1.0, 2.0, math.nan, None),
     ],
 )
 def test_whether_others_are_in_groups_of_their_own(

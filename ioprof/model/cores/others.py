@@ -6,6 +6,7 @@ for each read. That work is not the job's own, and yet goes with it: twice as ma
 are twice as much of it, and reads from memory need none.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -71,7 +72,8 @@ def _own_groups(trace: Trace, host: str, cores: float) -> float | None:
     counted = trace.counters.filter(pl.col("host") == host, name.is_in(_GROUPS)).with_columns(name)
     times = trace.counters.filter(pl.col("host") == host, name == "sampler.cpu")["time_ns"]
     last = dict(counted.sort("time_ns").group_by("name").agg(pl.col("value").last()).rows())
-    if not (own := last.get("groups.own", 0.0)):
+    own = last.get("groups.own", 0.0)
+    if times.is_empty() or not 0 < own < math.inf:  # a damaged file may hold anything
         return None
     # of processes that are not seen from here, as those of other containers, at least one
     elsewhere = max(1.0, last.get("groups.others", 0.0))
