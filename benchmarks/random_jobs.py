@@ -467,6 +467,8 @@ def main() -> int:
     parser.add_argument("--truth", type=Path, help="keep what changes bring there")
     options = parser.parse_args()
     found: list[Outcome] = []
+    if options.truth:
+        options.truth.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="ioprof-random-") as folder:
         machine = Machine(Path(folder), options.repeats)
         rate = functools.cache(rows_per_ms)

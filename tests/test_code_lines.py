@@ -18,8 +18,9 @@ from jobs import report_of
 from preload import needs_library
 from quiet_machine import comparing_times, on_a_quiet_machine
 from repository import EXAMPLES, PROGRAMS
-from timeline import timeline
+from timeline import block, timeline, with_blocks
 
+from ioprof.analysis.cpu.code_lines import functions
 from ioprof.analysis.cpu.stacks import place_of, unexplained
 from ioprof.analysis.totals import code_of_causes, totals
 from ioprof.errors import RunError
@@ -115,6 +116,19 @@ def test_samples_count_where_a_step_waited_for_their_thread() -> None:
         ("loader", "/job/data.py", 6): (1, 1),
         ("transform", "/job/data.py", 4): (1, 2),
     } == found
+
+
+def test_of_each_line_it_is_known_how_much_of_it_is_waiting() -> None:
+    """By the blocks of its own thread; of a host without blocks it is not known."""
+    trace, elsewhere = drawn(), {**block(3, 4, 101, None), "host": "node2"}
+    blocks = [block(3, 4, 101, None), block(6, 7, 102, 101), block(11, 14, 100, None)]
+    waits = {line.line: line.waits for line in lines_of(with_blocks(trace, *blocks))}
+    assert {2: 0.5, 6: 0.0, 4: 0.0, 11: 1.0, 13: 1.0} == waits
+    for unknown in (trace, with_blocks(trace, elsewhere)):
+        assert {None} == {line.waits for line in lines_of(unknown)}
+    two = lines_of(with_blocks(trace, *blocks))[:2]
+    both = functions([line.replace(function="main", file="train.py") for line in two])
+    assert [(3, 1.0)] == [(line.samples, line.waits) for line in both]
 
 
 def test_samples_of_decoding_collating_and_sampling_have_lines() -> None:

@@ -17,6 +17,7 @@ from ioprof.analysis.answer.evidence import Evidence
 from ioprof.analysis.answer.queue_advice import waiting_workers
 from ioprof.analysis.ceilings import ceilings
 from ioprof.analysis.charge.blame import charges
+from ioprof.analysis.cpu.stacks import WORKERS
 from ioprof.analysis.reads.demand import Fetched
 from ioprof.analysis.summary import _unexplained_ratio, summarise
 from ioprof.format.run_record import (
@@ -142,6 +143,23 @@ def test_functions_that_take_as_much_are_named_together() -> None:
         assert [f"train.py:{number}" for number in numbers] == [
             each.facts["line"].split()[0] for each in told
         ]
+
+
+def test_each_line_of_workers_is_told_with_what_it_waits() -> None:
+    """Where no stage names what workers do, the lines of all that they do are."""
+    known = evidence(
+        line(3, 6.0, "ask", WORKERS).replace(waits=1.0),
+        line(5, 3.0, "parse", WORKERS).replace(waits=0.0),
+        line(7, 0.9, "least", WORKERS),
+        causes=(CauseShare("loader", 10.0, 0.5, "derived", workers_share=0.99),),
+    )
+    busy = Ceilings(0.1, 0.1, 0.02, workers=2, is_serial=False, predicted_s=0.1, residual_s=0.0)
+    known = replace(known, making_ns={"loader": 10 * MS}, ceilings=busy)
+    told = [each for each in advice_for(known, "loader", is_own=False) if each.part]
+    assert [("train.py:3 in ask", 1.0, 6.0 / 9.9), ("train.py:5 in parse", 0.0, 3.0 / 9.9)] == [
+        (each.facts["line"], each.waits, pytest.approx(each.part)) for each in told
+    ]
+    assert [1.0, None] == [each.facts.get("line_waits") for each in told]
 
 
 def test_lines_that_call_libraries_are_not_the_jobs_own_python() -> None:

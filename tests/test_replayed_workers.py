@@ -145,6 +145,23 @@ def test_without_workers_the_range_has_all_that_collating_may_take() -> None:
     assert "collate_by_loop" in {each.code for each in found.assumptions}
 
 
+def test_what_waits_frees_no_core_and_what_computes_does() -> None:
+    """Of two workers on one core, each of which waits for half of its time."""
+    half = CpuUse(busy_ratio=0.5, cpu_s=1.0)
+    stages = ({"decode": 10 * MS},) * 40
+    recorded = pipeline(simulate(Job(2, 2, stages, ({"compute": MS // 10},) * 40)).trace)
+    ranks = (replace(recorded.ranks[0], worker_cpu=half, loop_cpu=CpuUse(0.0, cpu_s=1.0)),)
+    one = replace(recorded, ranks=ranks, cores={"node1": 1.0}, shares_cores=True)
+    left = {waits: with_factors(one, {"decode": 0.5}, waits) for waits in (None, 0.0, 0.5, 1.0)}
+    assert {None: 0.5, 0.0: 0.0, 0.5: 0.5, 1.0: 1.0} == {
+        waits: found.ranks[0].worker_cpu.busy_ratio for waits, found in left.items()
+    }
+    steps = {waits: replayed(found).step_s for waits, found in left.items()}
+    assert steps[None] == steps[0.5]
+    assert steps[0.0] == pytest.approx(0.0025, rel=0.1)  # two that wait at the same time
+    assert steps[1.0] == pytest.approx(0.005, rel=0.1)  # and two that share the core
+
+
 @pytest.mark.parametrize(
     ("workers", "cores", "others", "expected"),
     [

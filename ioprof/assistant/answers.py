@@ -192,5 +192,6 @@ def _line(entry: CodeShare) -> dict[str, object]:
         "calls": entry.library and clean(entry.library, 200),
         "seconds": round(entry.seconds, 4),
         "share_of_cause": entry.share,
+        "waiting_share": entry.waits,
         "samples": entry.samples,
     }

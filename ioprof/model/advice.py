@@ -148,10 +148,12 @@ class Predictor:
         found = self._predicted(advice, without_lock, (Kind.STAGE,), 1.0, self._as_recorded)
         return found.replace(is_bound=True, low=1.0) if found.gain else found
 
-    def _without(self, cause: str, part: float, replays: Replays | None = None) -> float:
-        """The speedup without a part of a cause."""
+    def _without(
+        self, cause: str, part: float, waits: float | None, replays: Replays | None = None
+    ) -> float:
+        """The speedup without a part of a cause, of which so much waits."""
         replays = replays or self._as_recorded
-        after = replayed(with_factors(replays.recorded, {cause: 1 - part}))
+        after = replayed(with_factors(replays.recorded, {cause: 1 - part}, waits))
         return replays.base.step_s / after.step_s
 
     def of_change(self, advice: Finding, change: Change) -> Finding:
@@ -181,9 +183,10 @@ class Predictor:
         of, cost nothing.
         """
         part, kind = _part(advice), Kind.STORAGE if cause == "storage" else Kind.STAGE
+        waits = advice.waits
         found = self._predicted(
             advice,
-            lambda each: with_factors(each, {cause: 1 - part}),
+            lambda each: with_factors(each, {cause: 1 - part}, waits),
             (kind,),
             1.0,
             self._as_recorded,
@@ -192,11 +195,13 @@ class Predictor:
             return found
         error = advice.part_error or 0.0
         least, most = (
-            self._without(cause, min(1.0, max(0.0, part + off))) for off in (-error, error)
+            self._without(cause, min(1.0, max(0.0, part + off)), waits) for off in (-error, error)
         )
         if not self._whole.shares_cores:
             # the cores that the cause needs may go to the loop
-            shared = self._without(cause, part, self._sharing_cores) * (1 + (found.error or 0.0))
+            shared = self._without(cause, part, waits, self._sharing_cores) * (
+                1 + (found.error or 0.0)
+            )
             most = max(most, shared)
         return found.replace(is_bound=True, low=min(found.low, least), high=max(found.high, most))
 

@@ -15,6 +15,8 @@ from ioprof.model.other_costs import NONE, Grounds, with_batches_of, with_device
 from ioprof.model.pipeline import (
     OWN,
     STAGES,
+    WITHOUT_CORES,
+    CpuUse,
     Iteration,
     Op,
     Pipeline,
@@ -33,6 +35,8 @@ COLLATE_BY_LOOP: Final = 0.5
 not show that."""
 _OF_SAMPLES: Final = tuple(stage for stage in STAGES if stage != "collate")
 """Stages whose result a dataset may keep; batches are collated anew."""
+_WORK: Final = np.array([stage != "storage" for stage in STAGES])
+"""The stages in which a worker does not wait for storage."""
 _ALWAYS_BUSY: Final = 0.9
 """Of a worker's time without storage, from which on it did not sleep for other reasons."""
 _MOST_WAKING: Final = 0.5
@@ -104,8 +108,12 @@ def _with_hidden_work(pipeline: Pipeline) -> Pipeline:
 # -------------------------------------------------------------------------------------------- costs
 
 
-def with_factors(pipeline: Pipeline, factors: Mapping[str, float]) -> Pipeline:
-    """Each cause takes so many times as long; 0: it costs nothing."""
+def with_factors(
+    pipeline: Pipeline, factors: Mapping[str, float], waits: float | None = None
+) -> Pipeline:
+    """Each cause takes so many times as long; 0: it costs nothing. `waits`: how much of what is
+    saved is waiting, 0 to 1, which needs no core; None: as much as of what is left.
+    """
     if not factors:
         return pipeline
     found = _each_iteration(pipeline, lambda each: _scaled(each, factors))
@@ -123,7 +131,35 @@ def with_factors(pipeline: Pipeline, factors: Mapping[str, float]) -> Pipeline:
     found = replace(
         found, ranks=tuple(ranks), storage=use, copy_s=pipeline.copy_s * factors.get("h2d", 1.0)
     )
+    if waits is not None:
+        without = (*WITHOUT_CORES, *(("compute",) if pipeline.on_device else ()))
+        works = np.array([cause not in without for cause in OWN])
+        pairs = zip(pipeline.ranks, found.ranks, strict=True)
+        found = replace(found, ranks=tuple(_with_use(*pair, works, waits) for pair in pairs))
     return found if storage > 0 else _without_wake_ups(found)
+
+
+def _with_use(old: Rank, new: Rank, works: NDArray[np.bool_], waits: float) -> Rank:
+    """A rank that works less, with the part of its time that is left in which it computes: of what
+    is saved `waits` was waiting. `works`: the causes of which its loop's own work is.
+    """
+
+    def left(use: CpuUse, before_s: float, after_s: float) -> CpuUse:
+        if not 0 < after_s < before_s:
+            return use
+        computed_s = use.busy_ratio * before_s - (1 - waits) * (before_s - after_s)
+        return replace(use, busy_ratio=min(1.0, max(0.0, computed_s / after_s)))
+
+    own_s = [float(rank.program.after_s[:, works].sum()) for rank in (old, new)]
+    made_s = [
+        sum(float(each.tasks.stages_s[:, _WORK].sum()) for each in rank.iterations)
+        for rank in (old, new)
+    ]
+    return replace(
+        new,
+        loop_cpu=left(old.loop_cpu, *own_s),
+        worker_cpu=left(new.worker_cpu, *made_s),
+    )
 
 
 def _without_wake_ups(pipeline: Pipeline) -> Pipeline:
@@ -135,13 +171,13 @@ def _without_wake_ups(pipeline: Pipeline) -> Pipeline:
         use = rank.worker_cpu
         if use.busy_ratio < _ALWAYS_BUSY or not 0 < use.wake_ratio <= _MOST_WAKING:
             return rank
-        kept, work = 1 - use.wake_ratio, np.array([stage != "storage" for stage in STAGES])
+        kept = 1 - use.wake_ratio
         iterations = [
             replace(
                 each,
                 tasks=replace(
                     each.tasks,
-                    stages_s=np.where(work, each.tasks.stages_s * kept, each.tasks.stages_s),
+                    stages_s=np.where(_WORK, each.tasks.stages_s * kept, each.tasks.stages_s),
                 ),
             )
             for each in rank.iterations

@@ -262,7 +262,8 @@ def _transform(evidence: Evidence) -> Found:
     is_formatter = detail is not None and detail.subject.endswith("Formatter")  # of datasets
     code = "format_columns" if is_formatter else "transform"
     if line:
-        yield of_line(evidence, code, "transform", line, step_s=step_s)
+        for each in (line, *evidence.further_functions("transform", line)):
+            yield of_line(evidence, code, "transform", each, step_s=step_s)
     else:
         yield finding(code, step_s=step_s)
     if evidence.stores_originals:
@@ -325,7 +326,8 @@ def _loader(evidence: Evidence) -> Found:
         yield from more
         more = []
     of_store = list(store_advice(evidence, "loader"))
-    of_line = [_at_loader_line(evidence, line)] if line else []
+    lines = [line, *evidence.further_functions("loader", line)] if line else []
+    of_line = [_at_loader_line(evidence, each) for each in lines]
     # first the job's own code, if it is that which takes the time
     yield from [*of_line, *of_store] if line and not line.library else [*of_store, *of_line]
     if not evidence.run.reads_captured:

@@ -93,6 +93,8 @@ too."""
 _LEAST_FURTHER: Final = 0.1
 """Share of the steps' time from which on a function is told that is not the largest part of its
 cause."""
+_LEAST_WAITS: Final = 0.1
+"""Part of the time of a line from which on it is told how much of it is waiting."""
 _MOST_FURTHER: Final = 3
 _ERRORS: Final = 2.0
 """Standard errors by which the time of a function may be off."""
@@ -361,9 +363,9 @@ class Evidence:
         Else the function whose lines together are enough, as a line 0.
         """
         total_s = self.charged[cause].seconds if cause in self.charged else None
-        if cause == "loader" and self.most_work_is_unnamed:
-            cause, total_s = WORKERS, self._worker_lines_s
-        own = [line for line in self.code if line.cause == cause and line.is_own]
+        if self._are_of_workers(cause):
+            total_s = self._worker_lines_s
+        own = self._own_lines(cause)
         for found in (own, functions(own)):
             largest = max(found, key=lambda line: line.seconds, default=None)
             if (
@@ -379,15 +381,24 @@ class Evidence:
         """Other functions of the user's own code than that of a line that took much of a cause, the
         most first.
         """
-        own = [line for line in self.code if line.cause == cause and line.is_own]
+        own = self._own_lines(cause)
         other = [line for line in own if named is None or function_of(line) != function_of(named)]
         each = {function_of(line): line for line in (*other, *functions(other))}.values()
         large = [
             line
             for line in each
-            if line.samples >= FEWEST_SAMPLES and (line.share or 0.0) >= _LEAST_FURTHER
+            if line.samples >= FEWEST_SAMPLES and self.part_of(line) >= _LEAST_FURTHER
         ]
         return sorted(large, key=lambda line: -line.seconds)[:_MOST_FURTHER]
+
+    def _are_of_workers(self, cause: str) -> bool:
+        """Whether the lines of a cause are all that workers did, awaited or not."""
+        return cause == "loader" and self.most_work_is_unnamed
+
+    def _own_lines(self, cause: str) -> list[CodeShare]:
+        """Those of the user's own code."""
+        of_cause = WORKERS if self._are_of_workers(cause) else cause
+        return [line for line in self.code if line.cause == of_cause and line.is_own]
 
     @property
     def sampler_line(self) -> CodeShare | None:
@@ -432,6 +443,7 @@ class Evidence:
             "line": line_text(line),
             "line_share": self.part_of(line),
             "of_workers": line.cause == WORKERS,
+            "line_waits": line.waits if (line.waits or 0.0) >= _LEAST_WAITS else None,
         }
         if whole.seconds < _MUCH_MORE * line.seconds:
             return found
@@ -461,6 +473,10 @@ class Evidence:
         part = min(1.0, whole.seconds / total_s)
         number = whole.samples / part  # of samples of the cause
         return part, _ERRORS * math.sqrt(part * (1 - part) / number + 0.25 / number**2)
+
+    def waits_of(self, line: CodeShare) -> float | None:
+        """How much of the time of a line's function its thread waited; null: not known."""
+        return self._whole_function(line, (line.cause,)).waits
 
     @property
     def lock_holder(self) -> CauseDetail | None:
@@ -602,7 +618,7 @@ class Evidence:
     def named_ratio(self, cause: str) -> float:
         """The part of a cause that details or lines of code name, 0 to 1."""
         entry = self.charged[cause]
-        if cause == "loader" and self.most_work_is_unnamed and self._worker_lines_s:
+        if self._are_of_workers(cause) and self._worker_lines_s:
             return 1.0
         details_s = sum(detail.seconds for detail in entry.details if detail.code not in UNNAMED)
         lines_s = sum(line.seconds for line in self.code if line.cause == cause)

@@ -39,7 +39,7 @@ def of_line(evidence: Evidence, code: str, cause: str, line: CodeShare, **facts:
     """A line of code that takes less: no more of the cause than its function takes."""
     part, error = evidence.part_of_cause(cause, line)
     found = finding(code, cause=cause, **(evidence.line_facts(line) | facts))
-    return found.replace(part=part, part_error=error)
+    return found.replace(part=part, part_error=error, waits=evidence.waits_of(line))
 
 
 def of_detail(

@@ -59,7 +59,9 @@ class MakingSums:
     def __init__(self, stacks: pl.DataFrame | None = None) -> None:
         self._sums = Making()
         self._stacks = stacks
-        self._unnamed = [pl.DataFrame(schema={"stack": pl.Categorical()})]
+        self._unnamed = [
+            pl.DataFrame(schema={"stack": pl.Categorical(), "is_blocked": pl.Boolean()})
+        ]
 
     def add(self, piece: Piece) -> None:
         """Add what workers did in a piece."""
@@ -88,7 +90,9 @@ class MakingSums:
         return replace(self._sums, stages=stages)
 
     def unnamed_samples(self) -> pl.DataFrame:
-        """The `stack` of each sample that was taken of a fetching thread in no stage."""
+        """The `stack` of each sample that was taken of a fetching thread in no stage, and whether
+        that `is_blocked`.
+        """
         return pl.concat(self._unnamed)
 
 
@@ -102,7 +106,7 @@ def _sampled(
     since_ns = samples["time_ns"].to_numpy() - axis.origin_ns
     placed = since_ns + np.searchsorted(axis.workers, samples["worker"].to_numpy()) * axis.stride_ns
     inside = is_within(placed, times) & (since_ns >= 0) & (since_ns < axis.stride_ns)
-    return samples.filter(pl.Series(inside, dtype=pl.Boolean)).select("stack")
+    return samples.filter(pl.Series(inside, dtype=pl.Boolean)).select("stack", "is_blocked")
 
 
 def _add_named(

@@ -78,6 +78,12 @@ def function_of(line: CodeShare) -> tuple[str, str]:
     return line.file, _INNER.sub("", line.function)
 
 
+def _waits_of_both(a: CodeShare, b: CodeShare) -> float | None:
+    if a.waits is None or b.waits is None:
+        return None
+    return (a.waits * a.samples + b.waits * b.samples) / (a.samples + b.samples)
+
+
 def functions(lines: list[CodeShare]) -> list[CodeShare]:
     """The sums over the lines of each function, as a line 0."""
     found: dict[tuple[str, str], CodeShare] = {}
@@ -94,6 +100,7 @@ def functions(lines: list[CodeShare]) -> list[CodeShare]:
                 share=share,
                 seconds=before.seconds + line.seconds,
                 samples=before.samples + line.samples,
+                waits=_waits_of_both(before, line),
                 uncertainty_s=math.hypot(before.uncertainty_s, line.uncertainty_s),
             )
         else:

@@ -32,7 +32,7 @@ from ioprof.analysis.charge.interpreter_lock import (
     of_threads,
 )
 from ioprof.analysis.charge.training_process import in_main_thread
-from ioprof.analysis.graph.wakers import of_working_threads
+from ioprof.analysis.graph.wakers import of_working_threads, with_blocked
 from ioprof.analysis.intervals import Intervals, is_within, overlaps, subtract, total, union
 from ioprof.analysis.reads.lineage import fetchers
 from ioprof.analysis.selection import COPIES, intervals, of_kind, of_work
@@ -79,7 +79,12 @@ _COMMAND: Final = re.compile(r"/(?:bin|Scripts)/[^/.]+$")
 _CHILD: Final = re.compile(r"/multiprocessing/process\.py:\d+:(?:BaseProcess\.)?_bootstrap$")
 """The frame below which a forked child runs; those above it are what its parent did when it started
 the child."""
-_SAMPLES: Final = {"cause": pl.String(), "stack": pl.Categorical(), "by_threads": pl.Boolean()}
+_SAMPLES: Final = {
+    "cause": pl.String(),
+    "stack": pl.Categorical(),
+    "is_blocked": pl.Boolean(),
+    "by_threads": pl.Boolean(),
+}
 """Stacks stay categories, since as text each sample is some 2 KB."""
 
 
@@ -234,18 +239,18 @@ class ChargedSamples:
     """Samples of what steps waited for, piece by piece of the time that is charged to `CAUSES`."""
 
     def __init__(self, trace: Trace) -> None:
-        self._trace = trace
-        self.of_threads = of_working_threads(of_threads(trace.stacks), trace.blocks)
+        self._trace, stacks = trace, with_blocked(trace.stacks, trace.blocks)
+        self.of_threads = of_working_threads(of_threads(stacks), trace.blocks)
         """The samples of all threads, those of blocked ones as those of who worked meanwhile."""
-        self._holders = of_holders(trace.stacks)
+        self._holders = of_holders(stacks)
         self.causes = tuple(
             dict.fromkeys((*CAUSES, *(causes_with_waits(trace) if len(self._holders) else ())))
         )
         self._parts = [pl.DataFrame(schema=_SAMPLES)]
         self._of_rank: tuple[int | None, pl.DataFrame, pl.DataFrame] = (
             None,
-            trace.stacks.clear(),
-            trace.stacks.clear(),
+            stacks.clear(),
+            stacks.clear(),
         )
         """A rank, its samples in the order of time, and those of its own thread."""
 
@@ -320,7 +325,7 @@ class ChargedSamples:
         return own.join(holders.select(at), on=at, how="anti", maintain_order="left")
 
     def found(self) -> pl.DataFrame:
-        """The `cause` and `stack` of each sample."""
+        """The `cause` and `stack` of each sample, and whether its thread `is_blocked`."""
         return pl.concat(self._parts)
 
 
@@ -361,9 +366,8 @@ def _within(
 ) -> pl.DataFrame:
     times = samples["time_ns"].to_numpy()
     kept = samples.filter(pl.Series(is_within(times, instants), dtype=pl.Boolean))
-    return kept.select("stack", cause=pl.lit(cause), by_threads=pl.lit(by_threads)).select(
-        *_SAMPLES
-    )
+    named = kept.with_columns(cause=pl.lit(cause), by_threads=pl.lit(by_threads))
+    return named.select(*_SAMPLES)
 
 
 def _start(trace: Trace) -> tuple[pl.DataFrame, float]:
@@ -378,7 +382,7 @@ def _start(trace: Trace) -> tuple[pl.DataFrame, float]:
     ):
         threads = _loop_threads(trace, rank)
         samples = (
-            of_threads(trace.stacks)
+            with_blocked(of_threads(trace.stacks), trace.blocks)
             .join(threads, on=["host", "pid", "tid"], how="semi")
             .filter(pl.col("time_ns") < first_ns)
         )
@@ -401,7 +405,7 @@ def _shares(
     counts = (
         samples.filter(pl.col("cause") == cause)
         .group_by("stack")
-        .len()
+        .agg(pl.len(), blocked=pl.col("is_blocked").sum(), known=pl.col("is_blocked").count())
         .with_columns(pl.col("stack").cast(pl.String))
     )
     stacks = counts.sort("len", "stack", descending=[True, False])
@@ -409,16 +413,19 @@ def _shares(
     if not number or not seconds or total_s == 0:
         return []
     lines: dict[tuple[str, int, str, bool], Counter[str | None]] = {}
-    for stack, count in stacks.iter_rows():
+    blocked, known = Counter[tuple[str, int, str, bool]](), Counter[tuple[str, int, str, bool]]()
+    for stack, count, of_blocked, of_known in stacks.iter_rows():
         if OWN_WORK in stack:
             continue
         place = place_of(stack, cause in _CALLS_MODEL)
-        lines.setdefault((place.file, place.line, place.function, place.is_own), Counter())[
-            place.library
-        ] += count
+        at = (place.file, place.line, place.function, place.is_own)
+        lines.setdefault(at, Counter())[place.library] += count
+        blocked[at] += of_blocked
+        known[at] += of_known
     ordered = sorted(lines.items(), key=lambda entry: (-entry[1].total(), entry[0]))
     found = []
-    for (file, line, function, is_own), libraries in ordered[:MOST_LINES]:
+    for at, libraries in ordered[:MOST_LINES]:
+        file, line, function, is_own = at
         part = libraries.total() / number
         share = None if total_s is None else part * seconds / total_s
         # The standard error of a proportion, which is not 0 where all samples agree.
@@ -435,6 +442,7 @@ def _shares(
                 uncertainty_s=error,
                 library=libraries.most_common(1)[0][0],
                 is_own=is_own,
+                waits=blocked[at] / known[at] if known[at] else None,
             )
         )
     return found

@@ -141,6 +141,27 @@ def followed_on(blocks: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def with_blocked(stacks: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
+    """The samples with `is_blocked`: whether their own thread was blocked then. Null where the host
+    has no blocks.
+    """
+    if blocks.is_empty() or stacks.is_empty():
+        return stacks.with_columns(is_blocked=pl.lit(None, pl.Boolean))
+    whose = (pl.col("host").cast(pl.String).fill_null(""), pl.col("tid").cast(pl.Int64))
+    sought = stacks.select(*whose, "time_ns").with_row_index("row").sort("time_ns")
+    near = sought.join_asof(
+        blocks.select(*whose, "start_ns", "end_ns").sort("start_ns"),
+        left_on="time_ns",
+        right_on="start_ns",
+        by=["host", "tid"],
+        strategy="backward",
+        check_sortedness=False,
+    ).sort("row")
+    is_within = (near["time_ns"] < near["end_ns"]).fill_null(value=False)
+    has_blocks = near["host"].is_in(blocks["host"].cast(pl.String).fill_null("").unique().implode())
+    return stacks.with_columns(is_blocked=pl.when(has_blocks).then(is_within))
+
+
 def of_working_threads(stacks: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
     """The samples, those of blocked threads with the stack of the thread that worked meanwhile, as
     far as there is a sample of it near that time.

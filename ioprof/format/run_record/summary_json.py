@@ -479,6 +479,9 @@ class CodeShare(Record, frozen=True):
     `function (file)`. Null: none."""
     is_own: bool = True
     """Whether the frame is the user's; false: all frames were those of libraries."""
+    waits: float | None = None
+    """Part of the samples in which their thread was blocked, such as in a sleep, on a lock or for a
+    socket, 0 to 1; in the rest it computed, or read. Null: not known."""
     basis: str = "derived"
 
 

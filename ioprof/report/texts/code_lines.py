@@ -67,6 +67,7 @@ def _table(entries: Sequence[CodeShare], caption: str | None = None) -> Html:
             duration(entry.seconds),
             MISSING if entry.share is None else percent(entry.share),
             duration(entry.uncertainty_s),
+            MISSING if entry.waits is None else percent(entry.waits),
             count(entry.samples),
         )
         for entry in entries
@@ -79,14 +80,15 @@ def _table(entries: Sequence[CodeShare], caption: str | None = None) -> Html:
         "time",
         "share of the steps' time",
         "±",
+        "of it waiting",
         "samples",
     )
     if any(entry.library for entry in entries):
-        return table(headings, rows, frozenset({4, 5, 6, 7}), caption)
+        return table(headings, rows, frozenset({4, 5, 6, 7, 8}), caption)
     return table(
         (*headings[:3], *headings[4:]),
         [(*row[:3], *row[4:]) for row in rows],
-        frozenset({3, 4, 5, 6}),
+        frozenset({3, 4, 5, 6, 7}),
         caption,
     )
 
