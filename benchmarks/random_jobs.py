@@ -52,6 +52,8 @@ MEMORY: Final = {"MALLOC_TRIM_THRESHOLD_": "4000000000", "MALLOC_MMAP_MAX_": "0"
 """What the finding `keep_memory` says (man mallopt)."""
 _KEEP_MEMORY: Final = 0.8
 """Part of the jobs."""
+_WHOLE: Final = ("validate_less", "checkpoint_less")
+"""Findings of all that their cause takes."""
 LITTLE: Final = 1.05
 """Where no change brings more, no advice is needed."""
 
@@ -316,11 +318,16 @@ def advised(spec: Spec, advice: Finding) -> Spec | None:
         name
         for name in spec.faults
         if any(
-            f"{JOB.name}:{line}" in advice.action
+            place in advice.action
             for function in FAULTS[name].functions
-            for line in places[function]
+            for place in (
+                f"{JOB.name} in {function}",
+                *(f"{JOB.name}:{line}" for line in places[function]),
+            )
         )
     ]
+    if advice.code in _WHOLE:
+        named = []  # whatever it names in it
     chosen = named or [name for name in spec.faults if causes & set(FAULTS[name].causes)]
     return spec.without(*chosen) if chosen else None
 

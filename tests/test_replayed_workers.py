@@ -162,6 +162,34 @@ def test_what_waits_frees_no_core_and_what_computes_does() -> None:
     assert steps[1.0] == pytest.approx(0.005, rel=0.1)  # and two that share the core
 
 
+def test_each_stage_waits_as_much_as_its_threads_were_blocked_in_it() -> None:
+    """So that a worker that waits in one stage and computes in the other is left with either."""
+    stages = ({"decode": 10 * MS, "transform": 10 * MS},) * 40
+    trace = simulate(Job(2, 2, stages, ({"host": MS},) * 40)).trace
+    rows = trace.spans.filter(kind="transform").rows(named=True)
+    facts = {"host": "node1", "object": "sleep", "id": None, "timed_out": True}
+    names = ("pid", "tid", "start_ns", "end_ns")
+    blocks = [{**facts, **{name: row[name] for name in names}} for row in rows]
+    loop = trace.spans.filter(kind="step").row(0, named=True)
+    blocks.append({**blocks[0], **{name: loop[name] for name in names}})
+    recorded = pipeline(with_blocks(trace, *blocks))
+    rank = recorded.ranks[0]
+    assert (0.0, 1.0) == (rank.stage_waits["decode"], rank.stage_waits["transform"])
+    assert rank.own_waits["host"] == pytest.approx(1 / 40, abs=0.01)
+    half = replace(rank, worker_cpu=CpuUse(0.5, cpu_s=1.0), loop_cpu=CpuUse(0.5, cpu_s=1.0))
+    known = replace(recorded, ranks=(half,))
+
+    def busy(**factors: float) -> tuple[float, float]:
+        found = with_factors(known, factors).ranks[0]
+        return found.worker_cpu.busy_ratio, found.loop_cpu.busy_ratio
+
+    assert busy(transform=0.0) == pytest.approx((1.0, 0.5))
+    assert busy(decode=0.0) == pytest.approx((0.0, 0.5))
+    assert busy(transform=0.5) == pytest.approx((2 / 3, 0.5))
+    assert busy(transform=2.0) == pytest.approx((1 / 3, 0.5))
+    assert busy(compute=0.0) == pytest.approx((0.5, 0.5))
+
+
 @pytest.mark.parametrize(
     ("workers", "cores", "others", "expected"),
     [

@@ -3,7 +3,7 @@ as it is.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -35,8 +35,9 @@ COLLATE_BY_LOOP: Final = 0.5
 not show that."""
 _OF_SAMPLES: Final = tuple(stage for stage in STAGES if stage != "collate")
 """Stages whose result a dataset may keep; batches are collated anew."""
-_WORK: Final = np.array([stage != "storage" for stage in STAGES])
+_WORKING: Final = tuple(stage for stage in STAGES if stage != "storage")
 """The stages in which a worker does not wait for storage."""
+_WORK: Final = np.isin(STAGES, _WORKING)
 _ALWAYS_BUSY: Final = 0.9
 """Of a worker's time without storage, from which on it did not sleep for other reasons."""
 _MOST_WAKING: Final = 0.5
@@ -112,7 +113,7 @@ def with_factors(
     pipeline: Pipeline, factors: Mapping[str, float], waits: float | None = None
 ) -> Pipeline:
     """Each cause takes so many times as long; 0: it costs nothing. `waits`: how much of what is
-    saved is waiting, 0 to 1, which needs no core; None: as much as of what is left.
+    saved is waiting, 0 to 1, which needs no core; None: as much as of that cause.
     """
     if not factors:
         return pipeline
@@ -131,35 +132,57 @@ def with_factors(
     found = replace(
         found, ranks=tuple(ranks), storage=use, copy_s=pipeline.copy_s * factors.get("h2d", 1.0)
     )
-    if waits is not None:
-        without = (*WITHOUT_CORES, *(("compute",) if pipeline.on_device else ()))
-        works = np.array([cause not in without for cause in OWN])
-        pairs = zip(pipeline.ranks, found.ranks, strict=True)
-        found = replace(found, ranks=tuple(_with_use(*pair, works, waits) for pair in pairs))
+    without = (*WITHOUT_CORES, *(("compute",) if pipeline.on_device else ()))
+    works = np.array([cause not in without for cause in OWN])
+    pairs = zip(pipeline.ranks, found.ranks, strict=True)
+    found = replace(found, ranks=tuple(_with_use(*pair, works, waits) for pair in pairs))
     return found if storage > 0 else _without_wake_ups(found)
 
 
-def _with_use(old: Rank, new: Rank, works: NDArray[np.bool_], waits: float) -> Rank:
-    """A rank that works less, with the part of its time that is left in which it computes: of what
-    is saved `waits` was waiting. `works`: the causes of which its loop's own work is.
+def _with_use(old: Rank, new: Rank, works: NDArray[np.bool_], waits: float | None) -> Rank:
+    """A rank that works less, with the part of what is left of its time in which it computes.
+    `works`: the causes of which its loop's own work is; `waits`: as in `with_factors`.
     """
-
-    def left(use: CpuUse, before_s: float, after_s: float) -> CpuUse:
-        if not 0 < after_s < before_s:
-            return use
-        computed_s = use.busy_ratio * before_s - (1 - waits) * (before_s - after_s)
-        return replace(use, busy_ratio=min(1.0, max(0.0, computed_s / after_s)))
-
-    own_s = [float(rank.program.after_s[:, works].sum()) for rank in (old, new)]
-    made_s = [
-        sum(float(each.tasks.stages_s[:, _WORK].sum()) for each in rank.iterations)
-        for rank in (old, new)
-    ]
+    made = [_made_s(rank, old.worker_cpu.is_measured) for rank in (old, new)]
+    own_s = [rank.program.after_s[:, works].sum(0) for rank in (old, new)]
+    names = [cause for cause, does in zip(OWN, works, strict=True) if does]
+    by_loop = np.array([*_known(names, old.own_waits), *_known(_WORKING, old.stage_waits)])
+    by_workers = np.array(_known(_WORKING, old.stage_waits))
+    before_s, after_s = (np.concatenate([own, of[0]]) for own, of in zip(own_s, made, strict=True))
     return replace(
         new,
-        loop_cpu=left(old.loop_cpu, *own_s),
-        worker_cpu=left(new.worker_cpu, *made_s),
+        loop_cpu=_left(old.loop_cpu, before_s, after_s, by_loop, waits),
+        worker_cpu=_left(new.worker_cpu, made[0][1], made[1][1], by_workers, waits),
     )
+
+
+def _known(names: Sequence[str], waits: Mapping[str, float]) -> list[float]:
+    return [waits.get(name, np.nan) for name in names]
+
+
+def _made_s(rank: Rank, has_workers: bool) -> tuple[Seconds, Seconds]:
+    """Time of making batches by each stage but storage, of the loop itself and of its workers."""
+    by_loop, by_workers = np.zeros(len(_WORKING)), np.zeros(len(_WORKING))
+    for each in rank.iterations:
+        found = by_workers if has_workers or each.workers else by_loop  # as in `plan`
+        found += each.tasks.stages_s[:, _WORK].sum(0)
+    return by_loop, by_workers
+
+
+def _left(
+    use: CpuUse, before_s: Seconds, after_s: Seconds, waits: Seconds, of_saved: float | None
+) -> CpuUse:
+    """What remains of the use of cores where some parts of the time are shorter. `waits`: how much
+    of each part is waiting, nan: not known; `of_saved`: the same of what is saved.
+    """
+    saved_s = before_s - after_s
+    waits = np.where(np.isnan(waits), 1 - use.busy_ratio, waits)
+    computes = float((before_s * (1 - waits)).sum())
+    if not saved_s.any() or not after_s.any() or not computes:
+        return use
+    saved = saved_s * (1 - waits) if of_saved is None else saved_s * (1 - of_saved)
+    left = use.busy_ratio * float(before_s.sum()) * (1 - float(saved.sum()) / computes)
+    return replace(use, busy_ratio=min(1.0, max(0.0, left / float(after_s.sum()))))
 
 
 def _without_wake_ups(pipeline: Pipeline) -> Pipeline:

@@ -10,6 +10,7 @@ an iteration starts, and one more for each batch that it takes. It takes batches
 their tasks, whichever is ready first.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
@@ -246,6 +247,10 @@ class Rank:
     starts_early: bool = False
     """Whether its workers began before the recorded loop did; the first START is that time, and no
     cost of starting them."""
+    stage_waits: Mapping[str, float] = field(default_factory=dict)
+    """By stage, how much of its time who made the batches was blocked, 0 to 1. Empty: not known."""
+    own_waits: Mapping[str, float] = field(default_factory=dict)
+    """The same of the loop's own time, by cause."""
     depth: int | None = None
     """Steps that the loop is ahead of an asynchronous device. None: the loop waits for what it
     computes, within `after_s`."""

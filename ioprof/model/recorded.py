@@ -20,9 +20,12 @@ from ioprof.analysis.intervals import (
     charge,
     covered,
     intersect,
+    overlaps,
     pack,
+    partition,
     pieces_within,
     subtract,
+    total,
     union,
     union_all,
 )
@@ -281,8 +284,8 @@ def _rank(
     rows = np.concatenate([np.zeros(0, np.int64), *(visit.fetch_rows for visit in by_loop)])
     collections = _of_workers(causes["gc"], fetches[rows]["worker"].unique())
     helped = _helped(spans, fetches, loop, wakers)
-    fetches, collected_s = _with_stages(
-        pl.concat([spans, helped]), fetches, reads, one_at_a_time, collections
+    fetches, collected_s, stage_waits = _with_stages(
+        pl.concat([spans, helped]), fetches, reads, one_at_a_time, collections, blocks
     )
     collects_s = np.zeros(len(waits))
     for visit in by_loop:
@@ -367,6 +370,8 @@ def _rank(
         taken_ns=taken_ns,
         end_ns=end_ns,
         starts_early=starts_early,
+        stage_waits=stage_waits,
+        own_waits=_own_waits(blocks, loop, causes),
     )
 
 
@@ -613,10 +618,11 @@ def _with_stages(
     reads: pl.DataFrame,
     one_at_a_time: Serial,
     collections: pl.DataFrame,
-) -> tuple[pl.DataFrame, Seconds]:
-    """The fetches with a column per stage (seconds), and `reads` and `read_bytes` of storage, and
-    how long garbage was collected in each of them. Waits for what one at a time does, and these
-    `collections` by the loop itself, which come wherever it is, are in no stage.
+    blocks: pl.DataFrame,
+) -> tuple[pl.DataFrame, Seconds, dict[str, float]]:
+    """The fetches with a column per stage (seconds), and `reads` and `read_bytes` of storage; how
+    long garbage was collected in each of them; and `Rank.stage_waits`. Waits for what one at a time
+    does, and these `collections` by the loop itself, which come wherever it is, are in no stage.
     """
     axis = Axis.of(fetches)
     there = spans.select(*TIMES, "source", "worker").filter(axis.has_worker)
@@ -635,12 +641,29 @@ def _with_stages(
         pl.Series(stage, spent[:, place] / 1e9) for place, stage in enumerate((*WORK, "loader"))
     )
     found = found.with_columns(open_s=pl.Series(opened))
+    blocked = blocks.join(fetches.select("tid", "worker").unique("tid"), on="tid")
+    within = overlaps(axis.place(blocked), union(axis.place(fetches)))
+    _, _, *waits = partition(within, [waiting, collecting, *of_causes])
+    whole_ns = dict(zip((*WORK, "loader"), spent.sum(0).tolist(), strict=True))
+    blocked_ns = zip(whole_ns, map(total, waits), strict=True)
+    stage_waits = {stage: ns / whole_ns[stage] for stage, ns in blocked_ns if whole_ns[stage]}
     return (
         found.join(amounts, on="batch", how="left", maintain_order="left").with_columns(
             pl.col("reads", "read_bytes").fill_null(0.0)
         ),
         collected_s,
+        {} if blocks.is_empty() else stage_waits,
     )
+
+
+def _own_waits(
+    blocks: pl.DataFrame, loop: int, causes: Mapping[str, Intervals]
+) -> dict[str, float]:
+    """`Rank.own_waits`, of the thread that takes the batches."""
+    own = union(intervals(blocks.filter(pl.col("tid") == loop)))
+    whole = {cause: times for cause, times in causes.items() if len(times)}
+    waits = {cause: total(overlaps(times, own)) / total(times) for cause, times in whole.items()}
+    return {} if blocks.is_empty() else waits
 
 
 def _of_workers(times: Intervals, workers: pl.Series) -> pl.DataFrame:
