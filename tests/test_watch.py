@@ -42,7 +42,7 @@ from ioprof.recording.run_folder import MARKER
 from ioprof.report.run import Run
 from ioprof.watching.follower import Follower
 from ioprof.watching.live import Live
-from ioprof.watching.metrics import metrics_text
+from ioprof.watching.metrics import families, metrics_text
 from ioprof.watching.screen import line, screen
 from ioprof.watching.spool import LiveSpool, News, Who
 from ioprof.watching.target import targets
@@ -193,7 +193,7 @@ def test_metrics_are_parsed_by_the_client_library(watched: Watched) -> None:
     another cause.
     """
     parser = pytest.importorskip("prometheus_client.parser", reason="needs prometheus_client")
-    last = metrics_text(watched.live, "run", False, 0)
+    last = metrics_text(families(watched.live, "run", False, 0))
     before: dict[Any, float] = {}
     seen = set()
     for text in [*watched.metrics, last]:
@@ -380,7 +380,7 @@ def test_a_damaged_file_raises_nothing(tmp_path: Path, seed: int) -> None:
     for _ in range(2):
         follow(live, spool)
     show(live)
-    metrics_text(live, "x", True, spool.lost)
+    metrics_text(families(live, "x", True, spool.lost))
 
 
 def show(live: Live) -> str:
@@ -410,14 +410,15 @@ def test_hostile_names_do_nothing_on_the_screen_and_in_metrics() -> None:
     assert "slowest" in shown
     assert all(each.isprintable() for each in shown.splitlines())
     assert all(len(each) <= 80 for each in shown.splitlines()[1:-1])
-    families = list(parser.text_string_to_metric_families(metrics_text(live, name, True, 0)))
+    text = metrics_text(families(live, name, True, 0))
+    found = list(parser.text_string_to_metric_families(text))
     labels = {
-        each for family in families for sample in family.samples for each in sample.labels.values()
+        each for family in found for sample in family.samples for each in sample.labels.values()
     }
     assert all(each.isprintable() and len(each) < 300 for each in labels)
     assert [
         sample.value
-        for family in families
+        for family in found
         for sample in family.samples
         if sample.name == "ioprof_steps_total"
     ] == [1]
@@ -429,8 +430,9 @@ def test_the_dashboard_asks_for_metrics_and_labels_that_there_are(watched: Watch
     """Each name in the queries of docs/grafana-dashboard.json is a metric, and each label of a
     legend is one of its labels."""
     parser = pytest.importorskip("prometheus_client.parser", reason="needs prometheus_client")
-    families = parser.text_string_to_metric_families(metrics_text(watched.live, "run", True, 0))
-    labels = {sample.name: sample.labels.keys() for family in families for sample in family.samples}
+    text = metrics_text(families(watched.live, "run", True, 0))
+    found = parser.text_string_to_metric_families(text)
+    labels = {sample.name: sample.labels.keys() for family in found for sample in family.samples}
     panels = json.loads((ROOT / "docs/grafana-dashboard.json").read_text())["panels"]
     assert len(panels) >= 8
     for panel in panels:

@@ -1,14 +1,17 @@
 """`ioprof watch`: a job that is being recorded, while it goes on."""
 
+import os
 from contextlib import suppress
 from typing import Annotated
 
 from typer import Argument, Option
 
 from ioprof.cli.console import next_command, output, say
+from ioprof.errors import CommandError
 from ioprof.process import yield_cores
 from ioprof.report.texts.units import visible
 from ioprof.watching.metrics import MetricsServer
+from ioprof.watching.otlp import OtlpSender
 from ioprof.watching.screen import follow, screen
 from ioprof.watching.target import Target, targets
 from ioprof.watching.watched_job import WatchedJob
@@ -38,6 +41,17 @@ def watch(
     address: Annotated[
         str, Option(help="Where --prometheus listens; 0.0.0.0: on all networks.")
     ] = "127.0.0.1",
+    otlp: Annotated[
+        str | None,
+        Option(
+            help=(
+                "Send metrics to a collector of OpenTelemetry by HTTP, such as http://HOST:4318;"
+                " headers: OTEL_EXPORTER_OTLP_HEADERS."
+            ),
+            metavar="URL",
+            show_default=False,
+        ),
+    ] = None,
 ) -> int:
     """Show what a job waits for while it goes on: rates, causes so far, workers, the slowest reads.
 
@@ -45,18 +59,27 @@ def watch(
     notice.
     """
     found = targets(run)
+    sender = OtlpSender(otlp, os.environ) if otlp is not None else None
     server = MetricsServer(address, prometheus) if prometheus is not None else None
     yield_cores()
-    watched = WatchedJob(found, server)
+    gets = [*([server.give] if server else []), *([sender.send] if sender else [])]
+    watched = WatchedJob(found, gets)
     try:
         if server is not None:
             say(f"metrics for Prometheus: http://{address}:{server.port}/metrics")
+        watched.look()
+        if sender is not None and sender.failed:
+            raise CommandError(
+                f"--otlp: no metrics reach {visible(sender.url)} ({sender.why}); start a collector"
+                " there, or give the address of one"
+            )
         if once:
-            watched.look()
             output.print(screen(watched.live, watched.totals(), watched.name))
             return 0
         with suppress(KeyboardInterrupt):
             follow(watched, every, output)
+        if sender is not None and sender.failed:
+            say(f"metrics were not sent {sender.failed} times, last because {sender.why}")
         _say_end(found)
     finally:
         watched.close()

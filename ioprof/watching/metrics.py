@@ -1,4 +1,4 @@
-"""The sums of a job as metrics of Prometheus, in its text format, and a server for them.
+"""The sums of a job as metrics, in the text format of Prometheus, and a server for them.
 
 The format: https://prometheus.io/docs/instrumenting/exposition_formats/. Names follow
 https://prometheus.io/docs/practices/naming/: base units, `_total` for what only grows. Each value
@@ -6,9 +6,9 @@ has the labels `job`, `rank` and `host`.
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Final
+from typing import Final, NamedTuple
 
 from ioprof.errors import CommandError
 from ioprof.watching.live import LATENCY_BOUNDS_S, Live, RankSums
@@ -20,35 +20,46 @@ Sample = tuple[str, dict[str, str], float]
 """The end of its name, its labels, and its value."""
 
 
-def metrics_text(live: Live, job: str, is_running: bool, lost: int) -> str:
+class Family(NamedTuple):
+    """A metric, with the values that it has for each set of labels."""
+
+    name: str
+    kind: str
+    """`gauge`, `counter` or `histogram`."""
+    text: str
+    samples: list[Sample]
+
+
+def metrics_text(found: Iterable[Family]) -> str:
+    """Metrics in the text format."""
+    return "".join(map(_text, found))
+
+
+def families(live: Live, job: str, is_running: bool, lost: int) -> Iterator[Family]:
     """All metrics of a job."""
-    return "".join(_families(live, job, is_running, lost))
-
-
-def _families(live: Live, job: str, is_running: bool, lost: int) -> Iterator[str]:
     ranks = [
         (sums, {"job": job, "rank": str(rank), "host": sums.host})
         for rank, sums in sorted(live.ranks.items())
     ]
-    yield _family(
+    yield Family(
         "ioprof_job_running",
         "gauge",
         "1 while the job runs, 0 after its end.",
         [("", {"job": job}, float(is_running))],
     )
-    yield _family(
+    yield Family(
         "ioprof_spans_total",
         "counter",
         "Spans that were read from the capture files.",
         [("", {"job": job}, live.spans)],
     )
-    yield _family(
+    yield Family(
         "ioprof_spans_lost_total",
         "counter",
         "Spans that found no room in a capture file.",
         [("", {"job": job}, lost)],
     )
-    yield _family(
+    yield Family(
         "ioprof_spans_skipped_total",
         "counter",
         "Records that were written faster than they are read here.",
@@ -69,13 +80,13 @@ def _families(live: Live, job: str, is_running: bool, lost: int) -> Iterator[str
             [sums.wait_ns / 1e9 for sums, _ in ranks],
         ),
     ):
-        yield _family(
+        yield Family(
             f"ioprof_{name}_total",
             "counter",
             text,
             [("", labels, value) for (_, labels), value in zip(ranks, values, strict=True)],
         )
-    yield _family(
+    yield Family(
         "ioprof_cause_seconds_total",
         "counter",
         "Time of the steps by what it was spent on or waited for, an estimate.",
@@ -95,7 +106,7 @@ def _families(live: Live, job: str, is_running: bool, lost: int) -> Iterator[str
             1e9,
         ),
     ):
-        yield _family(
+        yield Family(
             f"ioprof_{name}_total", "counter", text,
             [
                 ("", {**labels, "source": source}, value / scale)
@@ -103,7 +114,7 @@ def _families(live: Live, job: str, is_running: bool, lost: int) -> Iterator[str
                 for source, value in sorted(counter.items())
             ],
         )  # fmt: skip
-    yield _family(
+    yield Family(
         "ioprof_storage_read_latency_seconds",
         "histogram",
         "Reads that did not provably come from the page cache.",
@@ -122,11 +133,11 @@ def _families(live: Live, job: str, is_running: bool, lost: int) -> Iterator[str
         for sums in live.workers.values()
     ]
     workers.sort(key=lambda worker: tuple(worker[1].values()))
-    yield _family(
+    yield Family(
         "ioprof_worker_batches_total", "counter", "Batches that a worker made.",
         [("", labels, sums.batches) for sums, labels in workers],
     )  # fmt: skip
-    yield _family(
+    yield Family(
         "ioprof_worker_seconds_total",
         "counter",
         "Time in which a worker made batches, by stage.",
@@ -153,7 +164,8 @@ def _histogram(sums: RankSums, labels: dict[str, str]) -> Iterator[Sample]:
     yield "_count", labels, so_far
 
 
-def _family(name: str, kind: str, text: str, samples: list[Sample]) -> str:
+def _text(family: Family) -> str:
+    name, kind, text, samples = family
     lines = [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
     for end, labels, value in samples:
         shown = ",".join(f'{key}="{_escape(each)}"' for key, each in labels.items())
@@ -162,14 +174,16 @@ def _family(name: str, kind: str, text: str, samples: list[Sample]) -> str:
 
 
 def _escape(value: str) -> str:
-    """A label's value: the format escapes backslash, quote and newline; other control characters
-    become escapes too.
-    """
-    plain = "".join(
+    """A label's value: the format escapes backslash, quote and newline."""
+    return printable(value).replace("\\", "\\\\").replace('"', '\\"')
+
+
+def printable(value: str) -> str:
+    """The beginning of a label's value, with escapes for control characters."""
+    return "".join(
         each if each.isprintable() else each.encode("unicode_escape").decode()
         for each in value[:_MOST_CHARS]
     )
-    return plain.replace("\\", "\\\\").replace('"', '\\"')
 
 
 class MetricsServer:
@@ -189,6 +203,10 @@ class MetricsServer:
         self.port = int(self._server.server_address[1])
         """The port that it has, if 0 was asked for."""
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def give(self, found: Iterable[Family]) -> None:
+        """From now on."""
+        self.text = metrics_text(found)
 
     def close(self) -> None:
         """Stop listening."""

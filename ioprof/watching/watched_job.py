@@ -1,13 +1,14 @@
 """A job that is watched: its sums at each look, and their growth per second."""
 
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
 from ioprof import clock
 from ioprof.analysis.reads.lineage import LEAVES
 from ioprof.watching.live import Live
-from ioprof.watching.metrics import MetricsServer, metrics_text
+from ioprof.watching.metrics import Family, families
 from ioprof.watching.spool import LiveSpool
 from ioprof.watching.target import Target
 
@@ -59,12 +60,12 @@ class Totals:
 class WatchedJob:
     """The sums of a job, and when which of them were known."""
 
-    def __init__(self, found: list[Target], server: MetricsServer | None) -> None:
-        self._targets, self._spools, self._server = (
-            found,
-            [LiveSpool(target.spool) for target in found],
-            server,
-        )
+    def __init__(
+        self, found: list[Target], publish: Sequence[Callable[[list[Family]], None]] = ()
+    ) -> None:
+        """`publish`: what gets the metrics after each look."""
+        self._targets, self._publish = found, publish
+        self._spools = [LiveSpool(target.spool) for target in found]
         out = found[0].out
         self.name = (
             (out or found[0].spool).name
@@ -84,9 +85,11 @@ class WatchedJob:
         self._history.append((until_ns / 1e9, Totals.of(self.live)))
         while len(self._history) > 2 and self._history[-1][0] - self._history[1][0] >= _RATE_S:
             self._history.popleft()
-        if self._server is not None:
+        if self._publish:
             lost = sum(spool.lost for spool in self._spools)
-            self._server.text = metrics_text(self.live, self.name, self.is_running, lost)
+            found = list(families(self.live, self.name, self.is_running, lost))
+            for publish in self._publish:
+                publish(found)
 
     @property
     def is_running(self) -> bool:
