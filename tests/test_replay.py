@@ -22,7 +22,14 @@ from ioprof.errors import CommandError
 from ioprof.format.run_record import RunRecord, Summary
 from ioprof.format.schema import CAUSES, SPAN_COLUMNS
 from ioprof.format.trace import Trace, table_schema
-from ioprof.model.changed import changed, filled, resampled, shortened, with_kept_workers
+from ioprof.model.changed import (
+    changed,
+    filled,
+    resampled,
+    shortened,
+    with_factors,
+    with_kept_workers,
+)
 from ioprof.model.changes import Change, parse_speed
 from ioprof.model.engine import (
     CORES,
@@ -688,3 +695,36 @@ def test_garbage_that_is_collected_while_the_loop_makes_its_batch_is_no_stage() 
     both = pipeline(Trace(trace.run, pl.concat([spans, collections])))
     found = {each.cause: each.share for each in gains_of(both).gains}
     assert [0.4, 0.4, 0.2] == pytest.approx([found[each] for each in ("collate", "gc", "compute")])
+
+
+# ----------------------------------------------------------------------- a device that is waited for
+
+
+@pytest.mark.parametrize("is_ahead", [True, False])
+def test_a_loop_that_asks_for_a_batch_while_the_device_computes_is_ahead_of_it(
+    is_ahead: bool,
+) -> None:
+    """Whatever fits the steps: while it waits for batches each of them does, and only one that is
+    ahead gains all of that wait."""
+    ms = 1_000_000
+    own = 1 if is_ahead else 16
+    trace = simulate(Job(1, 2, ({"decode": 20 * ms},) * 60, ({"host": own * ms},) * 60)).trace
+    waits = trace.spans.filter(kind="wait").sort("start_ns")
+    taken = waits.filter(pl.col("batch").is_not_null())
+    steps = trace.spans.filter(kind="step").sort("start_ns")["step"]
+    computed = taken.with_columns(
+        kind=pl.lit("compute", taken.schema["kind"]),
+        tid=pl.lit(7, taken.schema["tid"]),
+        stream=pl.lit(0, taken.schema["stream"]),
+        step=steps,
+        start_ns=pl.col("end_ns"),
+        end_ns=pl.col("end_ns") + 15 * ms,
+    )
+    config = trace.run.config.replace(device="cuda:0")
+    of_device = Trace(trace.run.replace(config=config), pl.concat([trace.spans, computed]))
+    found = pipeline(of_device)
+    (rank,) = found.ranks
+    assert rank.depth is not None
+    assert is_ahead == (rank.depth > 0)
+    without = replayed(with_factors(found, {"decode": 0.0})).step_s
+    assert without == pytest.approx(0.015 if is_ahead else 0.016, rel=0.05)

@@ -1,11 +1,12 @@
 """What a device computes while the training loop goes on, and how far ahead of it the loop is.
 
 A loop on an accelerator launches work and waits for it later: when it reads the loss, or some steps
-on. Which, no record says. So the run is replayed with a loop that waits at once, one step later,
-and two. What reproduces the measured steps best is taken, if it does so well; else, of these and a
-loop whose waits are part of its own time, the best. The last always reproduces the waits of one
-rank, but not what they would be on a slower device: computation that a wait for a batch hides is
-not in it.
+on. When, no record says, but one that asks for a batch while the device still computes has not
+waited for that. So the run is replayed with a loop that waits at once, one step later, and two, as
+far as it was seen to do so. What reproduces the measured steps best is taken, if it does so well;
+else, of these and a loop whose waits are part of its own time, the best. The last always reproduces
+the waits of one rank, but not what they would be on a slower device: computation that a wait for a
+batch hides is not in it.
 """
 
 import math
@@ -24,7 +25,12 @@ from ioprof.model.cores.contention import MOST_COMPARED
 from ioprof.model.pace import Pace, measured, replayed
 from ioprof.model.pipeline import Op, Pipeline, Program, Rank
 
-_DEPTHS: Final = (0, 1, 2, None)
+_DEPTHS: Final = (0, 1, 2)
+_OFTEN: Final = 0.9
+"""Quantile of the steps that the loop was seen to be ahead."""
+_UNFINISHED: Final = 0.1
+"""Part of a step's computation that the device has yet to do, from which on the loop is ahead of
+it; less may be the error of its clock."""
 _GOOD_ERROR: Final = 0.03
 """Of the replayed step, up to which a loop that waits for a device is taken for what it is."""
 _MOST_OFF: Final = 0.1
@@ -40,17 +46,33 @@ def with_depth(trace: Trace, recorded: Pipeline) -> Pipeline:
         return recorded
     arrived = arrivals(trace)
     spans = dict(by_rank(trace, (*COMPUTE, "comm", "step"), ("stream", "step", "batch", "name")))
-    ranks = [_with_device(rank, spans[rank.rank], arrived) for rank in recorded.ranks]
+    ranks, seen = zip(
+        *(_with_device(rank, spans[rank.rank], arrived) for rank in recorded.ranks), strict=True
+    )
     if any(int((rank.program.device_s > 0).sum()) < _LEAST_KNOWN for rank in ranks):
         return recorded
+    least = max(seen)
     tried = [
         replace(recorded, ranks=tuple(replace(rank, depth=depth) for rank in ranks))
-        for depth in _DEPTHS
+        for depth in (least, *(depth for depth in _DEPTHS if depth > least), None)
     ]
     short = [shortened(each, MOST_COMPARED) for each in tried]
     errors = [_error(measured(short[0]), replayed(each)) for each in short]
-    least = min(errors[:-1])
-    return tried[errors.index(least if least <= _GOOD_ERROR else min(errors))]
+    best = min(errors[:-1])
+    return tried[errors.index(best if best <= _GOOD_ERROR else min(errors))]
+
+
+def _ahead(rank: Rank, ends: dict[int, int]) -> int:
+    """How many steps the device had yet to do when the loop asked for a batch, but for the tenth of
+    the steps in which most were left. `ends`: by action, when the device had done its work.
+    """
+    rows = np.array(sorted(ends), np.int64)
+    least_ns = _UNFINISHED * 1e9 * rank.program.device_s[rows]
+    done_ns = np.maximum.accumulate(np.array([ends[row] for row in rows.tolist()]) - least_ns)
+    number = np.arange(len(rows))
+    done = np.searchsorted(done_ns, rank.begun_ns[rows], side="right")
+    ahead = number - np.minimum(done, number)
+    return int(np.quantile(ahead, _OFTEN, method="lower")) if len(ahead) else 0
 
 
 def _error(true: Pace, found: Pace) -> float:
@@ -61,8 +83,10 @@ def _error(true: Pace, found: Pace) -> float:
     return math.inf if is_off else abs(found.step_s / true.step_s - 1)
 
 
-def _with_device(rank: Rank, spans: pl.DataFrame, arrived: pl.DataFrame) -> Rank:
-    """The rank with the device's work for each batch that it takes, in order of the steps."""
+def _with_device(rank: Rank, spans: pl.DataFrame, arrived: pl.DataFrame) -> tuple[Rank, int]:
+    """The rank with the device's work for each batch that it takes, in order of the steps, and how
+    many steps it was seen to be ahead.
+    """
     computed = spans.filter(kind_in(COMPUTE), on_stream)
     busy = union(intervals(computed))
     of_step = (
@@ -72,7 +96,7 @@ def _with_device(rank: Rank, spans: pl.DataFrame, arrived: pl.DataFrame) -> Rank
         .sort("step")
     )
     if of_step.is_empty():
-        return rank
+        return rank, 0
     device = dict(
         zip(
             of_step["step"].to_list(),
@@ -103,11 +127,9 @@ def _with_device(rank: Rank, spans: pl.DataFrame, arrived: pl.DataFrame) -> Rank
         op is Op.TAKE and not rank.iterations[each].is_validation
         for op, each in zip(program.ops, program.iterations, strict=True)
     ]
-    takes = np.flatnonzero(trains).tolist()
-    return replace(
-        rank,
-        program=_with_work(program, dict(zip(takes, numbers, strict=False)), device, transfers),
-    )
+    steps = dict(zip(np.flatnonzero(trains).tolist(), numbers, strict=False))
+    found = replace(rank, program=_with_work(program, steps, device, transfers))
+    return found, _ahead(found, {row: ends[step] for row, step in steps.items() if step in ends})
 
 
 def _with_work(
