@@ -697,7 +697,7 @@ def test_garbage_that_is_collected_while_the_loop_makes_its_batch_is_no_stage() 
     assert [0.4, 0.4, 0.2] == pytest.approx([found[each] for each in ("collate", "gc", "compute")])
 
 
-# ----------------------------------------------------------------------- a device that is waited for
+# ---------------------------------------------------------------------- a device that is waited for
 
 
 @pytest.mark.parametrize("is_ahead", [True, False])
