@@ -175,14 +175,19 @@ def _left(
     """What remains of the use of cores where some parts of the time are shorter. `waits`: how much
     of each part is waiting, nan: not known; `of_saved`: the same of what is saved.
     """
-    saved_s = before_s - after_s
-    waits = np.where(np.isnan(waits), 1 - use.busy_ratio, waits)
-    computes = float((before_s * (1 - waits)).sum())
-    if not saved_s.any() or not after_s.any() or not computes:
+    saved_s, whole_s = before_s - after_s, float(before_s.sum())
+    if not saved_s.any() or not after_s.any():
         return use
-    saved = saved_s * (1 - waits) if of_saved is None else saved_s * (1 - of_saved)
-    left = use.busy_ratio * float(before_s.sum()) * (1 - float(saved.sum()) / computes)
-    return replace(use, busy_ratio=min(1.0, max(0.0, left / float(after_s.sum()))))
+    waits = np.where(np.isnan(waits), 1 - use.busy_ratio, waits)
+    ran_s, blocked_s = float((before_s * (1 - waits)).sum()), float((before_s * waits).sum())
+    computed_s = use.busy_ratio * whole_s
+    # what is more than the thread ran, others did for it while it was blocked
+    of_running = min(1.0, computed_s / ran_s) if ran_s else 0.0
+    of_blocked = min(1.0, max(0.0, computed_s - ran_s) / blocked_s) if blocked_s else 0.0
+    waits = waits if of_saved is None else np.full(len(waits), of_saved)
+    saved = float((saved_s * ((1 - waits) * of_running + waits * of_blocked)).sum())
+    left = (computed_s - saved) / float(after_s.sum())
+    return replace(use, busy_ratio=min(1.0, max(0.0, left)))
 
 
 def _without_wake_ups(pipeline: Pipeline) -> Pipeline:

@@ -25,6 +25,7 @@ _PATH: Final = "/v1/metrics"
 _HEADERS: Final = "OTEL_EXPORTER_OTLP_HEADERS"
 """Such as `api-key=key,other=value`, as the specification of OpenTelemetry's exporters has it."""
 _TIMEOUT_S: Final = 5.0
+_MOST_ANSWERED: Final = 1 << 16
 _CUMULATIVE: Final = 2
 
 
@@ -51,7 +52,7 @@ class OtlpSender:
         headers = {"Content-Type": "application/json", **self._headers}
         try:
             with urlopen(Request(self.url, body, headers), timeout=_TIMEOUT_S) as answer:  # noqa: S310  # the scheme was checked
-                answer.read()
+                answer.read(_MOST_ANSWERED)
         except HTTPError as error:
             self.failed, self.why = self.failed + 1, f"it answered {error.code}"
         except (OSError, HTTPException, ValueError) as error:

@@ -149,8 +149,11 @@ def with_blocked(stacks: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
         return stacks.with_columns(is_blocked=pl.lit(None, pl.Boolean))
     whose = (pl.col("host").cast(pl.String).fill_null(""), pl.col("tid").cast(pl.Int64))
     sought = stacks.select(*whose, "time_ns").with_row_index("row").sort("time_ns")
+    begun = blocks.select(*whose, "start_ns", "end_ns").sort("start_ns")
+    # one may have others within it
+    until = pl.col("end_ns").cum_max().over("host", "tid")
     near = sought.join_asof(
-        blocks.select(*whose, "start_ns", "end_ns").sort("start_ns"),
+        begun.with_columns(end_ns=until),
         left_on="time_ns",
         right_on="start_ns",
         by=["host", "tid"],
