@@ -160,6 +160,9 @@ def test_each_line_of_workers_is_told_with_what_it_waits() -> None:
         (each.facts["line"], each.waits, pytest.approx(each.part)) for each in told
     ]
     assert [1.0, None] == [each.facts.get("line_waits") for each in told]
+    small = [line(number, 2.0, name, WORKERS) for number, name in enumerate("abcdefg", 1)]
+    told = advice_for(replace(known, code=tuple(small)), "loader", is_own=False)
+    assert 3 == sum(each.code == "loader_line" for each in told)  # none is large by itself
 
 
 def test_lines_that_call_libraries_are_not_the_jobs_own_python() -> None:

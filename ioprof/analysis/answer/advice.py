@@ -261,10 +261,9 @@ def _transform(evidence: Evidence) -> Found:
     detail = evidence.largest_detail("transform", LEAST_NAMED_RATIO)
     is_formatter = detail is not None and detail.subject.endswith("Formatter")  # of datasets
     code = "format_columns" if is_formatter else "transform"
-    if line:
-        for each in (line, *evidence.further_functions("transform", line)):
-            yield of_line(evidence, code, "transform", each, step_s=step_s)
-    else:
+    for each in (*([line] if line else []), *evidence.further_functions("transform", line)):
+        yield of_line(evidence, code, "transform", each, step_s=step_s)
+    if not line:
         yield finding(code, step_s=step_s)
     if evidence.stores_originals:
         yield finding("resized_images", step_s=step_s, **facts)
@@ -326,7 +325,7 @@ def _loader(evidence: Evidence) -> Found:
         yield from more
         more = []
     of_store = list(store_advice(evidence, "loader"))
-    lines = [line, *evidence.further_functions("loader", line)] if line else []
+    lines = (*([line] if line else []), *evidence.further_functions("loader", line))
     of_line = [_at_loader_line(evidence, each) for each in lines]
     # first the job's own code, if it is that which takes the time
     yield from [*of_line, *of_store] if line and not line.library else [*of_store, *of_line]
