@@ -12,7 +12,7 @@ import numpy as np
 
 from ioprof.format.run_record import NoGain
 from ioprof.model.changes import Change
-from ioprof.model.pipeline import OWN, STAGES, WITHOUT_CORES, Pipeline
+from ioprof.model.pipeline import STAGES, Pipeline
 
 MOST_BASELINE_ERROR: Final = 0.1
 """Of the replay of the run itself, up to which its predictions are told."""
@@ -200,12 +200,7 @@ def _cpu_s(pipeline: Pipeline, host: str) -> float:
     """CPU time of the job there; where it was not measured, all time but waits for storage is taken
     for it.
     """
-    works = np.array(
-        [
-            cause not in WITHOUT_CORES and not (pipeline.on_device and cause == "compute")
-            for cause in OWN
-        ]
-    )
+    works = pipeline.own_work
     total = 0.0
     for rank in pipeline.ranks:
         if rank.host == host:

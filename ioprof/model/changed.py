@@ -15,7 +15,6 @@ from ioprof.model.other_costs import NONE, Grounds, with_batches_of, with_device
 from ioprof.model.pipeline import (
     OWN,
     STAGES,
-    WITHOUT_CORES,
     CpuUse,
     Iteration,
     Op,
@@ -132,9 +131,7 @@ def with_factors(
     found = replace(
         found, ranks=tuple(ranks), storage=use, copy_s=pipeline.copy_s * factors.get("h2d", 1.0)
     )
-    without = (*WITHOUT_CORES, *(("compute",) if pipeline.on_device else ()))
-    works = np.array([cause not in without for cause in OWN])
-    pairs = zip(pipeline.ranks, found.ranks, strict=True)
+    pairs, works = zip(pipeline.ranks, found.ranks, strict=True), pipeline.own_work
     found = replace(found, ranks=tuple(_with_use(*pair, works, waits) for pair in pairs))
     return found if storage > 0 else _without_wake_ups(found)
 

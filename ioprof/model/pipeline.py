@@ -329,6 +329,14 @@ class Pipeline:
     computations; `pageable`: between two computations, and the loop waits for it."""
 
     @property
+    def own_work(self) -> NDArray[np.bool_]:
+        """Of each cause in `OWN` whether the loop's thread itself does it, so that it needs a
+        core.
+        """
+        without = (*WITHOUT_CORES, *(("compute",) if self.on_device else ()))
+        return ~np.isin(OWN, without)
+
+    @property
     def has_loader(self) -> bool:
         """Whether a loader gave batches to a rank."""
         return any(each.has_loader for rank in self.ranks for each in rank.iterations)

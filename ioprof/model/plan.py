@@ -98,8 +98,7 @@ def _rank(rank: Rank, host: int, pipeline: Pipeline, shares: bool) -> RankPlan:
         return _rank_with_device(rank, host, pipeline, shares)
     cpu = _loop_cpu(rank, pipeline)
     loaders = [_loader(each, rank, cpu, pipeline.storage, shares) for each in rank.iterations]
-    without = WITHOUT_CORES + (("compute",) if pipeline.on_device else ())
-    works = np.array([cause not in without for cause in OWN])
+    works = pipeline.own_work
     arrived = np.where(np.isnan(program.arrive_s), math.inf, program.arrive_s)
     before, after = [], []
     for row, whole_s in enumerate(program.after_s.sum(1)):

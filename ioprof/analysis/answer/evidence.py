@@ -93,8 +93,6 @@ too."""
 _LEAST_FURTHER: Final = 0.1
 """Share of the steps' time from which on a function is told that is not the largest part of its
 cause."""
-_LEAST_WAITS: Final = 0.1
-"""Part of the time of a line from which on it is told how much of it is waiting."""
 _MOST_FURTHER: Final = 3
 _ERRORS: Final = 2.0
 """Standard errors by which the time of a function may be off."""
@@ -443,7 +441,7 @@ class Evidence:
             "line": line_text(line),
             "line_share": self.part_of(line),
             "of_workers": line.cause == WORKERS,
-            "line_waits": line.waits if (line.waits or 0.0) >= _LEAST_WAITS else None,
+            "line_waits": line.waits or None,
         }
         if whole.seconds < _MUCH_MORE * line.seconds:
             return found

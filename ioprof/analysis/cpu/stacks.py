@@ -377,14 +377,13 @@ def _start(trace: Trace) -> tuple[pl.DataFrame, float]:
     parts, seconds = [pl.DataFrame(schema=_SAMPLES)], 0.0
     steps = trace.rows(pl.col("rank").is_not_null(), kinds=["step"])
     phases = trace.rows(kinds=["phase"])
+    sampled = with_blocked(of_threads(trace.stacks), trace.blocks)
     for rank, first_ns in (
         steps.group_by("rank").agg(pl.col("start_ns").min()).sort("rank").iter_rows()
     ):
         threads = _loop_threads(trace, rank)
-        samples = (
-            with_blocked(of_threads(trace.stacks), trace.blocks)
-            .join(threads, on=["host", "pid", "tid"], how="semi")
-            .filter(pl.col("time_ns") < first_ns)
+        samples = sampled.join(threads, on=["host", "pid", "tid"], how="semi").filter(
+            pl.col("time_ns") < first_ns
         )
         if len(samples):
             whole = np.array([[int(samples["time_ns"].to_numpy().min()), first_ns]], np.int64)

@@ -128,8 +128,8 @@ class Finding(Record, frozen=True):
     """How far off `part` may be, by two standard errors of the samples that show it. Null: it is
     not of samples."""
     waits: float | None = None
-    """How much of that part is waiting, 0 to 1; the rest needs a core. Null: as much as of all that
-    the same threads do."""
+    """How much of that part is waiting, 0 to 1; the rest needs a core. Null: as much as of all of
+    `cause`."""
     change: JobChange | None = None
     """What it changes, if that can be replayed. Null: it makes `cause` cost less by an amount that
     is not known."""
