@@ -38,7 +38,7 @@ def test_waits_for_batches_are_charged_to_the_operators(
     run = Run.load(tmp_path / "run")
     made = run.trace.spans.filter(pl.col("name").cast(pl.String).str.starts_with(OPERATOR))
     took = made.group_by(pl.col("name").cast(pl.String)).agg(
-        pl.len(), ns=(pl.col("end_ns") - pl.col("start_ns")).sum()
+        pl.len(), ns=(pl.col("end_ns") - pl.col("start_ns")).median()
     )
     assert OPERATOR + largest == took.sort("ns")["name"][-1]
     assert {OPERATOR + "decoders__Image", OPERATOR + "Resize"} <= {*took["name"]}
