@@ -188,8 +188,9 @@ static void end_received(const struct receiving *receiving, struct transfer rece
     unlock(&receiver->holder);
 }
 
-/* The wait before a receipt, and the receipt itself, which makes room for who sends. */
-static void end_waiting(const struct receiving *receiving, int64_t got, int64_t end)
+/* The wait before a receipt, and the receipt itself, which makes room for who sends. A call that
+ * waited took what it got at its end; one that did not may have made room all along. */
+static void end_waiting(const struct receiving *receiving, int64_t got, int64_t end, bool was_out)
 {
     int descriptor = receiving->descriptor;
     struct open_file *file = receiving->file;
@@ -197,8 +198,9 @@ static void end_waiting(const struct receiving *receiving, int64_t got, int64_t 
     if (last_poll.is_pending)
         emit_channel_block(descriptor, file, last_poll.start, last_poll.end, false, how);
     last_poll.is_pending = false;
-    emit_channel_block(descriptor, file, receiving->start, end, false, how);
-    int64_t taken = end - LEAST_BLOCK_NS; /* a call that waited took what it got at its end */
+    if (was_out)
+        emit_channel_block(descriptor, file, receiving->start, end, false, how);
+    int64_t taken = was_out ? end - LEAST_BLOCK_NS : receiving->start;
     if (got > 0 && is_peer(file))
         emit_channel_wake(descriptor, file, receiving->start > taken ? receiving->start : taken,
                           end, false);
@@ -239,7 +241,7 @@ void end_receiving(const struct receiving *receiving, int64_t got, const struct 
         return;
     int64_t end = clock_now();
     guard_enter();
-    end_waiting(receiving, got, end);
+    end_waiting(receiving, got, end, was_out);
     if (is_peer(receiving->file))
         end_received(receiving, (struct transfer){parts, count, got}, end, was_out, caller);
     compare_when_due(end);

@@ -68,7 +68,7 @@ static inline struct receiving begin_receiving(int descriptor)
     struct open_file *file = known_file(descriptor);
     if (file == NULL || !is_channel(file))
         return (struct receiving){NULL, descriptor, 0, false};
-    bool is_watched = (flags_of(file) & (FILE_HTTP | FILE_BELOW_HTTP)) && can_watch_switches();
+    bool is_watched = can_watch_switches();
     int64_t start = clock_now();
     if (is_watched)
         begin_switch_watch();
