@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 import textwrap
+from functools import cache
 from io import StringIO
 from pathlib import Path
 from typing import Final
@@ -18,6 +19,7 @@ from rich.console import Console, RenderableType
 
 from ioprof.format.run_record import RunRecord, Summary
 from ioprof.format.trace import Trace
+from ioprof.model.summary import with_gains
 from ioprof.report.run import Run
 from ioprof.report.texts.brief import answers, brief_text
 from ioprof.report.texts.picture import step_picture
@@ -55,16 +57,21 @@ def _answers() -> str:
 
 
 def _report() -> str:
-    run = Run.load(DATA / PICTURED)
+    run = _run(PICTURED)
     return _printed(brief_text(run.summary, run.steps))
 
 
+@cache
+def _run(name: str) -> Run:
+    return with_gains(Run.load(DATA / name))
+
+
 def _summaries() -> list[Summary]:
-    return [Run.load(DATA / name).summary for name in RUNS]
+    return [_run(name).summary for name in RUNS]
 
 
 def _step() -> str:
-    recorded = Run.load(DATA / PICTURED)
+    recorded = _run(PICTURED)
     return step_picture(recorded.trace, recorded.steps, recorded.summary.steps.warmup, WIDTH)
 
 
@@ -98,10 +105,15 @@ def keep(demo: Path) -> None:
                 r'"/[^"]*"', '"dataset"', trace.run.replace(hosts=hosts, environment={}).to_json()
             )
         )
-        spans = trace.spans.with_columns(
-            host=pl.lit("host").cast(pl.Categorical), file=pl.lit(None, pl.Int64)
+        host = pl.lit("host").cast(pl.Categorical)
+        spans = trace.spans.with_columns(host=host, file=pl.lit(None, pl.Int64))
+        kept = Trace(
+            run,
+            spans.sort("pid", "start_ns"),
+            trace.files.clear(),
+            trace.counters.with_columns(host=host),
+            blocks=trace.blocks.with_columns(host=host),
         )
-        kept = Trace(run, spans.sort("pid", "start_ns"), trace.files.clear())
         kept.save(DATA / name)
         # for tests/test_run_record.py
         (DATA / name / "summary.json").write_text(Run.of(kept).summary.to_json() + "\n")

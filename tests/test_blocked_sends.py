@@ -57,12 +57,13 @@ def test_the_time_that_a_thread_waits_for_a_core_is_not_its_wakers() -> None:
 
 
 def test_a_thread_that_goes_on_waiting_waited_for_who_ended_that() -> None:
-    """So a thread waits for the interpreter lock; but one that gave up waited for nobody."""
-    main, over = block(0, 14, _MAIN, _SENDER, of=QUEUE), block(3, 8, _SENDER, None)
-    again = with_blocks(timeline(_DRAWING), main, over, block(8, 13, _SENDER, _WORKER))
+    """So a thread waits for the interpreter lock; one that gave up waited for nobody."""
+    over, last = block(0, 5, _MAIN, None, of=QUEUE), block(5, 14, _MAIN, _WORKER, of=QUEUE)
+    again = with_blocks(timeline(_DRAWING), over, last)
     assert {"storage": 8, "transform": 2, "loader": 2, "delivery": 2, "compute": 1} == _first(again)
-    other = with_blocks(timeline(_DRAWING), main, over, block(8, 13, _SENDER, _WORKER, of=QUEUE))
-    assert {"storage": 3, "transform": 2, "loader": 2, "delivery": 7, "compute": 1} == _first(other)
+    last = block(5, 14, _MAIN, _WORKER, of=("semaphore", 3))
+    other = with_blocks(timeline(_DRAWING), over, last)
+    assert {"storage": 6, "transform": 2, "loader": 2, "delivery": 4, "compute": 1} == _first(other)
 
 
 def test_mapped_data_that_is_read_when_a_batch_is_sent_is_storage() -> None:

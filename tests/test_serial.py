@@ -10,6 +10,7 @@ import pytest
 from timeline import pid
 
 from ioprof.analysis.graph.wakers import Wakers, of_working_threads
+from ioprof.analysis.intervals import total
 from ioprof.format.run_record import RunRecord
 from ioprof.format.schema import BLOCK_COLUMNS, SPAN_COLUMNS, STACK_COLUMNS
 from ioprof.format.trace import Trace, table_schema
@@ -215,12 +216,34 @@ def test_the_way_ends_at_a_thread_that_works_or_sleeps() -> None:
 
 
 def test_a_thread_is_blocked_for_other_processes_while_they_work() -> None:
-    """Not while a thread of its own process does, whoever woke that one, nor while it waited for a
-    core."""
-    wakers = Wakers(blocks_of((0, 100, 10, 20), (100, 200, 10, 11), (150, 180, 11, 20)))
-    found = wakers.in_others(10, np.array([[50, 190]]))
+    """Not while a thread of its own process does that asked another one before, nor while it waited
+    for a core."""
+    rows = ((0, 100, 10, 20), (100, 200, 10, 11), (150, 180, 11, 20), (90, 150, 20, 11))
+    found = Wakers(blocks_of(*rows)).in_others(10, np.array([[50, 190]]))
     assert [[50, 100], [150, 180]] == found.tolist()
+    wakers = Wakers(blocks_of(*rows[:3]))  # nobody had asked it
+    assert [[50, 180]] == wakers.in_others(10, np.array([[50, 190]])).tolist()
     assert [] == wakers.in_others(99, np.array([[0, 100]])).tolist()
+
+
+def test_what_an_event_loop_does_by_a_timer_is_not_on_the_way() -> None:
+    """It looks at its timers while another thread makes what it will pass on."""
+    wakers = Wakers(blocks_of((0, 100, 10, 11), (5, 40, 11, None), (45, 95, 11, 20)))
+    way = wakers.way(np.full(3, 10), np.array([20, 42, 60]))
+    assert [[10] * 3, [11] * 3, [20] * 3] == [step.tolist() for step in way]
+
+
+def test_threads_that_take_turns_are_followed_to_each_turn() -> None:
+    """Of two that have a lock 5 ms each, a hundred times, and of a way that goes nowhere."""
+    turns = [(5 * each, 5 * each + 5, 20 + each % 2, 21 - each % 2) for each in range(200)]
+    wakers = Wakers(blocks_of((0, 1000, 10, 20), *turns))
+    found = wakers.working(10, np.array([[0, 1000]]))
+    assert [500, 500] == [total(found[tid]) for tid in (20, 21)]
+    assert [21, 20] == wakers.way(np.full(2, 10), np.array([2, 7]))[-1].tolist()
+    mutual = Wakers(blocks_of((0, 100, 10, 11), (0, 100, 11, 10)))
+    assert {10: []} == {
+        tid: each.tolist() for tid, each in mutual.working(10, np.array([[10, 20]])).items()
+    }
 
 
 def test_a_sample_of_a_blocked_thread_is_that_of_who_works_meanwhile() -> None:
@@ -235,6 +258,10 @@ def test_a_sample_of_a_blocked_thread_is_that_of_who_works_meanwhile() -> None:
     ]  # fmt: skip
     samples = pl.DataFrame(rows, schema=table_schema(STACK_COLUMNS))
     known = blocks_of((0, 100, 10, 20), (200, 300, 10, 30))
-    found = of_working_threads(samples, known)["stack"].cast(pl.String).to_list()
-    assert ["makes", "makes", "trains", "waits again"] == found
-    assert samples.equals(of_working_threads(samples, known.clear()))
+    found = of_working_threads(samples, known)
+    stacks = ["makes", "makes", "trains", "waits again"]
+    assert stacks == found["stack"].cast(pl.String).to_list()
+    assert [True, False, False, False] == found["of_other"].to_list()
+    unknown = of_working_threads(samples, known.clear())
+    assert samples.equals(unknown.drop("of_other"))
+    assert not unknown["of_other"].any()

@@ -22,6 +22,7 @@ from kernel_wakings import (
 )
 from preload import LIBRARY, captured, needs_library, run_captured, run_python
 
+from ioprof.analysis.graph.wakers import Wakers
 from ioprof.format.layout import RECORD_DTYPE
 from ioprof.format.schema import OBJECTS, OF_SEVERAL, RECORDS_OF_WAITS
 from ioprof.ingest.wakers import Waits, blocks_of
@@ -32,6 +33,10 @@ LEAST_KNOWN = 0.9
 """Part of the blocked time of the waiting thread whose end has a cause."""
 LEAST_RIGHT = 0.95
 """Part of the blocked time whose waker the kernel names as well."""
+LAST_WAITS = 30
+"""Of a loop that waits for an actor,"""
+LEAST_OF_ACTOR = 0.5
+"""and the part of them from the middle of which the way leads to the actor's thread."""
 
 
 # ----------------------------------------------------------------------------------------- matching
@@ -223,6 +228,22 @@ def test_a_loop_knows_who_woke_it(kind: str, tmp_path: Path) -> None:
     assert len(blocks) >= 5
     unknown = blocks.filter(~pl.col("timed_out"), pl.col("woken_ns").is_null())
     assert known_ratio(blocks) >= LEAST_KNOWN, unknown.rows()
+
+
+@pytest.mark.job(every=4)
+def test_a_wait_for_an_actor_leads_to_its_thread(tmp_path: Path) -> None:
+    """From the loop by threads of C++ and Ray's own processes to the actor's, without a hook."""
+    if find_spec("ray") is None:
+        pytest.skip("ray is not installed")
+    said = run_python(tmp_path / "spool", "wait_for_actor.py").splitlines()[-1]
+    waits, works = (int(word) for word in said.split())
+    blocks = captured(tmp_path / "spool").blocks
+    start, end = pl.col("start_ns"), pl.col("end_ns")
+    own = blocks.filter(pl.col("tid") == waits, pl.col("object") == "condition")
+    last = own.filter(end - start > 10_000_000).sort("start_ns").tail(LAST_WAITS)
+    instants = ((last["start_ns"] + last["end_ns"]) // 2).to_numpy()
+    way = np.array(Wakers(blocks).way(np.full(len(last), waits), instants))
+    assert (way == works).any(axis=0).mean() >= LEAST_OF_ACTOR, way.T
 
 
 # ------------------------------------------------------------------------------- against the kernel

@@ -193,5 +193,6 @@ def _line(entry: CodeShare) -> dict[str, object]:
         "seconds": round(entry.seconds, 4),
         "share_of_cause": entry.share,
         "waiting_share": entry.waits,
+        "share_in_other_threads": entry.others,
         "samples": entry.samples,
     }

@@ -35,7 +35,6 @@ _NO_CALL_ENDS: Final = [
     _PROCESS,
     _THREAD,
     OBJECTS.index("sleep"),
-    OBJECTS.index("descriptors"),
 ]
 _TIME_WAS_OVER, _HUNG_UP = ENDS.index("time was over"), ENDS.index("hung up")
 _INTERRUPTED: Final = ENDS.index("interrupted")

@@ -325,6 +325,8 @@ static void send_end(void)
     assert(close(ends[1]) == 0);
 }
 
+static int watched;
+
 static int received(void)
 {
     char bytes[8];
@@ -352,7 +354,7 @@ static void poll_then_receive(const char *name, int way)
         FD_SET(ends[0], &set);
         assert(select(ends[0] + 1, &set, NULL, NULL, NULL) == 1);
     } else {
-        int watched = epoll_create1(EPOLL_CLOEXEC);
+        watched = epoll_create1(EPOLL_CLOEXEC);
         struct epoll_event event = {EPOLLIN, {.u64 = 77}};
         assert(epoll_ctl(watched, EPOLL_CTL_ADD, ends[0], &event) == 0);
         assert(epoll_wait(watched, &event, 1, -1) == 1);
@@ -361,6 +363,29 @@ static void poll_then_receive(const char *name, int way)
     assert(received() == 1);
     say(name, "channel", waker);
     pthread_join(thread, NULL);
+}
+
+static void modify(void)
+{
+    struct epoll_event event = {EPOLLIN | EPOLLET, {.u64 = 77}};
+    assert(epoll_ctl(watched, EPOLL_CTL_MOD, ends[0], &event) == 0);
+}
+
+/* As Boost.Asio wakes who waits: by an eventfd that can always be read, which is modified. */
+static void poll_until_modified(const char *name)
+{
+    ends[0] = eventfd(1, EFD_CLOEXEC);
+    watched = epoll_create1(EPOLL_CLOEXEC);
+    struct epoll_event event = {EPOLLIN | EPOLLET, {.u64 = 77}};
+    assert(epoll_ctl(watched, EPOLL_CTL_ADD, ends[0], &event) == 0);
+    assert(epoll_wait(watched, &event, 1, -1) == 1); /* it can be read */
+    pthread_t thread = helped_by(modify);
+    assert(epoll_wait(watched, &event, 1, -1) == 1);
+    say(name, "descriptors", waker);
+    pthread_join(thread, NULL);
+    assert(epoll_wait(watched, &event, 1, 1) == 0);
+    close(watched);
+    close(ends[0]);
 }
 
 static void drain(void)
@@ -382,18 +407,24 @@ static void send_much(const char *name)
     pthread_join(thread, NULL);
 }
 
-static void connect_both(void)
+/* Something is sent before the other end accepts the connection. */
+static void connect_both(int family)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
-    socklen_t length = sizeof address;
-    int listening = socket(AF_INET, SOCK_STREAM, 0);
-    assert(bind(listening, (struct sockaddr *)&address, sizeof address) == 0);
+    struct sockaddr_storage address = {.ss_family = (sa_family_t)family};
+    socklen_t length = family == AF_UNIX ? sizeof(sa_family_t) : sizeof(struct sockaddr_in);
+    if (family == AF_INET)
+        ((struct sockaddr_in *)&address)->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int listening = socket(family, SOCK_STREAM, 0);
+    assert(bind(listening, (struct sockaddr *)&address, length) == 0);
     assert(listen(listening, 1) == 0);
+    length = sizeof address;
     assert(getsockname(listening, (struct sockaddr *)&address, &length) == 0);
-    ends[1] = socket(AF_INET, SOCK_STREAM, 0);
-    assert(connect(ends[1], (struct sockaddr *)&address, sizeof address) == 0);
+    ends[1] = socket(family, SOCK_STREAM, 0);
+    assert(connect(ends[1], (struct sockaddr *)&address, length) == 0);
+    send_byte();
     ends[0] = accept(listening, NULL, NULL);
     close(listening);
+    assert(received() == 1);
 }
 
 static void descriptors(void)
@@ -411,13 +442,18 @@ static void descriptors(void)
     receive("local socket by write", send_byte);
     close(ends[0]);
     close(ends[1]);
-    connect_both();
+    connect_both(AF_INET);
     receive("socket", send_message);
+    close(ends[0]);
+    close(ends[1]);
+    connect_both(AF_UNIX);
+    receive("accepted local socket", send_message);
     close(ends[0]);
     close(ends[1]);
     ends[0] = ends[1] = eventfd(0, EFD_CLOEXEC);
     receive("eventfd", send_event);
     close(ends[0]);
+    poll_until_modified("modified set");
 }
 
 /* ----------------------------------------------------------------------------------------

@@ -60,7 +60,13 @@ class MakingSums:
         self._sums = Making()
         self._stacks = stacks
         self._unnamed = [
-            pl.DataFrame(schema={"stack": pl.Categorical(), "is_blocked": pl.Boolean()})
+            pl.DataFrame(
+                schema={
+                    "stack": pl.Categorical(),
+                    "is_blocked": pl.Boolean(),
+                    "of_other": pl.Boolean(),
+                }
+            )
         ]
 
     def add(self, piece: Piece) -> None:
@@ -91,7 +97,7 @@ class MakingSums:
 
     def unnamed_samples(self) -> pl.DataFrame:
         """The `stack` of each sample that was taken of a fetching thread in no stage, and whether
-        that `is_blocked`.
+        that `is_blocked`, and waits for the thread that it is `of_other`.
         """
         return pl.concat(self._unnamed)
 
@@ -106,7 +112,9 @@ def _sampled(
     since_ns = samples["time_ns"].to_numpy() - axis.origin_ns
     placed = since_ns + np.searchsorted(axis.workers, samples["worker"].to_numpy()) * axis.stride_ns
     inside = is_within(placed, times) & (since_ns >= 0) & (since_ns < axis.stride_ns)
-    return samples.filter(pl.Series(inside, dtype=pl.Boolean)).select("stack", "is_blocked")
+    return samples.filter(pl.Series(inside, dtype=pl.Boolean)).select(
+        "stack", "is_blocked", "of_other"
+    )
 
 
 def _add_named(

@@ -78,10 +78,10 @@ def function_of(line: CodeShare) -> tuple[str, str]:
     return line.file, _INNER.sub("", line.function)
 
 
-def _waits_of_both(a: CodeShare, b: CodeShare) -> float | None:
-    if a.waits is None or b.waits is None:
+def _of_both(a: CodeShare, of_a: float | None, b: CodeShare, of_b: float | None) -> float | None:
+    if of_a is None or of_b is None:
         return None
-    return (a.waits * a.samples + b.waits * b.samples) / (a.samples + b.samples)
+    return (of_a * a.samples + of_b * b.samples) / (a.samples + b.samples)
 
 
 def functions(lines: list[CodeShare]) -> list[CodeShare]:
@@ -100,7 +100,8 @@ def functions(lines: list[CodeShare]) -> list[CodeShare]:
                 share=share,
                 seconds=before.seconds + line.seconds,
                 samples=before.samples + line.samples,
-                waits=_waits_of_both(before, line),
+                waits=_of_both(before, before.waits, line, line.waits),
+                others=_of_both(before, before.others, line, line.others),
                 uncertainty_s=math.hypot(before.uncertainty_s, line.uncertainty_s),
             )
         else:

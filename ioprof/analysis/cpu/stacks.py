@@ -83,6 +83,7 @@ _SAMPLES: Final = {
     "cause": pl.String(),
     "stack": pl.Categorical(),
     "is_blocked": pl.Boolean(),
+    "of_other": pl.Boolean(),
     "by_threads": pl.Boolean(),
 }
 """Stacks stay categories, since as text each sample is some 2 KB."""
@@ -242,7 +243,7 @@ class ChargedSamples:
         self._trace, stacks = trace, with_blocked(trace.stacks, trace.blocks)
         self.of_threads = of_working_threads(of_threads(stacks), trace.blocks)
         """The samples of all threads, those of blocked ones as those of who worked meanwhile."""
-        self._holders = of_holders(stacks)
+        self._holders = of_holders(stacks).with_columns(of_other=pl.lit(value=False))
         self.causes = tuple(
             dict.fromkeys((*CAUSES, *(causes_with_waits(trace) if len(self._holders) else ())))
         )
@@ -325,7 +326,9 @@ class ChargedSamples:
         return own.join(holders.select(at), on=at, how="anti", maintain_order="left")
 
     def found(self) -> pl.DataFrame:
-        """The `cause` and `stack` of each sample, and whether its thread `is_blocked`."""
+        """The `cause` and `stack` of each sample, whether its thread `is_blocked`, and whether
+        the stack is that `of_other` one for which this waits.
+        """
         return pl.concat(self._parts)
 
 
@@ -378,6 +381,7 @@ def _start(trace: Trace) -> tuple[pl.DataFrame, float]:
     steps = trace.rows(pl.col("rank").is_not_null(), kinds=["step"])
     phases = trace.rows(kinds=["phase"])
     sampled = with_blocked(of_threads(trace.stacks), trace.blocks)
+    sampled = sampled.with_columns(of_other=pl.lit(value=False))
     for rank, first_ns in (
         steps.group_by("rank").agg(pl.col("start_ns").min()).sort("rank").iter_rows()
     ):
@@ -404,7 +408,12 @@ def _shares(
     counts = (
         samples.filter(pl.col("cause") == cause)
         .group_by("stack")
-        .agg(pl.len(), blocked=pl.col("is_blocked").sum(), known=pl.col("is_blocked").count())
+        .agg(
+            pl.len(),
+            blocked=pl.col("is_blocked").sum(),
+            known=pl.col("is_blocked").count(),
+            others=pl.col("of_other").sum(),
+        )
         .with_columns(pl.col("stack").cast(pl.String))
     )
     stacks = counts.sort("len", "stack", descending=[True, False])
@@ -412,8 +421,8 @@ def _shares(
     if not number or not seconds or total_s == 0:
         return []
     lines: dict[tuple[str, int, str, bool], Counter[str | None]] = {}
-    blocked, known = Counter[tuple[str, int, str, bool]](), Counter[tuple[str, int, str, bool]]()
-    for stack, count, of_blocked, of_known in stacks.iter_rows():
+    blocked, known, others = (Counter[tuple[str, int, str, bool]]() for _ in range(3))
+    for stack, count, of_blocked, of_known, of_others in stacks.iter_rows():
         if OWN_WORK in stack:
             continue
         place = place_of(stack, cause in _CALLS_MODEL)
@@ -421,6 +430,7 @@ def _shares(
         lines.setdefault(at, Counter())[place.library] += count
         blocked[at] += of_blocked
         known[at] += of_known
+        others[at] += of_others
     ordered = sorted(lines.items(), key=lambda entry: (-entry[1].total(), entry[0]))
     found = []
     for at, libraries in ordered[:MOST_LINES]:
@@ -442,6 +452,7 @@ def _shares(
                 library=libraries.most_common(1)[0][0],
                 is_own=is_own,
                 waits=blocked[at] / known[at] if known[at] else None,
+                others=others[at] / libraries.total(),
             )
         )
     return found

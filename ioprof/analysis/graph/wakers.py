@@ -1,11 +1,14 @@
-"""Which thread worked while another one was blocked: back along the calls that woke them.
+"""Which thread worked while another one was blocked: back in time along the calls that woke them.
 
-A thread that is blocked at an instant does what the thread did then that woke it afterwards; was
-that one blocked itself, it is the thread that woke that one; and so on, across processes. So a line
-that only waits, for a lock, a pool or a queue, stands for the line of who works meanwhile. A thread
-that nobody woke, as from a sleep, is the end of the way.
+A thread that was blocked was woken by another one, which had run since it was woken itself, by a
+third one, and so on, across processes, to the beginning of the block: so each of its instants is
+of one thread, that without which the block would have ended earlier. What else a thread on this way
+did before, for others or woken by a timer, is not on it. So a line that only waits, for a lock, a
+pool or a queue, stands for the line of who works meanwhile. A thread that nobody woke, as from a
+sleep, is the end of the way.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,21 +16,33 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ioprof.analysis.intervals import EMPTY, Intervals, pack, pieces_within, subtract, union_all
+from ioprof.analysis.intervals import (
+    EMPTY,
+    Intervals,
+    pack,
+    pieces_within,
+    subtract,
+    union,
+    union_all,
+)
 from ioprof.format.trace import Trace
 
-_MOST_STEPS: Final = 8
-"""From one thread to the next."""
+_MOST_STEPS: Final = 1000
+"""From one thread to the next: two that take turns with a lock make many."""
+_MOST_KEPT: Final = 8
+"""Steps of a way that are told; the last one stands for all after it."""
 _NEAR_NS: Final = 500_000_000
 """How far a sample of the working thread may be from the instant: other threads than the main one
 are sampled each tenth of a second or so."""
+
+_NEVER: Final = np.iinfo(np.int64).min
 
 _Array = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class _Thread:
-    """The blocks of a thread whose waker is known, in order."""
+    """The blocks of a thread whose waker is known, in order, none within another one."""
 
     starts: _Array
     ends: _Array
@@ -52,54 +67,78 @@ class Wakers:
         )
         self._processes = dict(threads.drop_nulls().unique("tid").iter_rows())
         columns = pl.col("start_ns", "end_ns", "waker_tid", "woken_ns").cast(pl.Int64)
-        for (tid,), part in followed_on(blocks).partition_by("tid", as_dict=True).items():
+        before = pl.col("end_ns").cum_max().shift().over("tid")
+        followed = followed_on(blocks)
+        outer = followed.filter((pl.col("end_ns") > before).fill_null(value=True))
+        for (tid,), part in outer.partition_by("tid", as_dict=True).items():
             rows = part.select(columns)
             self._threads[int(tid)] = _Thread(*(rows[name].to_numpy() for name in rows.columns))
 
     def way(self, tids: _Array, times: _Array) -> list[_Array]:
-        """The threads that worked for these at these instants, step by step: the first are they
-        themselves, the last are not blocked. 0: the way has ended before.
+        """The threads on the way from these at these instants, step by step: the first are they
+        themselves, the last worked then. 0: the way has ended before.
         """
-        found, now = [tids], tids
-        for _ in range(_MOST_STEPS):
-            following = np.zeros(len(tids), np.int64)
-            for tid in np.unique(now[now > 0]).tolist():
-                if (thread := self._threads.get(tid)) is None:
-                    continue
-                rows = np.flatnonzero(now == tid)
-                place = np.searchsorted(thread.starts, times[rows], side="right") - 1
-                at = np.maximum(place, 0)
-                is_blocked = (place >= 0) & (times[rows] < thread.ends[at])
-                following[rows] = np.where(is_blocked, thread.wakers[at], 0)
-            if not following.any():
-                break
-            found.append(following)
-            now = following
+        found = [tids]
+        wakers, woken = np.zeros(len(tids), np.int64), np.zeros(len(tids), np.int64)
+        for _, rows, thread in self._each(tids):
+            place = np.searchsorted(thread.starts, times[rows], side="right") - 1
+            at = np.maximum(place, 0)
+            is_blocked = (place >= 0) & (times[rows] < thread.woken[at])
+            wakers[rows] = np.where(is_blocked, thread.wakers[at], 0)
+            woken[rows] = thread.woken[at]
+        blocked = np.flatnonzero(wakers)
+        for rows, threads, _, _ in self._back(wakers[blocked], woken[blocked], times[blocked]):
+            if len(found) < _MOST_KEPT:
+                found.append(np.zeros(len(tids), np.int64))
+            found[-1][blocked[rows]] = threads
         return found
 
     def working(self, tid: int, times: Intervals) -> dict[int, Intervals]:
         """When which thread worked for this one at these times, which are a normal set: it itself
         where it was not blocked. Where threads seem to wait for each other none did.
         """
-        found: dict[int, list[Intervals]] = {}
-        now = {tid: times}
+        thread = self._threads.get(tid)
+        if thread is None or not len(times):
+            return {tid: times}
+        first = int(np.searchsorted(thread.woken, times[0, 0], side="right"))
+        last = int(np.searchsorted(thread.starts, times[-1, 1], side="left"))
+        near = pack(thread.starts[first:last], thread.woken[first:last])
+        place, blocked = pieces_within(near, times)
+        found = {tid: [subtract(times, blocked)]}
+        of_wakers = thread.wakers[first:last][place], near[place, 1]
+        for rows, threads, starts, ends in self._back(*of_wakers, blocked[:, 0]):
+            ends = np.minimum(ends, blocked[rows, 1])
+            is_other = (starts < ends) & (threads != tid)
+            for each in np.unique(threads[is_other]).tolist():
+                which = is_other & (threads == each)
+                found.setdefault(each, []).append(pack(starts[which], ends[which]))
+        return {each: union(np.concatenate(parts)) for each, parts in found.items()}
+
+    def _each(self, tids: _Array) -> Iterator[tuple[int, _Array, _Thread]]:
+        """Each of these threads of which there are blocks, and its rows."""
+        for tid in np.unique(tids).tolist():
+            if (thread := self._threads.get(tid)) is not None:
+                yield tid, np.flatnonzero(tids == tid), thread
+
+    def _back(
+        self, threads: _Array, times: _Array, until: _Array
+    ) -> Iterator[tuple[_Array, _Array, _Array, _Array]]:
+        """Back from threads that woke others at these times, each to an earlier instant. Of each
+        step the rows that are not there yet, who ran, and from when to when.
+        """
+        rows = np.arange(len(threads))
         for _ in range(_MOST_STEPS):
-            following: dict[int, list[Intervals]] = {}
-            for each, when in now.items():
-                thread = self._threads.get(each)
-                if thread is None or not len(when):
-                    found.setdefault(each, []).append(when)
-                    continue
-                first = int(np.searchsorted(thread.woken, when[0, 0], side="right"))
-                last = int(np.searchsorted(thread.starts, when[-1, 1], side="left"))
-                near = pack(thread.starts[first:last], thread.woken[first:last])
-                place, blocked = pieces_within(near, when)
-                wakers = thread.wakers[first:last][place]
-                for waker in np.unique(wakers).tolist():
-                    following.setdefault(waker, []).append(blocked[wakers == waker])
-                found.setdefault(each, []).append(subtract(when, blocked))
-            now = {each: union_all(parts) for each, parts in following.items()}
-        return {each: union_all(parts) for each, parts in found.items()}
+            if not len(rows):
+                return
+            since, wakers = np.full(len(rows), _NEVER), np.zeros(len(rows), np.int64)
+            for _, mine, thread in self._each(threads):
+                place = np.searchsorted(thread.ends, times[mine], side="right") - 1
+                at = np.maximum(place, 0)
+                since[mine] = np.where(place >= 0, thread.woken[at], _NEVER)
+                wakers[mine] = thread.wakers[at]
+            yield rows, threads, np.maximum(since, until[rows]), times
+            goes_on = since > until[rows]
+            rows, threads, times = rows[goes_on], wakers[goes_on], since[goes_on]
 
     def in_others(self, tid: int, times: Intervals) -> Intervals:
         """When a thread of another process worked for this one at these times."""
@@ -167,14 +206,14 @@ def with_blocked(stacks: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
 
 def of_working_threads(stacks: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
     """The samples, those of blocked threads with the stack of the thread that worked meanwhile, as
-    far as there is a sample of it near that time.
+    far as there is a sample of it near that time: these are `of_other`.
     """
     if stacks.is_empty() or blocks.is_empty():
-        return stacks
+        return stacks.with_columns(of_other=pl.lit(value=False))
     wakers, tables = by_host(blocks), list[pl.DataFrame]()
     for (host,), part in stacks.partition_by("host", as_dict=True).items():
-        known = wakers.get(None if host is None else str(host))
-        tables.append(part if known is None else _followed(part, known))
+        known = wakers.get(None if host is None else str(host), Wakers(blocks.clear()))
+        tables.append(_followed(part, known))
     return pl.concat(tables)
 
 
@@ -182,9 +221,7 @@ def _followed(samples: pl.DataFrame, wakers: Wakers) -> pl.DataFrame:
     samples = samples.with_row_index("row").sort("time_ns")
     times = samples["time_ns"].to_numpy().astype(np.int64)
     way = wakers.way(samples["tid"].fill_null(0).to_numpy().astype(np.int64), times)
-    if len(way) == 1:
-        return samples.sort("row").drop("row")
-    at_work = samples.filter(pl.Series(way[1] == 0))
+    at_work = samples.filter(pl.Series(way[1] == 0)) if len(way) > 1 else samples
     taken = at_work.select(pl.col("tid").cast(pl.Int64), at="time_ns", stack_then="stack")
     found = samples.with_columns(found=pl.lit(None, samples.schema["stack"]))
     for step in way[1:]:  # the last thread of which there is a sample counts
@@ -201,5 +238,6 @@ def _followed(samples: pl.DataFrame, wakers: Wakers) -> pl.DataFrame:
         )
         then = sought.join(near.select("place", "stack_then"), on="place", how="left").sort("place")
         found = found.with_columns(found=pl.coalesce(then["stack_then"], "found"))
-    stack = pl.coalesce("found", "stack").alias("stack")
-    return found.with_columns(stack).sort("row").drop("row", "found")
+    of_other = pl.col("found").is_not_null()
+    stack = pl.coalesce("found", "stack")
+    return found.with_columns(stack=stack, of_other=of_other).sort("row").drop("row", "found")

@@ -482,6 +482,9 @@ class CodeShare(Record, frozen=True):
     waits: float | None = None
     """Part of the samples in which their thread was blocked, such as in a sleep, on a lock or for a
     socket, 0 to 1; in the rest it computed, or read. Null: not known."""
+    others: float | None = None
+    """Part of the samples in which another thread or process was at the line, and `waits` is of the
+    thread that was blocked until that one woke it. Null: not known."""
     basis: str = "derived"
 
 

@@ -48,6 +48,8 @@ static uint64_t find_event(int descriptor)
 
 /* ------------------------------------------------------------------------------------- sockets */
 
+#define NOT_YET 0 /* the other end has not accepted the connection: it has no number */
+
 /* The socket at the other end of a local one, which only the kernel's diagnosis of sockets says. */
 static uint64_t find_local_peer(uint64_t inode)
 {
@@ -85,7 +87,7 @@ static uint64_t find_local_peer(uint64_t inode)
         if (part->rta_type == UNIX_DIAG_PEER && RTA_PAYLOAD(part) >= sizeof(uint32_t)) {
             uint32_t peer;
             memcpy(&peer, RTA_DATA(part), sizeof peer);
-            found = of_socket(peer);
+            found = peer == 0 ? NOT_YET : of_socket(peer);
         }
     return found;
 }
@@ -145,6 +147,8 @@ uint64_t find_channel(int descriptor, struct open_file *file, bool sends)
                     ? object_hash(status.st_ino << 24 ^ status.st_dev, OF_FILE)
                     : find_socket(descriptor, status.st_ino, sends);
     end_own_work(saved_errno);
+    if (found == NOT_YET)
+        return NO_CHANNEL;
     if (sends)
         SET(file, sends, found);
     else

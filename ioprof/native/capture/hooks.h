@@ -146,6 +146,7 @@ HOOK(int, select, (int count, void *readable, void *writable, void *failed, void
 HOOK(int, pselect,
      (int count, void *readable, void *writable, void *failed, const void *timeout,
       const void *signals))
+HOOK(int, epoll_ctl, (int descriptor, int operation, int member, void *event))
 HOOK(int, epoll_wait, (int descriptor, void *events, int count, int timeout))
 HOOK(int, epoll_pwait, (int descriptor, void *events, int count, int timeout, const void *signals))
 HOOK(int, epoll_pwait2,

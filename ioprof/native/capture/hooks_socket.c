@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/select.h>
 #include <sys/socket.h>
 
@@ -100,18 +101,18 @@ static struct ready first_selected(const fd_set *readable, const fd_set *writabl
 }
 
 /* A call without descriptors is a sleep. */
-#define POLL(name, parameters, arguments, has_descriptors, ready) \
-    int hook_##name parameters                                    \
-    {                                                             \
-        if (!is_recording_already())                              \
-            return REAL(name) arguments;                          \
-        int64_t start = clock_now();                              \
-        int result = REAL(name) arguments;                        \
-        if (has_descriptors)                                      \
-            end_poll(start, result, ready);                       \
-        else                                                      \
-            end_sleep(start);                                     \
-        return result;                                            \
+#define POLL(name, parameters, arguments, has_descriptors, ready, set) \
+    int hook_##name parameters                                         \
+    {                                                                  \
+        if (!is_recording_already())                                   \
+            return REAL(name) arguments;                               \
+        int64_t start = clock_now();                                   \
+        int result = REAL(name) arguments;                             \
+        if (has_descriptors)                                           \
+            end_poll(start, result, ready, set);                       \
+        else                                                           \
+            end_sleep(start);                                          \
+        return result;                                                 \
     }
 
 static void end_sleep(int64_t start)
@@ -125,30 +126,53 @@ static void end_sleep(int64_t start)
 
 #define POLLED first_polled(polled, count, result)
 #define SELECTED first_selected(readable, writable, count, result)
+#define EPOLL_SET epoll_set(descriptor)
 #define SELECTS (readable != NULL || writable != NULL)
 
 POLL(poll, (void *polled, unsigned long count, int timeout), (polled, count, timeout), count > 0,
-     POLLED)
+     POLLED, NO_SET)
 POLL(__poll_chk, (void *polled, unsigned long count, int timeout, size_t room),
-     (polled, count, timeout, room), count > 0, POLLED)
+     (polled, count, timeout, room), count > 0, POLLED, NO_SET)
 POLL(ppoll, (void *polled, unsigned long count, const void *timeout, const void *signals),
-     (polled, count, timeout, signals), count > 0, POLLED)
+     (polled, count, timeout, signals), count > 0, POLLED, NO_SET)
 POLL(__ppoll_chk,
      (void *polled, unsigned long count, const void *timeout, const void *signals, size_t room),
-     (polled, count, timeout, signals, room), count > 0, POLLED)
+     (polled, count, timeout, signals, room), count > 0, POLLED, NO_SET)
 POLL(select, (int count, void *readable, void *writable, void *failed, void *timeout),
-     (count, readable, writable, failed, timeout), SELECTS, SELECTED)
+     (count, readable, writable, failed, timeout), SELECTS, SELECTED, NO_SET)
 POLL(pselect,
      (int count, void *readable, void *writable, void *failed, const void *timeout,
       const void *signals),
-     (count, readable, writable, failed, timeout, signals), SELECTS, SELECTED)
+     (count, readable, writable, failed, timeout, signals), SELECTS, SELECTED, NO_SET)
+/* A set of epoll as an object of waits. */
+static inline uint64_t epoll_set(int descriptor)
+{
+    return (uint64_t)descriptor + 2;
+}
+
+/* An eventfd that can always be read is modified to wake who waits, as Boost.Asio does. */
+int hook_epoll_ctl(int descriptor, int operation, int member, void *event)
+{
+    struct open_file *file = NULL;
+    if (operation == EPOLL_CTL_MOD && is_recording_already() && regular_file(member) == NULL)
+        file = known_file(member);
+    int64_t start = file == NULL ? 0 : clock_now();
+    int result = REAL(epoll_ctl)(descriptor, operation, member, event);
+    if (file != NULL && result == 0 && flags_of(file) & FILE_EVENT) {
+        int saved_errno = errno;
+        emit_wake(start, clock_now(), OBJECT_DESCRIPTORS, epoll_set(descriptor));
+        errno = saved_errno;
+    }
+    return result;
+}
+
 POLL(epoll_wait, (int descriptor, void *events, int count, int timeout),
-     (descriptor, events, count, timeout), true, not_known)
+     (descriptor, events, count, timeout), true, not_known, EPOLL_SET)
 POLL(epoll_pwait, (int descriptor, void *events, int count, int timeout, const void *signals),
-     (descriptor, events, count, timeout, signals), true, not_known)
+     (descriptor, events, count, timeout, signals), true, not_known, EPOLL_SET)
 POLL(epoll_pwait2,
      (int descriptor, void *events, int count, const void *timeout, const void *signals),
-     (descriptor, events, count, timeout, signals), true, not_known)
+     (descriptor, events, count, timeout, signals), true, not_known, EPOLL_SET)
 
 /* ------------------------------------------------------------------------------ names of hosts */
 

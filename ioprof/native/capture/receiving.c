@@ -160,7 +160,7 @@ static void end_received(const struct receiving *receiving, struct transfer rece
     int64_t got = received.bytes;
     struct receiver *receiver = receiver_of(receiving->descriptor);
     struct poll_wait poll = last_poll;
-    last_poll = (struct poll_wait){0, 0, 0, false};
+    last_poll = (struct poll_wait){0, 0, NO_SET, 0, false};
     uint32_t flags = flags_of(receiving->file);
     struct receipt_wait wait = wait_of(receiving, &poll, end, was_out);
     if (flags & FILE_HTTP) {
@@ -206,7 +206,7 @@ static void end_waiting(const struct receiving *receiving, int64_t got, int64_t 
                           end, false);
 }
 
-void end_poll(int64_t start, int result, struct ready ready)
+void end_poll(int64_t start, int result, struct ready ready, uint64_t set)
 {
     int saved_errno = errno;
     int64_t end = clock_now();
@@ -214,8 +214,8 @@ void end_poll(int64_t start, int result, struct ready ready)
         last_poll.result == 0 && last_poll.end != 0 && start - last_poll.end < SAME_WAIT_NS;
     bool has_blocked = end - start >= LEAST_BLOCK_NS;
     if (last_poll.is_pending)
-        emit_block(last_poll.start, last_poll.end, OBJECT_DESCRIPTORS, 0, END_WOKEN);
-    last_poll = (struct poll_wait){goes_on ? last_poll.start : start, end, result,
+        emit_block(last_poll.start, last_poll.end, OBJECT_DESCRIPTORS, last_poll.set, END_WOKEN);
+    last_poll = (struct poll_wait){goes_on ? last_poll.start : start, end, set, result,
                                    has_blocked && result > 0 && ready.descriptor < 0};
     if (has_blocked && !last_poll.is_pending) {
         struct open_file *file = NULL;
@@ -227,7 +227,7 @@ void end_poll(int64_t start, int result, struct ready ready)
         if (file != NULL && is_channel(file))
             emit_channel_block(ready.descriptor, file, start, end, ready.sends, how);
         else
-            emit_block(start, end, OBJECT_DESCRIPTORS, 0, how);
+            emit_block(start, end, OBJECT_DESCRIPTORS, set, how);
     }
     errno = saved_errno;
 }

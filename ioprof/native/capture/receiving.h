@@ -18,9 +18,12 @@ struct receiving {
     bool is_watched; /* whether the thread is switched out meanwhile */
 };
 
+#define NO_SET 0
+
 /* The thread's last call of poll and its like that had descriptors to wait for. */
 struct poll_wait {
     int64_t start, end;
+    uint64_t set; /* what it waited for, as an object; NO_SET: no set of epoll */
     int result;
     bool is_pending; /* which descriptor ended it is not known yet: the next one that is received
                         from */
@@ -43,7 +46,7 @@ struct ready {
 };
 
 /* A call of poll and its like is over. errno is kept. */
-void end_poll(int64_t start, int result, struct ready ready);
+void end_poll(int64_t start, int result, struct ready ready, uint64_t set);
 
 /* Before a socket or pipe is closed: what was received in small pieces is recorded. */
 void end_peer(int descriptor, struct open_file *file);

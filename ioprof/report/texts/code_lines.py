@@ -57,6 +57,12 @@ def code_table(summary: Summary) -> Html | None:
     return join(*parts) if summary.unexplained else None
 
 
+def _waiting(entry: CodeShare) -> str:
+    if (entry.others or 0.0) > 0.5:
+        return "in another thread"
+    return MISSING if entry.waits is None else percent(entry.waits)
+
+
 def _table(entries: Sequence[CodeShare], caption: str | None = None) -> Html:
     rows = [
         (
@@ -67,7 +73,7 @@ def _table(entries: Sequence[CodeShare], caption: str | None = None) -> Html:
             duration(entry.seconds),
             MISSING if entry.share is None else percent(entry.share),
             duration(entry.uncertainty_s),
-            MISSING if entry.waits is None else percent(entry.waits),
+            _waiting(entry),
             count(entry.samples),
         )
         for entry in entries

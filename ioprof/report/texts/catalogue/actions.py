@@ -10,7 +10,10 @@ from ioprof.report.texts.catalogue.sentences import STORE
 
 _TIME: Final = "[{of_workers:if}workers'|steps'] time"
 _FUNCTION: Final = f"[ ({{function_share:.1%}} of the {_TIME} in all of {{function}})]"
-_WAITS: Final = "[, {line_waits:.0%} of it waiting]"
+_WAITS: Final = (
+    "[, {line_waits:.0%} of it waiting]"
+    "[{awaited:if}, in a thread or process for which the loop waits]"
+)
 _TAKES: Final = f"it takes {{line_share:.1%}} of the {_TIME}{_WAITS}{_FUNCTION}"
 _AT: Final = "[ at {line}]"
 _LINE: Final = f"[, {{line_share:.1%}} of the {_TIME} at {{line}}]"
