@@ -310,10 +310,13 @@ def ordered(
 ) -> tuple[Finding, ...]:
     """Those with a gain by it, of those that bring as much the cheapest first, see
     docs/decisions/verdicts.md; then those without a gain. What was measured, though no replay knows
-    it, stays first. `in_long_job`: by code, the gain in a job of many epochs, where that is larger.
+    it, stays first, as does what the replay contradicts, unless it finds a gain in the `bound`.
+    `in_long_job`: by code, the gain in a job of many epochs, where that is larger.
     """
+    agrees = any(each.gain is not None and each.cause == bound for each in found)
     is_measured = [
-        each.gain is None and (each.code in _MEASURED or each.no_gain is NoGain.DISAGREES)
+        each.gain is None
+        and (not agrees if each.no_gain is NoGain.DISAGREES else each.code in _MEASURED)
         for each in found
     ]
     number = (*is_measured, False).index(False)

@@ -133,7 +133,10 @@ def with_factors(
     )
     pairs, works = zip(pipeline.ranks, found.ranks, strict=True), pipeline.own_work
     found = replace(found, ranks=tuple(_with_use(*pair, works, waits) for pair in pairs))
-    return found if storage > 0 else _without_wake_ups(found)
+    place = STAGES.index("storage")
+    made = (each.tasks.stages_s[:, place] for rank in pipeline.ranks for each in rank.iterations)
+    is_free = storage <= 0 and any(spent_s.any() for spent_s in made)
+    return _without_wake_ups(found) if is_free else found
 
 
 def _with_use(old: Rank, new: Rank, works: NDArray[np.bool_], waits: float | None) -> Rank:
