@@ -1,5 +1,5 @@
 """Renders the parts of README.md and of docs/guide.md that show runs, from the demo runs in
-tests/data/demo.
+tests/data/shown.
 
 To update them after a change of the report:  make demo && .venv/bin/python tests/readme.py demo
 """
@@ -25,7 +25,7 @@ from ioprof.report.texts.brief import answers, brief_text
 from ioprof.report.texts.picture import step_picture
 from ioprof.report.texts.text import comparison_text
 
-DATA: Final = ROOT / "tests" / "data" / "demo"
+DATA: Final = ROOT / "tests" / "data" / "shown"
 RUNS: Final = ("files", "lmdb", "lmdb-rgb256")
 PICTURED: Final = "files"
 WIDTH: Final = 100
@@ -115,8 +115,6 @@ def keep(demo: Path) -> None:
             blocks=trace.blocks.with_columns(host=host),
         )
         kept.save(DATA / name)
-        # for tests/test_run_record.py
-        (DATA / name / "summary.json").write_text(Run.of(kept).summary.to_json() + "\n")
     write()
 
 

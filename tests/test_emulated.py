@@ -316,3 +316,21 @@ def test_a_device_that_lacks_a_value_is_refused_by_its_name(tmp_path, text, name
     (tmp_path / "mine.toml").write_text(text)
     with pytest.raises(CommandError, match=re.escape(named)):
         emulated_device(f"emulated:{tmp_path / 'mine.toml'}", MODELS["resnet50"])
+
+
+def test_a_device_like_another_has_the_rate_that_is_given() -> None:
+    """Its copies and links are those of the other; other models are derived from the rate."""
+    like, found = (
+        emulated_device(f"emulated:{name}", MODELS["resnet50"]) for name in ("v100", "v100@512.5")
+    )
+    assert like is not None
+    assert found is not None
+    assert replace(found, name="v100", rate=like.rate) == like
+    assert ("v100@512.5", 512.5, DERIVED) == (found.name, found.samples_per_s, found.rate.basis)
+
+
+@pytest.mark.parametrize("name", ["v100@", "v100@0", "v100@-1", "v100@1e400", "mine@5", "@5"])
+def test_a_rate_that_is_none_is_refused(name: str) -> None:
+    """With an example of one."""
+    with pytest.raises(CommandError, match=r"emulated:v100@500"):
+        emulated_device(f"emulated:{name}", MODELS["resnet50"])

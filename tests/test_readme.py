@@ -7,7 +7,7 @@ from repository import ROOT
 
 @pytest.mark.parametrize("document", readme.DOCUMENTS)
 def test_the_documents_show_what_the_reports_say(document: str) -> None:
-    """Answers, report, picture, table and verdicts equal those of the runs in tests/data/demo
+    """Answers, report, picture, table and verdicts equal those of the runs in tests/data/shown
     exactly; tests/readme.py updates them."""
     text = (ROOT / document).read_text()
 

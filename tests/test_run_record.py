@@ -30,7 +30,7 @@ from ioprof.format.schema import CAUSES, RUN_SCHEMA
 from ioprof.report.run import Run
 
 DATA: Final = ROOT / "tests" / "data"
-RUNS: Final = sorted(path.parent for path in DATA.glob("*/*/run.json"))
+RUNS: Final = sorted(path.parent for path in DATA.glob("*/*/summary.json"))
 """Runs that were recorded, and summaries that were made, before run.json and summary.json became
 types: three of the built-in job on an emulated device, one on the CPU with staging, a cold page
 cache and a memory limit, and one script with torch's loader."""

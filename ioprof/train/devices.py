@@ -12,6 +12,7 @@ Operations alone are a poor guide: by them a P100 would train AlexNet at 1,254 a
 images/s; 2,987 and 154 were measured.
 """
 
+import re
 import tomllib
 from dataclasses import dataclass
 from functools import lru_cache
@@ -93,6 +94,13 @@ def device_names() -> tuple[str, ...]:
     return tuple(_tables())
 
 
+def _known(name: str) -> str | None:
+    """The device of the table that a name such as `v100@500` is of; None: it is of none."""
+    like, is_given, samples_per_s = name.partition("@")
+    is_rate = re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", samples_per_s) and float(samples_per_s)
+    return like if like in _tables() and (is_rate or not is_given) else None
+
+
 def check_device_name(device: str) -> None:
     """CommandError unless `--device` names a kind of device, and one that is known where it is
     emulated.
@@ -101,17 +109,28 @@ def check_device_name(device: str) -> None:
     if kind == "emulated" and name.endswith(_OWN):
         _own_table(name)
     elif not (kind in ("cpu", "cuda") and not name) and (
-        kind != "emulated" or name not in _tables()
+        kind != "emulated" or _known(name) is None
     ):
         known = ", ".join(f"emulated:{known}" for known in device_names())
         raise CommandError(
-            f"--device {device}: unknown; choose one of cpu, cuda, {known}, or emulated:FILE.toml"
+            f"--device {device}: unknown; choose one of cpu, cuda, {known}, one like that with"
+            " another rate, such as emulated:v100@500 images/s of ResNet-50, or emulated:FILE.toml"
             " with a device of your own"
         )
 
 
 def _table(name: str) -> dict[str, Any]:
-    return _own_table(name)[1] if name.endswith(_OWN) else _tables()[name]
+    if name.endswith(_OWN):
+        return _own_table(name)[1]
+    like, _, samples_per_s = name.partition("@")
+    if not samples_per_s:
+        return _tables()[like]
+    given = {
+        "samples_per_s": float(samples_per_s),
+        "basis": DERIVED,
+        "source": f"{samples_per_s} of ResNet-50 were asked for",
+    }
+    return _tables()[like] | {"rates": {"resnet50": given}}
 
 
 @lru_cache
