@@ -142,13 +142,6 @@ class ReadTimes:
         )
 
 
-def _in_order(reads: pl.DataFrame) -> pl.DataFrame:
-    """The slowest first."""
-    return reads.sort(
-        "took_ns", *_TIES, descending=[True, *(False for _ in _TIES)], nulls_last=True
-    )
-
-
 def storage(
     trace: Trace, times: ReadTimes | None = None, unsure: "ThreadReads | None" = None
 ) -> Storage:
