@@ -80,7 +80,7 @@ class Wakers:
         """
         found = [tids]
         wakers, woken = np.zeros(len(tids), np.int64), np.zeros(len(tids), np.int64)
-        for _, rows, thread in self._each(tids):
+        for rows, thread in self._each(tids):
             place = np.searchsorted(thread.starts, times[rows], side="right") - 1
             at = np.maximum(place, 0)
             is_blocked = (place >= 0) & (times[rows] < thread.woken[at])
@@ -114,11 +114,13 @@ class Wakers:
                 found.setdefault(each, []).append(pack(starts[which], ends[which]))
         return {each: union(np.concatenate(parts)) for each, parts in found.items()}
 
-    def _each(self, tids: _Array) -> Iterator[tuple[int, _Array, _Thread]]:
-        """Each of these threads of which there are blocks, and its rows."""
-        for tid in np.unique(tids).tolist():
-            if (thread := self._threads.get(tid)) is not None:
-                yield tid, np.flatnonzero(tids == tid), thread
+    def _each(self, tids: _Array) -> Iterator[tuple[_Array, _Thread]]:
+        """The rows of each of these threads of which there are blocks."""
+        order = np.argsort(tids, kind="stable")
+        for rows in np.split(order, np.flatnonzero(np.diff(tids[order])) + 1):
+            thread = self._threads.get(int(tids[rows[0]])) if len(rows) else None
+            if thread is not None:
+                yield rows, thread
 
     def _back(
         self, threads: _Array, times: _Array, until: _Array
@@ -131,7 +133,7 @@ class Wakers:
             if not len(rows):
                 return
             since, wakers = np.full(len(rows), _NEVER), np.zeros(len(rows), np.int64)
-            for _, mine, thread in self._each(threads):
+            for mine, thread in self._each(threads):
                 place = np.searchsorted(thread.ends, times[mine], side="right") - 1
                 at = np.maximum(place, 0)
                 since[mine] = np.where(place >= 0, thread.woken[at], _NEVER)
