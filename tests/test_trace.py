@@ -13,7 +13,7 @@ from strategies import examples
 from timeline import pid, timeline
 from told import summarise
 
-from ioprof.analysis.charge.blame import charges
+from ioprof.analysis.charge.blame import blame
 from ioprof.errors import RunError
 from ioprof.format.run_record import RunRecord
 from ioprof.format.schema import RUN_SCHEMA
@@ -113,7 +113,7 @@ def everything_said(trace: Trace) -> str:
     summary = summarise(trace)
     console = Console(width=100, record=True, quiet=True)
     console.print(summary_text(summary))
-    return summary.to_json() + console.export_text() + step_picture(trace, charges(trace).steps)
+    return summary.to_json() + console.export_text() + step_picture(trace, blame(trace))
 
 
 def test_what_is_loaded_is_what_was_saved(folder: Path, tmp_path: Path) -> None:

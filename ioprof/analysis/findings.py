@@ -28,7 +28,7 @@ class Finding:
         self.reads = ReadPatterns(trace, is_counted, DepthOverTime(first_ns, last_ns), numbered)
 
     def findings(self, charged: pl.DataFrame, made: Making, arrived: pl.DataFrame) -> Findings:
-        """All of them. `charged` is `Charges.steps`, `made` is `workers_time.making(trace)`, and
+        """All of them. `charged` is `blame(trace)`, `made` is `workers_time.making(trace)`, and
         `arrived` is `stragglers.arrivals(trace)`.
         """
         trace, received = self._trace, self._received

@@ -24,7 +24,7 @@ class Run:
 
     trace: Trace
     steps: pl.DataFrame
-    """One row per rank and step, see `ioprof.analysis.charge.blame.Charges.steps`."""
+    """One row per rank and step, see `ioprof.analysis.charge.blame.blame`."""
     summary: Summary
     folder: Path | None = None
     """The run folder; None: there is none."""

@@ -109,12 +109,7 @@ class Charges:
     """What the time of all steps is charged to."""
 
     steps: pl.DataFrame
-    """One row per rank and step, in that order: `rank`, `step`, `start_ns`, `end_ns`, and
-    `<cause>_ns` for each of `CAUSES`.
-
-    The causes that are not null sum to `end_ns - start_ns` exactly. A column is null where the run
-    could not measure the cause, and a whole row where the GPU was not recorded in that step.
-    """
+    """What `blame` returns."""
     straggler_wait_ns: dict[int, dict[str, int]]
     """The time of `straggler`: the straggler to what made it late to nanoseconds, summed over the
     ranks that waited."""
@@ -142,8 +137,18 @@ class Charges:
     own."""
 
 
+def blame(trace: Trace) -> pl.DataFrame:
+    """One row per rank and step, in that order: `rank`, `step`, `start_ns`, `end_ns`, and
+    `<cause>_ns` for each of `CAUSES`.
+
+    The causes that are not null sum to `end_ns - start_ns` exactly. A column is null where the run
+    could not measure the cause, and a whole row where the GPU was not recorded in that step.
+    """
+    return charges(trace).steps
+
+
 def charges(trace: Trace) -> Charges:
-    """What the time of all steps of a run is charged to."""
+    """`blame`, and what made stragglers late."""
     found = Charging(trace)
     analyse(trace, found)
     return found.charges()

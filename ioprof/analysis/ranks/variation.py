@@ -68,7 +68,7 @@ def epochs(trace: Trace, received: pl.DataFrame) -> pl.DataFrame:
 
 
 def trend(charged: pl.DataFrame, of_batch: pl.DataFrame, of_epochs: pl.DataFrame) -> Trend | None:
-    """Steps (`Charges.steps`) by epoch; None: there is one epoch.
+    """Steps (`blame`) by epoch; None: there is one epoch.
 
     `of_batch` is `epochs`; `of_epochs` has `epoch`, `source`, `accesses` and `bytes`.
     """
