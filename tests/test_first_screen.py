@@ -11,7 +11,7 @@ from sample_run import SampleRun, sample_run
 from test_report import command, printed
 
 from ioprof.analysis.gpu_time import gpu_time
-from ioprof.format.run_record import Finding, Summary
+from ioprof.format.run_record import Finding, NoGain, Summary
 from ioprof.report.page.page_file import is_page
 from ioprof.report.texts.brief import WIDTH, brief_text
 
@@ -76,6 +76,23 @@ def test_no_line_is_cut():
     assert "webdataset 1.0.2" in words(lines)
     assert "…" not in "".join(lines)
     assert max(map(cell_len, lines)) <= WIDTH
+
+
+def test_a_change_with_a_gain_stands_beside_one_without():
+    """Whatever else is on the screen: what the reader can choose by is there."""
+    found = sample_run().summary
+    known, unknown = (
+        Finding(
+            "other", f"Change {name}, which is said in a sentence of a few lines" + ", really" * 9
+        )
+        for name in ("this", "that")
+    )
+    unknown = unknown.replace(no_gain=NoGain.NOT_OF_STEPS, reason="it is time outside of steps")
+    known = known.replace(gain=2.0, low=1.8, high=2.2, basis="derived")
+    for findings in ((unknown, known), (known, unknown)):
+        text = words(screen(found.replace(verdict=found.verdict.replace(findings=findings))))
+        assert "Change this" in text
+        assert ("Change that" in text) == (findings[0] is unknown)
 
 
 def test_a_job_without_steps_is_told_what_to_do_and_what_it_read():

@@ -258,9 +258,10 @@ def _bar(columns: float) -> str:
 
 def _changes_that_fit(advice: tuple[Finding, ...], lines: int) -> list[RenderableType]:
     """The first of them, at most `_MOST_CHANGES`, as many as so many lines have room for; one
-    always, and the next if that one is to buy something.
+    always, and the next if that one is to buy something, or has no gain that is known.
     """
-    least = 1 + bool(advice and advice[0].costs is Cost.HARDWARE)
+    is_open = advice and (advice[0].costs is Cost.HARDWARE or advice[0].gain is None)
+    least = 2 if is_open else 1
     for number in range(min(_MOST_CHANGES, len(advice)), 0, -1):
         block: list[RenderableType] = _block(_changes(advice[:number]), "What to change")
         if hint := proof_hint(advice[:number]):
