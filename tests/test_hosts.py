@@ -180,7 +180,7 @@ def test_each_host_makes_a_part_and_says_what_to_type(two_hosts: TwoHosts) -> No
         path.name for path in (two_hosts.folder / "run.parts").iterdir()
     )
     for number, said in enumerate(two_hosts.said):
-        assert f"part {number + 1} of 2" in said
+        assert f"part {number} of parts 0 to 1" in said
         assert f"ioprof gather {two_hosts.folder / 'run'}" in said
     assert 0 == two_hosts.gathered.returncode, two_hosts.gathered.stderr
     assert [] == list((two_hosts.folder / "spools").glob("ioprof-*"))
@@ -284,7 +284,7 @@ def test_a_part_that_is_missing_is_waited_for(two_hosts: TwoHosts, tmp_path: Pat
     )
     ended = gather(tmp_path / "run.parts", env=environment(tmp_path))
     assert (2, 1) == (ended.returncode, len(ended.stderr.splitlines()))
-    assert "part 1 of the job is not there" in ended.stderr
+    assert "there is no part 1" in ended.stderr
     going_on = gather(
         tmp_path / "run.parts" / "0-node-a",
         tmp_path / "run.parts" / "0-node-a",
