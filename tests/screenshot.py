@@ -1,7 +1,8 @@
 """Takes the picture of the README: the timeline of the page of a recorded run, in headless
 Chromium.
 
-To update it after a change of the page:  .venv/bin/python tests/screenshot.py tests/data/demo/files
+To update it after a change of the page:
+.venv/bin/python tests/screenshot.py tests/data/shown/files
 """
 
 import io

@@ -125,6 +125,8 @@ def test_what_brings_next_to_nothing_is_no_advice() -> None:
         return list(ranked(found, recorded, 0.0, JobKind.TORCH))
 
     assert ["compute"] == [each.code for each in told(compute, decode)]
+    known = ranked((decode, compute), recorded, 0.0, JobKind.TORCH, bound="compute")
+    assert ["compute", "decode"] == [each.code for each in known]  # its bound is what is charged
     first, second = told(decode, compute)
     assert (None, NoGain.DISAGREES) == (first.gain, first.no_gain)
     assert 1.5 < (second.gain or 0.0)

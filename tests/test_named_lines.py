@@ -107,6 +107,13 @@ def test_the_range_has_the_error_of_the_samples() -> None:
     assert unknown.high == pytest.approx(10 / 2, rel=0.05)
 
 
+def test_a_line_of_another_thread_is_no_waiting() -> None:
+    """The loop waits, and the line may compute all the time."""
+    mine, other = (line(3, 4.0).replace(waits=1.0, others=others) for others in (0.0, 1.0))
+    facts = [evidence(each).line_facts(each) for each in (mine, other)]
+    assert [(1.0, None), (None, True)] == [(f["line_waits"], f["awaited"]) for f in facts]
+
+
 def test_the_part_is_that_of_the_function() -> None:
     """With all its lines and comprehensions, and two standard errors of a proportion of the cause's
     samples."""

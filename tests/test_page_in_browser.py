@@ -315,7 +315,7 @@ def test_a_page_of_a_comparison_is_accessible_and_fits_a_phone(
 @pytest.mark.system(every=4)
 def test_the_picture_of_the_readme_is_made_by_a_command(browser: Any, tmp_path: Path) -> None:
     """As large as the one that is committed, and small."""
-    screenshot.take(browser, ROOT / "tests" / "data" / "demo" / "files", tmp_path / "timeline.png")
+    screenshot.take(browser, ROOT / "tests" / "data" / "shown" / "files", tmp_path / "timeline.png")
     assert (tmp_path / "timeline.png").stat().st_size <= screenshot.MOST_BYTES
     with Image.open(tmp_path / "timeline.png") as made, Image.open(screenshot.PICTURE) as committed:
         assert made.width == committed.width

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulated_loader import Job, simulate
 
-from ioprof.model.changed import changed, filled
+from ioprof.model.changed import changed, filled, with_factors
 from ioprof.model.changes import Change
 from ioprof.model.cores.contention import with_others
 from ioprof.model.engine import Resource, Simulation
@@ -129,3 +129,12 @@ def test_threads_that_are_not_woken_are_not_scattered() -> None:
     found = with_others(run, {host: 0.0})
     assert found.scattered == changed(found, Change(speeds={"storage": 2.0})).scattered
     assert {} == changed(found, Change(cache="warm")).scattered
+
+
+def test_storage_that_nothing_waited_for_changes_nothing_if_it_is_free() -> None:
+    """Where batches were read from it, workers that never sleep again are spread over the cores."""
+    own = tuple({"compute": 6 * MS} for _ in range(40))
+    for stages, is_same in (({"decode": MS}, True), ({"decode": MS, "storage": MS}, False)):
+        recorded = pipeline(simulate(Job(2, 2, tuple(stages for _ in own), own)).trace)
+        scattered = replace(recorded, scattered={rank.host: 1.0 for rank in recorded.ranks})
+        assert is_same == (with_factors(scattered, {"storage": 0.0}).scattered != {})

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 from timeline import pid
 
-from ioprof.analysis.graph.wakers import Wakers, of_working_threads
+from ioprof.analysis.graph.wakers import Wakers, of_working_threads, with_blocked
 from ioprof.analysis.intervals import total
 from ioprof.format.run_record import RunRecord
 from ioprof.format.schema import BLOCK_COLUMNS, SPAN_COLUMNS, STACK_COLUMNS
@@ -258,10 +258,10 @@ def test_a_sample_of_a_blocked_thread_is_that_of_who_works_meanwhile() -> None:
     ]  # fmt: skip
     samples = pl.DataFrame(rows, schema=table_schema(STACK_COLUMNS))
     known = blocks_of((0, 100, 10, 20), (200, 300, 10, 30))
-    found = of_working_threads(samples, known)
+    found = of_working_threads(with_blocked(samples, known), known)
     stacks = ["makes", "makes", "trains", "waits again"]
     assert stacks == found["stack"].cast(pl.String).to_list()
     assert [True, False, False, False] == found["of_other"].to_list()
-    unknown = of_working_threads(samples, known.clear())
-    assert samples.equals(unknown.drop("of_other"))
+    unknown = with_blocked(samples, known.clear())
+    assert unknown.equals(of_working_threads(unknown, known.clear()))
     assert not unknown["of_other"].any()

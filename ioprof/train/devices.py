@@ -37,6 +37,8 @@ _KEYS: Final = (
 )
 _OWN: Final = ".toml"
 """Ends the name of a device of the user's own: its file."""
+_RATE: Final = re.compile(r"(?=.*[1-9])[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
+"""Samples per second, more than 0."""
 PUBLISHED: Final = "published"
 DERIVED: Final = "derived"
 
@@ -94,43 +96,39 @@ def device_names() -> tuple[str, ...]:
     return tuple(_tables())
 
 
-def _known(name: str) -> str | None:
-    """The device of the table that a name such as `v100@500` is of; None: it is of none."""
-    like, is_given, samples_per_s = name.partition("@")
-    is_rate = re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", samples_per_s) and float(samples_per_s)
-    return like if like in _tables() and (is_rate or not is_given) else None
-
-
 def check_device_name(device: str) -> None:
     """CommandError unless `--device` names a kind of device, and one that is known where it is
     emulated.
     """
     kind, _, name = device.partition(":")
-    if kind == "emulated" and name.endswith(_OWN):
-        _own_table(name)
-    elif not (kind in ("cpu", "cuda") and not name) and (
-        kind != "emulated" or _known(name) is None
-    ):
-        known = ", ".join(f"emulated:{known}" for known in device_names())
-        raise CommandError(
-            f"--device {device}: unknown; choose one of cpu, cuda, {known}, one like that with"
-            " another rate, such as emulated:v100@500 images/s of ResNet-50, or emulated:FILE.toml"
-            " with a device of your own"
-        )
+    if kind == "emulated":
+        _table(name)
+    elif kind not in ("cpu", "cuda") or name:
+        raise _unknown(device)
+
+
+def _unknown(device: str) -> CommandError:
+    known = ", ".join(f"emulated:{known}" for known in device_names())
+    return CommandError(
+        f"--device {device}: unknown; choose one of cpu, cuda, {known}, one of these with another"
+        " rate of ResNet-50 in images/s, such as emulated:v100@500, or emulated:FILE.toml with a"
+        " device of your own"
+    )
 
 
 def _table(name: str) -> dict[str, Any]:
+    """What is known of the device that `emulated:NAME` stands for; CommandError: nothing."""
     if name.endswith(_OWN):
         return _own_table(name)[1]
-    like, _, samples_per_s = name.partition("@")
-    if not samples_per_s:
-        return _tables()[like]
-    given = {
-        "samples_per_s": float(samples_per_s),
-        "basis": DERIVED,
-        "source": f"{samples_per_s} of ResNet-50 were asked for",
-    }
-    return _tables()[like] | {"rates": {"resnet50": given}}
+    like, is_given, samples_per_s = name.partition("@")
+    table = _tables().get(like)
+    if table is None or (is_given and not _RATE.fullmatch(samples_per_s)):
+        raise _unknown(f"emulated:{name}")
+    if not is_given:
+        return table
+    source = f"{samples_per_s} of ResNet-50 were asked for"
+    given = {"samples_per_s": float(samples_per_s), "basis": DERIVED, "source": source}
+    return table | {"rates": {"resnet50": given}}
 
 
 @lru_cache

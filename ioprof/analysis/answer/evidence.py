@@ -85,8 +85,6 @@ _MOSTLY_OWN: Final = 1.1
 _MOSTLY_BY_THREADS: Final = 0.5
 """Part of what the training process itself spent on a cause, from which on its threads are spoken
 of instead."""
-_MOSTLY_OF_OTHERS: Final = 0.5
-"""Part of a line's samples that are of other threads, from which on it is of them."""
 _MOSTLY_TO_HOST: Final = 0.5
 """Part of the exposed copies from which on they are said to be from the device to the host."""
 _MUCH_MORE: Final = 1.2
@@ -443,7 +441,8 @@ class Evidence:
             "line": line_text(line),
             "line_share": self.part_of(line),
             "of_workers": line.cause == WORKERS,
-            **_waiting(line),
+            "line_waits": None if line.is_of_others else line.waits or None,
+            "awaited": line.is_of_others or None,
         }
         if whole.seconds < _MUCH_MORE * line.seconds:
             return found
@@ -630,11 +629,3 @@ class Evidence:
         return (
             (self.charged[cause].seconds or 0.0) / count if cause in self.charged and count else 0.0
         )
-
-
-def _waiting(line: CodeShare) -> Facts:
-    """How much of the time of a line its thread waited, where that is the thread that the line is
-    of.
-    """
-    is_other = (line.others or 0.0) > _MOSTLY_OF_OTHERS
-    return {"line_waits": None if is_other else line.waits or None, "awaited": is_other or None}

@@ -21,6 +21,11 @@ from ioprof.analysis.selection import (
 from ioprof.format.run_record import WorkersTime, WorkPart
 from ioprof.format.schema import CAUSES
 
+_SAMPLES: Final = {
+    "stack": pl.Categorical(),
+    "is_blocked": pl.Boolean(),
+    "of_other": pl.Boolean(),
+}
 _NUM_NAMED: Final = 8
 """Parts of a cause that are named."""
 _KINDS_NAMED: Final = {"decode": "decode", "transform": "transform", "loader": "user"}
@@ -59,15 +64,7 @@ class MakingSums:
     def __init__(self, stacks: pl.DataFrame | None = None) -> None:
         self._sums = Making()
         self._stacks = stacks
-        self._unnamed = [
-            pl.DataFrame(
-                schema={
-                    "stack": pl.Categorical(),
-                    "is_blocked": pl.Boolean(),
-                    "of_other": pl.Boolean(),
-                }
-            )
-        ]
+        self._unnamed = [pl.DataFrame(schema=_SAMPLES)]
 
     def add(self, piece: Piece) -> None:
         """Add what workers did in a piece."""
@@ -96,9 +93,7 @@ class MakingSums:
         return replace(self._sums, stages=stages)
 
     def unnamed_samples(self) -> pl.DataFrame:
-        """The `stack` of each sample that was taken of a fetching thread in no stage, and whether
-        that `is_blocked`, and waits for the thread that it is `of_other`.
-        """
+        """The samples that were taken of fetching threads in no stage, see `with_blocked`."""
         return pl.concat(self._unnamed)
 
 
@@ -112,9 +107,7 @@ def _sampled(
     since_ns = samples["time_ns"].to_numpy() - axis.origin_ns
     placed = since_ns + np.searchsorted(axis.workers, samples["worker"].to_numpy()) * axis.stride_ns
     inside = is_within(placed, times) & (since_ns >= 0) & (since_ns < axis.stride_ns)
-    return samples.filter(pl.Series(inside, dtype=pl.Boolean)).select(
-        "stack", "is_blocked", "of_other"
-    )
+    return samples.filter(pl.Series(inside, dtype=pl.Boolean)).select(*_SAMPLES)
 
 
 def _add_named(

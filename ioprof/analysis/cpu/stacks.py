@@ -243,7 +243,7 @@ class ChargedSamples:
         self._trace, stacks = trace, with_blocked(trace.stacks, trace.blocks)
         self.of_threads = of_working_threads(of_threads(stacks), trace.blocks)
         """The samples of all threads, those of blocked ones as those of who worked meanwhile."""
-        self._holders = of_holders(stacks).with_columns(of_other=pl.lit(value=False))
+        self._holders = of_holders(stacks)
         self.causes = tuple(
             dict.fromkeys((*CAUSES, *(causes_with_waits(trace) if len(self._holders) else ())))
         )
@@ -381,7 +381,6 @@ def _start(trace: Trace) -> tuple[pl.DataFrame, float]:
     steps = trace.rows(pl.col("rank").is_not_null(), kinds=["step"])
     phases = trace.rows(kinds=["phase"])
     sampled = with_blocked(of_threads(trace.stacks), trace.blocks)
-    sampled = sampled.with_columns(of_other=pl.lit(value=False))
     for rank, first_ns in (
         steps.group_by("rank").agg(pl.col("start_ns").min()).sort("rank").iter_rows()
     ):

@@ -183,9 +183,10 @@ def followed_on(blocks: pl.DataFrame) -> pl.DataFrame:
 
 
 def with_blocked(stacks: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
-    """The samples with `is_blocked`: whether their own thread was blocked then. Null where the host
-    has no blocks.
+    """The samples with `is_blocked`: whether their own thread was blocked then, null where the host
+    has no blocks; and with `of_other`, which is false until `of_working_threads` knows more.
     """
+    stacks = stacks.with_columns(of_other=pl.lit(value=False))
     if blocks.is_empty() or stacks.is_empty():
         return stacks.with_columns(is_blocked=pl.lit(None, pl.Boolean))
     whose = (pl.col("host").cast(pl.String).fill_null(""), pl.col("tid").cast(pl.Int64))
@@ -207,15 +208,15 @@ def with_blocked(stacks: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
 
 
 def of_working_threads(stacks: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
-    """The samples, those of blocked threads with the stack of the thread that worked meanwhile, as
-    far as there is a sample of it near that time: these are `of_other`.
+    """The samples of `with_blocked`, those of blocked threads with the stack of the thread that
+    worked meanwhile, as far as there is a sample of it near that time: these are `of_other`.
     """
     if stacks.is_empty() or blocks.is_empty():
-        return stacks.with_columns(of_other=pl.lit(value=False))
+        return stacks
     wakers, tables = by_host(blocks), list[pl.DataFrame]()
     for (host,), part in stacks.partition_by("host", as_dict=True).items():
-        known = wakers.get(None if host is None else str(host), Wakers(blocks.clear()))
-        tables.append(_followed(part, known))
+        known = wakers.get(None if host is None else str(host))
+        tables.append(part if known is None else _followed(part, known))
     return pl.concat(tables)
 
 
@@ -223,7 +224,9 @@ def _followed(samples: pl.DataFrame, wakers: Wakers) -> pl.DataFrame:
     samples = samples.with_row_index("row").sort("time_ns")
     times = samples["time_ns"].to_numpy().astype(np.int64)
     way = wakers.way(samples["tid"].fill_null(0).to_numpy().astype(np.int64), times)
-    at_work = samples.filter(pl.Series(way[1] == 0)) if len(way) > 1 else samples
+    if len(way) == 1:
+        return samples.sort("row").drop("row")
+    at_work = samples.filter(pl.Series(way[1] == 0))
     taken = at_work.select(pl.col("tid").cast(pl.Int64), at="time_ns", stack_then="stack")
     found = samples.with_columns(found=pl.lit(None, samples.schema["stack"]))
     for step in way[1:]:  # the last thread of which there is a sample counts

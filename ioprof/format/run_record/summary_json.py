@@ -483,9 +483,14 @@ class CodeShare(Record, frozen=True):
     """Part of the samples in which their thread was blocked, such as in a sleep, on a lock or for a
     socket, 0 to 1; in the rest it computed, or read. Null: not known."""
     others: float | None = None
-    """Part of the samples in which another thread or process was at the line, and `waits` is of the
-    thread that was blocked until that one woke it. Null: not known."""
+    """Part of the samples, 0 to 1, in which another thread or process was at the line, for
+    which the job's own thread waited; in `waits` they count as waiting. Null: not known."""
     basis: str = "derived"
+
+    @property
+    def is_of_others(self) -> bool:
+        """Whether another thread or process was at the line in most of the samples."""
+        return (self.others or 0.0) > 0.5
 
 
 class DeviceTime(Record, frozen=True):

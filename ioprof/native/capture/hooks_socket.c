@@ -144,7 +144,8 @@ POLL(pselect,
      (int count, void *readable, void *writable, void *failed, const void *timeout,
       const void *signals),
      (count, readable, writable, failed, timeout, signals), SELECTS, SELECTED, NO_SET)
-/* A set of epoll as an object of waits. */
+
+/* A set of epoll as an object of waits; lower numbers are no objects (channels.h). */
 static inline uint64_t epoll_set(int descriptor)
 {
     return (uint64_t)descriptor + 2;

@@ -236,7 +236,7 @@ void end_receiving(const struct receiving *receiving, int64_t got, const struct 
                    int count, const void *caller)
 {
     int saved_errno = errno;
-    bool was_out = !receiving->is_watched || was_switched_out();
+    bool was_out = !can_watch_switches() || was_switched_out();
     if (got < 0 || receiving->file == NULL) /* EAGAIN: the wait is still to come */
         return;
     int64_t end = clock_now();

@@ -15,7 +15,6 @@ struct receiving {
     struct open_file *file; /* NULL: neither socket, pipe nor eventfd */
     int descriptor;
     int64_t start;
-    bool is_watched; /* whether the thread is switched out meanwhile */
 };
 
 #define NO_SET 0
@@ -70,12 +69,11 @@ static inline struct receiving begin_receiving(int descriptor)
 {
     struct open_file *file = known_file(descriptor);
     if (file == NULL || !is_channel(file))
-        return (struct receiving){NULL, descriptor, 0, false};
-    bool is_watched = can_watch_switches();
+        return (struct receiving){NULL, descriptor, 0};
     int64_t start = clock_now();
-    if (is_watched)
+    if (can_watch_switches())
         begin_switch_watch();
-    return (struct receiving){file, descriptor, start, is_watched};
+    return (struct receiving){file, descriptor, start};
 }
 
 #endif

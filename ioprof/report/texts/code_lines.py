@@ -58,7 +58,7 @@ def code_table(summary: Summary) -> Html | None:
 
 
 def _waiting(entry: CodeShare) -> str:
-    if (entry.others or 0.0) > 0.5:
+    if entry.is_of_others:
         return "in another thread"
     return MISSING if entry.waits is None else percent(entry.waits)
 
