@@ -317,7 +317,8 @@ def advised(spec: Spec, advice: Finding) -> Spec | None:
     named = [
         name
         for name in spec.faults
-        if any(
+        if name != "start_up"  # which is before the first batch
+        and any(
             place in advice.action
             for function in FAULTS[name].functions
             for place in (

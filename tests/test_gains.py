@@ -46,6 +46,7 @@ from ioprof.model.accuracy import error_of_others, further_error, kinds
 from ioprof.model.advice import ordered, ranked
 from ioprof.model.changed import changed, filled, with_factors
 from ioprof.model.changes import Change, change_of
+from ioprof.model.cores.after_waits import unbroken_ratio
 from ioprof.model.cores.contention import with_others
 from ioprof.model.cores.cpu_use import Counted, Worked, cpu_use
 from ioprof.model.engine import (
@@ -790,3 +791,30 @@ def test_findings_are_in_the_order_of_gains_and_of_what_they_cost(
         for code, gain, costs in rows
     ]
     assert expected == " ".join(each.code for each in ordered(found))
+
+
+@pytest.mark.parametrize(
+    ("waits", "without_ms", "ratio"),
+    [(0.5, 8, 0.8), (0.5, 12, 1.0), (0.5, 2, 0.75), (1.0, 8, 0.75), (0.1, 8, 1.0)],
+)
+def test_a_loop_that_no_longer_waits_may_compute_faster(
+    waits: float, without_ms: float, ratio: float
+) -> None:
+    """By its steps with a wait, which compute for 10 ms, and without one; by a quarter where there
+    are no such; not where few wait, where another device computes, or where the loop itself makes
+    the batches."""
+    stage, own = dict.fromkeys(STAGES, 1_000_000), {"compute": 1_000_000}
+    job = Job(workers=1, prefetch=2, stages=(stage,) * 80, own=(own,) * 80)
+    recorded = pipeline(simulate(job).trace)
+    rank = recorded.ranks[0]
+    count = len(rank.program)
+    has_waited = np.arange(count) % 10 < waits * 10
+    after_s = np.zeros_like(rank.program.after_s)
+    after_s[:, 0] = np.where(has_waited, 0.010, without_ms / 1e3)
+    taken_ns = rank.begun_ns + np.where(has_waited, 5_000_000, 0)
+    rank = replace(rank, taken_ns=taken_ns, program=replace(rank.program, after_s=after_s))
+    found = replace(recorded, ranks=(rank,))
+    assert unbroken_ratio(found) == pytest.approx(ratio)
+    assert 1.0 == unbroken_ratio(replace(found, on_device=True))
+    alone = tuple(replace(each, workers=0) for each in rank.iterations)
+    assert 1.0 == unbroken_ratio(replace(found, ranks=(replace(rank, iterations=alone),)))

@@ -12,7 +12,12 @@ from timeline import pid
 from ioprof.analysis.graph.wakers import Wakers, of_working_threads, with_blocked
 from ioprof.analysis.intervals import total
 from ioprof.format.run_record import RunRecord
-from ioprof.format.schema import BLOCK_COLUMNS, SPAN_COLUMNS, STACK_COLUMNS
+from ioprof.format.schema import (
+    BLOCK_COLUMNS,
+    COUNTER_COLUMNS,
+    SPAN_COLUMNS,
+    STACK_COLUMNS,
+)
 from ioprof.format.trace import Trace, table_schema
 from ioprof.model.changed import changed, with_factors
 from ioprof.model.changes import Change
@@ -130,6 +135,48 @@ def test_what_one_thread_answers_for_all_workers_is_found(idle: bool) -> None:
     found = pipeline(replace(locked, blocks=pl.concat([waits, of_server] if idle else [waits])))
     serial_s = found.ranks[0].iterations[0].tasks.serial_s
     assert serial_s.mean() == pytest.approx(0.0 if idle else 0.010, abs=0.0015)
+
+
+@pytest.mark.parametrize("in_turn", [False, True])
+def test_what_a_process_answers_by_a_thread_for_each_worker_is_found(in_turn: bool) -> None:
+    """Where its threads wait for each other, as for its interpreter lock; not where they work at
+    once."""
+    locked = with_lock(2 * MS, 1 * MS, 5, 1 * MS)
+    server, channel = pl.col("tid") + 10_000, pl.lit("channel").cast(BLOCKS["object"])
+    waits = locked.blocks.with_columns(
+        object=channel, waker_pid=pl.lit(900, pl.Int32), waker_tid=server
+    )
+    others_turns = waits.with_columns(
+        object=pl.lit("condition").cast(BLOCKS["object"]), end_ns=pl.col("woken_ns") - 2 * MS,
+        woken_ns=pl.col("woken_ns") - 2 * MS, pid=pl.lit(900, pl.Int32), tid=server,
+        waker_tid=pl.lit(901, pl.Int32),
+    ).filter(pl.col("end_ns") > pl.col("start_ns"))  # fmt: skip
+    found = pipeline(
+        replace(locked, blocks=pl.concat([waits, others_turns] if in_turn else [waits]))
+    )
+    serial_s = found.ranks[0].iterations[0].tasks.serial_s
+    assert serial_s.mean() == pytest.approx(0.010 if in_turn else 0.0, abs=0.0015)
+
+
+def test_what_a_process_computes_for_workers_goes_with_their_batches() -> None:
+    """Also where it answers them all at once: 400 ms for 120 batches take the cores from them."""
+    locked = with_lock(2 * MS, 1 * MS, 5, 1 * MS)
+    waits = locked.blocks.with_columns(
+        object=pl.lit("channel").cast(BLOCKS["object"]), waker_pid=pl.lit(900, pl.Int32),
+        waker_tid=pl.col("tid") + 10_000,
+    )  # fmt: skip
+    name = pl.lit("process.cpu_user").cast(table_schema(COUNTER_COLUMNS)["name"])
+    begin, end = (locked.spans[name].to_numpy() for name in ("start_ns", "end_ns"))
+    rows = [
+        {"time_ns": int(at_ns), "host": "node", "pid": 900, "value": value}
+        for at_ns, value in ((begin.min(), 0.0), (end.max(), 0.4))
+    ]
+    counters = pl.DataFrame(rows, schema=table_schema(COUNTER_COLUMNS)).with_columns(name=name)
+    found = pipeline(replace(locked, blocks=waits, counters=counters))
+    served_s = found.ranks[0].iterations[0].tasks.served_s
+    assert served_s.sum() == pytest.approx(0.4, rel=0.05)
+    without = with_factors(found, {"loader": 0.0}).ranks[0].iterations[0].tasks.served_s
+    assert 0.0 == without.sum()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from typing import Final
 
 import numpy as np
 
-from ioprof.format.run_record import NoGain
 from ioprof.model.changes import Change
 from ioprof.model.pipeline import STAGES, Pipeline
 
@@ -137,12 +136,6 @@ def error_of(found: tuple[Kind, ...]) -> float:
 def are_compared(found: tuple[Kind, ...]) -> bool:
     """Whether predictions of all these kinds were compared with runs."""
     return all(SHOWN[kind].runs for kind in found)
-
-
-def why_not(recorded: Pipeline, found: tuple[Kind, ...]) -> NoGain | None:
-    """Why a prediction of these kinds is not told. None: it is told."""
-    asks = recorded.asks_process and Kind.WORKERS in found
-    return NoGain.ASKS_PROCESS if asks else None
 
 
 def further_error(

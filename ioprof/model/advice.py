@@ -23,7 +23,6 @@ from ioprof.model.accuracy import (
     error_of,
     further_error,
     kinds,
-    why_not,
 )
 from ioprof.model.assumptions import check_change
 from ioprof.model.changed import (
@@ -34,6 +33,7 @@ from ioprof.model.changed import (
     without_lock,
 )
 from ioprof.model.changes import Change, change_of
+from ioprof.model.cores.after_waits import unbroken_ratio
 from ioprof.model.gains import Replays
 from ioprof.model.pace import replayed
 from ioprof.model.pipeline import Iteration, Op, Pipeline
@@ -112,6 +112,14 @@ class Predictor:
         if self._whole.shares_cores:
             return self._as_recorded
         return Replays(replace(self._whole, shares_cores=True))
+
+    @cached_property
+    def _faster(self) -> dict[str, float]:
+        """What may remain of the loop's own causes in a run with a change. Empty: all."""
+        unbroken, faulted = unbroken_ratio(self._whole), self._whole.faulted
+        kept = 1 - faulted if faulted >= _LEAST_FAULTED else 1.0
+        found = {"compute": unbroken * kept, "host": unbroken}
+        return found if min(found.values()) < 1 else {}
 
     def _replays(self, change: Change) -> Replays:
         return self._sharing_cores if changes_competition(change) else self._as_recorded
@@ -213,16 +221,15 @@ class Predictor:
         larger: float,
         replays: Replays,
     ) -> Finding:
-        if refused := why_not(self._whole, of_kinds):
-            return without_gain(advice, refused)
         after, speedups = replays.speedups(change)
         speedups = [larger * each for each in speedups]
         speedup, new = speedups[0], change(replays.recorded)
         low, high = (float(value) for value in np.quantile(speedups, QUANTILES))
         shown = error_of(of_kinds) + further_error(self._whole, new, after.total_s, of_kinds)
-        if self._whole.faulted >= _LEAST_FAULTED:
-            kept = with_factors(new, {"compute": 1 - self._whole.faulted})
-            high = max(high, larger * replays.base.step_s / replayed(kept).step_s)
+        if faster := self._faster:
+            high = max(
+                high, larger * replays.base.step_s / replayed(with_factors(new, faster)).step_s
+            )
         wide = (1 + self._error) * (1 + shown)
         return advice.replace(
             gain=speedup,
@@ -440,8 +447,6 @@ def _proposals(
     rank, fewest = min(_workers_of_ranks(recorded).items(), key=lambda each: (each[1], each[0]))
     if fewest < workers:  # then the others' number for all
         tried = [workers, *tried]
-    if recorded.asks_process and workers:
-        most_workers = workers
     if most_workers is not None:
         tried = [
             number

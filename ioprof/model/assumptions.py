@@ -134,8 +134,6 @@ def _assumptions(recorded: Pipeline, change: Change) -> Iterator[Assumption]:
         yield Assumption("cpu_not_sampled")
     elif (others := sum(recorded.others.values())) >= _LEAST_OTHERS:
         yield Assumption("others", {"threads": others})
-    if recorded.asks_process and change.workers:
-        yield Assumption("answers")
     if change.workers and not all(each.workers for each in iterations):
         yield Assumption("no_start")
     if loses_workers(recorded, change):

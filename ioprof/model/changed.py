@@ -241,6 +241,7 @@ def _scaled(each: Iteration, factors: Mapping[str, float]) -> Iteration:
         held_s=tasks.held_s * work * whole,
         serial_s=tasks.serial_s * factors.get(each.serial_stage, 1.0) * whole,
         serial_own_s=tasks.serial_own_s * factors.get(each.serial_stage, 1.0) * whole,
+        served_s=tasks.served_s * factors.get(each.serial_stage, 1.0) * whole,
     )
     return replace(
         each,
@@ -590,7 +591,7 @@ def _regrouped_iteration(each: Iteration, ratio: float) -> Iteration:
     like = np.minimum(bounds[:-1].astype(np.int64), len(tasks) - 1)
     drawn = tasks.at(like)
     of_samples = ("open_s", "reads", "read_bytes", "reads_cpu_s", "reads_delay_s")
-    names = (*of_samples, "serial_s", "serial_own_s")
+    names = (*of_samples, "serial_s", "serial_own_s", "served_s")
     sums: dict[str, Seconds] = {
         name: _between(getattr(tasks, name)[:, None], bounds)[:, 0] for name in names
     }

@@ -80,6 +80,8 @@ class Tasks:
     """What only one worker at a time can do (`model.serial`)."""
     serial_own_s: Seconds
     """The part of it that is not in `stages_s` too: what is done meanwhile may have spans."""
+    served_s: Seconds
+    """What other processes of the job compute to answer those who make the task, beside them."""
 
     @classmethod
     def without_cost(cls, count: int) -> "Tasks":
@@ -309,9 +311,6 @@ class Pipeline:
     shares_cores: bool = True
     """Whether the replay shares the cores among all that compute. Else work takes as long as it was
     measured, since that reproduces the run better."""
-    asks_process: bool = False
-    """Whether its workers mostly wait for answers of another process of the job, so that nothing is
-    known of more workers."""
     takes_turns: bool = False
     """Whether a loop takes batches of several loaders in turn. Their workers are replayed as those
     of one, with the batches that each of them made, so that nothing is known of other numbers of

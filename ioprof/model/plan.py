@@ -263,7 +263,7 @@ def _task_segments(
     wait_s = wait_s + sleep_s
     if not shares or not cpu.is_measured:
         wait_s, work_s = wait_s + work_s + tasks.reads_delay_s, np.zeros(len(work_s))
-    served_s = tasks.reads * storage.served_s_per_read * shares
+    served_s = (tasks.reads * storage.served_s_per_read + tasks.served_s) * shares
     found = []
     rows = zip(
         *(each.tolist() for each in (wait_s, work_s, size, served_s, tasks.serial_s)), strict=True

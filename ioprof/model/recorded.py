@@ -1,7 +1,7 @@
 """The pipeline of a recorded run. `ReplayError` says why a run cannot be replayed."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -10,7 +10,6 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ioprof.analysis.charge.blame import exposed
-from ioprof.analysis.charge.served import are_served
 from ioprof.analysis.charge.steps import steps
 from ioprof.analysis.charge.training_process import in_main_thread
 from ioprof.analysis.cpu.memory_faults import memory_faults
@@ -151,7 +150,6 @@ def pipeline(trace: Trace) -> Pipeline:
         has_memory_reads=has_memory_reads,
         warm_open_ratio=warm_open_ratio(trace),
         on_device=_on_device(trace),
-        asks_process=are_served(trace),
         takes_turns=take_turns(batches(trace)),
         knows_makers=not alone or not any(_are_made(spans) for _, spans in alone),
         copy_s=copy_s(trace),
@@ -280,6 +278,7 @@ def _rank(
     blocks = trace.blocks.filter(of_host)
     loop = int(waits["tid"][0] or 0)
     one_at_a_time = serial(blocks, spans, fetches, loop)
+    served_s = _served_s(fetches, counts, set(one_at_a_time.answering) - {waits["pid"][0]})
     by_loop = [visit for visit in seen.visits if not visit.num_workers]
     rows = np.concatenate([np.zeros(0, np.int64), *(visit.fetch_rows for visit in by_loop)])
     collections = _of_workers(causes["gc"], fetches[rows]["worker"].unique())
@@ -302,7 +301,9 @@ def _rank(
     iterations = _first_apart(
         tuple(
             _with_serial(
-                _iteration(visit, waits, fetches, sent, held_s, chose_s, prefetch), one_at_a_time
+                _iteration(visit, waits, fetches, sent, held_s, chose_s, prefetch),
+                one_at_a_time,
+                served_s,
             )
             for visit in seen.visits
         )
@@ -800,9 +801,30 @@ def _ahead(
     return 0, len(starts) if idle_ns <= _NEVER_HELD * whole_ns else depth
 
 
-def _with_serial(each: Iteration, one_at_a_time: Serial) -> Iteration:
-    """The iteration with what one worker at a time does of each task taken out of its stages."""
-    if not one_at_a_time.batch_s or not each.workers:
+def _served_s(
+    fetches: pl.DataFrame, counts: Mapping[int, Counted], answering: Iterable[int]
+) -> float:
+    """For each batch, what these processes computed from the first one to the last."""
+    if fetches.is_empty():
+        return 0.0
+    times = [fetches["start_ns"].to_numpy().min(), fetches["end_ns"].to_numpy().max()]
+    used_s = [
+        float(np.ptp(np.interp(times, each.times_ns, each.cpu_s)))
+        for pid in answering
+        if (each := counts.get(pid))
+    ]
+    return sum(used_s) / len(fetches)
+
+
+def _with_serial(each: Iteration, one_at_a_time: Serial, served_s: float) -> Iteration:
+    """The iteration with what one worker at a time does of each task taken out of its stages, and
+    with what other processes compute for a task.
+    """
+    if not each.workers:
+        return each
+    served = np.full(len(each.tasks), served_s)
+    each = replace(each, tasks=replace(each.tasks, served_s=served))
+    if not one_at_a_time.batch_s:
         return each
     stages, place = each.tasks.stages_s.copy(), STAGES.index(one_at_a_time.stage)
     taken = np.minimum(stages[:, place], one_at_a_time.batch_s)
@@ -909,6 +931,7 @@ def _tasks(
         most,
         take,
         none if is_own else held,
+        none,
         none,
         none,
     )

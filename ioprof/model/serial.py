@@ -1,15 +1,15 @@
 """What those who make batches can do only one at a time: what they do while they hold a lock that
-others of them wait for, what a thread of the job answers for all of them, and, where they are
+others of them wait for, what a process of the job answers for all of them, and, where they are
 threads of the loop's process, what they do while they hold its interpreter lock.
 
 It is found in the blocks of their threads (`Trace.blocks`): a maker that waits within a batch is
-ended by another maker, or by a thread that serves them. How long one of them has the lock is seen
+ended by another maker, or by a process that serves them. How long one of them has the lock is seen
 where another one waits for it all that time. How often it takes the lock for a batch is seen where
 it had to wait each time. Where makers rarely meet it is not seen, but follows: of N makers that
 hold it for a share U of the time together, one finds it taken in U (N - 1) / N of its attempts.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -18,7 +18,14 @@ from numpy.typing import NDArray
 
 from ioprof.analysis.charge.interpreter_lock import lock_of
 from ioprof.analysis.graph.wakers import followed_on
-from ioprof.analysis.intervals import Intervals, intersect, pack, total, union
+from ioprof.analysis.intervals import (
+    Intervals,
+    intersect,
+    subtract,
+    total,
+    union,
+    union_all,
+)
 from ioprof.analysis.reads.lineage import Axis
 from ioprof.analysis.selection import WORK, intervals
 from ioprof.model.iterations import at_once
@@ -27,7 +34,10 @@ _LOCKS: Final = ("lock", "semaphore", "file lock", "futex")
 _FEWEST: Final = 20
 """Blocks below which nothing is said."""
 _LEAST_USE: Final = 0.05
-"""Share of the time in which a lock is held, or a thread serves, from which on it counts."""
+"""Share of the time in which a lock is held, or a process serves, from which on it counts."""
+_AT_ONCE: Final = 0.5
+"""Of the time in which further makers wait for a process, that in which further threads of it work,
+from which on it works for several at once."""
 _USUAL: Final = 0.9
 """Quantile of the waits of batches that stands for how often a batch takes the lock."""
 _MOSTLY: Final = 0.5
@@ -42,6 +52,7 @@ _WAITS: Final = {
     "end_ns": pl.Int64(),
     "woken_ns": pl.Int64(),
     "waker_tid": pl.Int32(),
+    "waker_pid": pl.Int32(),
     "object": pl.String(),
     "id": pl.Int64(),
 }
@@ -58,10 +69,12 @@ class Serial:
     stage: str = "loader"
     """In which stage of making a batch."""
     is_lock: bool = False
-    """Whether it is a lock that they hold, which neither Python's interpreter nor a thread that
+    """Whether it is a lock that they hold, which neither Python's interpreter nor a process that
     serves them makes necessary."""
     loop_waits: Intervals = field(default_factory=lambda: np.empty((0, 2), np.int64))
     """When the loop waited for it because a maker had it: the interpreter lock of its process."""
+    answering: tuple[int, ...] = ()
+    """The processes that answer makers within their batches, one at a time or not."""
 
 
 def serial(
@@ -75,21 +88,38 @@ def serial(
     if blocks.is_empty():
         return Serial()
     waits = _waits(blocks, makers, fetches)
+    answers = waits.filter(
+        ~pl.col("waker_tid").is_in(makers["tid"].implode()), pl.col("object") == "channel"
+    )
+    often = answers.group_by("waker_pid").len().filter(pl.col("len") >= _FEWEST)
+    others = often.filter(~pl.col("waker_pid").is_in(fetches["pid"].implode()))["waker_pid"]
+    found = _one_at_a_time(blocks, spans, fetches, waits, answers, makers, loop_tid)
+    return replace(found, answering=tuple(others))
+
+
+def _one_at_a_time(
+    blocks: pl.DataFrame,
+    spans: pl.DataFrame,
+    fetches: pl.DataFrame,
+    waits: pl.DataFrame,
+    answers: pl.DataFrame,
+    makers: pl.DataFrame,
+    loop_tid: int,
+) -> Serial:
     took_s = float(fetches["end_ns"].to_numpy().max() - fetches["start_ns"].to_numpy().min()) / 1e9
     interpreter = _interpreter(blocks, spans, fetches, waits, loop_tid, took_s)
     if len(makers) < 2:
         return interpreter
     by_maker = pl.col("waker_tid").is_in(makers["tid"].implode())
     locks = waits.filter(by_maker, pl.col("object").is_in(_LOCKS))
-    answers = waits.filter(~by_maker, pl.col("object") == "channel")
     found = [
         *(
             (_held(part, took_s, len(makers), len(fetches)), part)
             for _, part in locks.group_by("object", "id", maintain_order=True)
         ),
         *(
-            (_serving(blocks, int(str(tid)), part, took_s), part)
-            for (tid,), part in answers.group_by("waker_tid", maintain_order=True)
+            (_serving(blocks, part, took_s), part)
+            for _, part in answers.group_by("waker_pid", maintain_order=True)
         ),
     ]
     use, part = max(found, key=lambda each: each[0], default=(0.0, waits.clear()))
@@ -214,7 +244,9 @@ def _waits(blocks: pl.DataFrame, makers: pl.DataFrame, fetches: pl.DataFrame) ->
         )
         .filter(pl.col("end_ns") <= pl.col("until_ns"))
     )
-    return within.join(makers, on="tid").select(list(_WAITS)).cast(pl.Schema(_WAITS))
+    own = pl.coalesce("waker_pid", "pid")
+    found = within.join(makers, on="tid").with_columns(waker_pid=own)
+    return found.select(list(_WAITS)).cast(pl.Schema(_WAITS))
 
 
 def _held(waits: pl.DataFrame, took_s: float, num_makers: int, num_batches: int) -> float:
@@ -235,16 +267,32 @@ def _held(waits: pl.DataFrame, took_s: float, num_makers: int, num_batches: int)
     return min(1.0, max(waited, float(by_chance), float(often) * once_s * num_batches / took_s))
 
 
-def _serving(blocks: pl.DataFrame, tid: int, answers: pl.DataFrame, took_s: float) -> float:
-    """The share of the time in which a thread does not wait for something to do, if it answers
-    several makers.
+def _serving(blocks: pl.DataFrame, answers: pl.DataFrame, took_s: float) -> float:
+    """The share of the time in which a process works for several makers, one at a time; 0 if
+    several of its threads do so at once where several makers wait. Its threads may wait for its
+    interpreter lock.
     """
     if len(answers) < _FEWEST or answers["tid"].n_unique() < 2:
         return 0.0
-    first, last = int(answers["start_ns"].to_numpy().min()), int(answers["end_ns"].to_numpy().max())
-    idle = blocks.filter(pl.col("tid") == tid, pl.col("object") == "channel")
-    waited = intersect(union(intervals(idle)), pack(np.array([first]), np.array([last])))
-    return max(0.0, 1 - total(waited) / max(1, last - first)) * (last - first) / 1e9 / took_s
+    threads = answers["waker_tid"].unique()
+    waits_for = ["channel"] if len(threads) == 1 else ["channel", "condition"]
+    idle = blocks.filter(pl.col("object").is_in(waits_for), pl.col("tid").is_in(threads.implode()))
+    at_work = [
+        subtract(
+            union(intervals(part.with_columns(end_ns="woken_ns"))),
+            union(intervals(idle.filter(pl.col("tid") == tid))),
+        )
+        for (tid,), part in answers.group_by("waker_tid")
+    ]
+    waiting = [union(intervals(part)) for _, part in answers.group_by("tid")]
+    if _beyond_one(at_work) > _AT_ONCE * _beyond_one(waiting):
+        return 0.0
+    return total(union_all(at_work)) / 1e9 / took_s
+
+
+def _beyond_one(sets: list[Intervals]) -> int:
+    """The time in these sets beyond that in any of them."""
+    return sum(map(total, sets)) - total(union_all(sets))
 
 
 def _stage(spans: pl.DataFrame, fetches: pl.DataFrame, waits: pl.DataFrame) -> str:

@@ -49,7 +49,7 @@ CASES = (
         says=("ask_manager.py",),
         never_names=("num_workers=",),
         advises="Ask for less at",
-        names=("in Features.__getitem__", "more workers would wait longer"),
+        names=("in Features.__getitem__", "asks another process of the job"),
         prints_rate=True,
     ),
     Case(

@@ -14,7 +14,9 @@ from ioprof.recording.pending_run import (
 )
 
 
-def keep(self: PendingRun, run: Any, storing: Any = None, complete: Any = None) -> NoReturn:
+def keep(
+    self: PendingRun, run: Any, storing: Any = None, complete: Any = None, *_: Any
+) -> NoReturn:
     """In place of making the run folder."""
     known = run if complete is None else complete(run)
     shutil.move(self.spool, kept / "spool")

@@ -19,7 +19,7 @@ from ioprof.analysis.answer.store_advice import store_advice
 from ioprof.analysis.answer.use_advice import start_once
 from ioprof.analysis.charge.gpu_windows import loop_ratio
 from ioprof.analysis.charge.saves import MAY_BE_BESIDE
-from ioprof.analysis.cpu.code_lines import asks_process, line_text
+from ioprof.analysis.cpu.code_lines import line_text
 from ioprof.analysis.ranks.straggler_advice import straggler_advice
 from ioprof.analysis.reads.read_patterns import SMALL_READS
 from ioprof.format.run_record import (
@@ -51,6 +51,8 @@ _FEWEST_FILES: Final = 10
 """Files that were read, from which on one of them is an exception."""
 _MADE: Final = ("storage", "page_cache", "decode", "transform", "loader")
 """What is done for each sample, whether a batch has it or not."""
+_LEAST_ASKED: Final = 0.2
+"""Part of the samples of a line in which it waits, from which on it is said to ask a process."""
 _LEAST_LOSS: Final = 0.05
 """Share of the steps' time from which on a loss that takes longer than the model's forward pass is
 what to make cheaper."""
@@ -355,9 +357,8 @@ def _starts(evidence: Evidence) -> Found:
 
 
 def _at_loader_line(evidence: Evidence, line: CodeShare) -> Finding:
-    if evidence.are_served and asks_process(line.library):
-        return not_modelled("served_line", "loader", **evidence.line_facts(line))
-    return of_line(evidence, "loader_line", "loader", line)
+    asks = evidence.are_served and (line.waits or 0.0) >= _LEAST_ASKED
+    return of_line(evidence, "served_line" if asks else "loader_line", "loader", line)
 
 
 def _h2d(evidence: Evidence) -> Found:

@@ -156,8 +156,7 @@ class Evidence:
     unused: Unused | None = None
     views: SentViews | None = None
     are_served: bool = False
-    """Whether workers mostly wait for what another process of the job answers, see `served`; more
-    workers would wait longer."""
+    """Whether workers wait for what another process of the job answers, see `served`."""
     small_sums: SmallSums | None = None
     """All-reduces that the job makes for each parameter, or the like."""
     exchanges_per_update: int = 0

@@ -42,7 +42,7 @@ def waiting_workers(evidence: Evidence, why: str, **facts: Any) -> Finding | Non
     """
     ceilings, cpu, workers = evidence.ceilings, evidence.cpu, evidence.run.config.workers
     running = cpu.worker_running_threads if cpu else None
-    if ceilings is None or cpu is None or running is None or not workers or evidence.are_served:
+    if ceilings is None or cpu is None or running is None or not workers:
         return None
     if running + (cpu.worker_waiting_threads or 0.0) > _MOST_RUNNING:
         return None
@@ -64,13 +64,11 @@ def waiting_workers(evidence: Evidence, why: str, **facts: Any) -> Finding | Non
 def more_workers(evidence: Evidence, why: str, **facts: Any) -> Found:
     """More workers while there are free cores, one per rank left to the rank itself; but equal work
     for them first.
-
-    None where they wait for one process that answers all of them.
     """
     yield from _equal_work(evidence)
     config, cpus = evidence.run.config, evidence.run.cpus
     ranks, workers = config.ranks, config.workers
-    if evidence.are_served or evidence.use.idle_workers(workers):
+    if evidence.use.idle_workers(workers):
         return
     if evidence.cpu and evidence.cpu.limits:  # which more of them would only share
         return

@@ -11,9 +11,8 @@ from ioprof.format.run_record import CodeShare
 
 FEWEST_SAMPLES: Final = 4
 """Samples of a line of code below which it is not named in the verdict."""
-_CONNECTION: Final = "multiprocessing/connection.py"
 _WAITING: Final = {
-    _CONNECTION: ("_recv", "_send", "_read", "wait", "_poll"),
+    "multiprocessing/connection.py": ("_recv", "_send", "_read", "wait", "_poll"),
     "multiprocessing/popen_fork.py": ("poll",),
     "threading.py": ("wait", "_wait_for_tstate_lock", "join"),
     "queue.py": ("get", "put"),
@@ -49,18 +48,7 @@ def awaits(line: CodeShare) -> bool:
     """Whether a line calls what waits for another process or thread, by the innermost function that
     most of its samples are in.
     """
-    return _awaits(line.library)
-
-
-def asks_process(library: str | None) -> bool:
-    """Whether the innermost function of a library, as `function (file)`, waits for the answer of
-    another process of the job.
-    """
-    return _awaits(library) and (library or "").endswith(f"({_CONNECTION})")
-
-
-def _awaits(library: str | None) -> bool:
-    function, _, file = (library or "").partition(" (")
+    function, _, file = (line.library or "").partition(" (")
     return function.rpartition(".")[2] in _WAITING.get(file.rstrip(")"), ())
 
 

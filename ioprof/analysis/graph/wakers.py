@@ -145,9 +145,15 @@ class Wakers:
     def in_others(self, tid: int, times: Intervals) -> Intervals:
         """When a thread of another process worked for this one at these times."""
         own = self._processes.get(tid)
+        return union_all(
+            [EMPTY, *(when for pid, when in self.by_process(tid, times) if pid != own)]
+        )
+
+    def by_process(self, tid: int, times: Intervals) -> Iterator[tuple[int | None, Intervals]]:
+        """The process of each thread that worked for this one at these times, and when it did."""
+        own = self._processes.get(tid)
         at_work = self.working(tid, times) if tid in self._threads else {}
-        others = (when for each, when in at_work.items() if self._processes.get(each, own) != own)
-        return union_all([EMPTY, *others])
+        yield from ((self._processes.get(each, own), when) for each, when in at_work.items())
 
 
 def by_host(blocks: pl.DataFrame) -> dict[str | None, Wakers]:

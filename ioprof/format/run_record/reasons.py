@@ -178,7 +178,8 @@ class NoGain(StrEnum):
     RUN_TOO_LARGE = "run_too_large"
     """A replay would take long, and is made on request."""
     ASKS_PROCESS = "asks_process"
-    """Its workers wait for another process of the job."""
+    """Its workers wait for another process of the job. In summaries of earlier versions: today that
+    process is replayed."""
     NOT_CHARGED = "not_charged"
     """No time was charged to what it makes less."""
     DISAGREES = "disagrees"

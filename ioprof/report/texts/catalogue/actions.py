@@ -260,8 +260,7 @@ ACTIONS: Final = {
     "loader_line": f"Make {{line}} faster, or do it once before training: {_TAKES}",
     "served_line": (
         "Ask for less at {line}, or keep what is asked for where the workers can read it themselves"
-        f" (shared tensors, a memory map, a file): {_TAKES}, in which workers wait for another"
-        " process of the job, which answers all of them, so that more workers would wait longer"
+        f" (shared tensors, a memory map, a file): {_TAKES}; it asks another process of the job"
     ),
     "sampler": (
         f"Choose the samples of a batch with less work in the sampler{_AT} (a table made once"
@@ -687,9 +686,6 @@ REASONS: Final = {
     NoGain.BASELINE_ERROR: (
         "the replay of the run itself is wrong: its steps are {baseline_error:off}"
     ),
-    NoGain.ASKS_PROCESS: (
-        "its workers wait for another process of the job, which may not answer more of them"
-    ),
     NoGain.NOT_MODELLED: "the replay does not model this change",
     NoGain.NOT_OF_STEPS: (
         "it is time of the job outside of its steps, which the replay does not cover"
@@ -704,5 +700,4 @@ REASONS_OF_CODES: Final = {
     "first_epoch": (
         "it is time of the first epoch alone, so that a job gains the less the more epochs it has"
     ),
-    "served_line": "what that process takes of the cores is not replayed",
 }

@@ -25,10 +25,6 @@ ASSUMPTIONS: Final = {
         "{threads:.1f} threads of other programs compete for the cores, as they did while the run"
         " was recorded"
     ),
-    "answers": (
-        "the workers of this run mostly wait for another process of the job, which is assumed to"
-        " answer more of them as fast, so with more of them this is an upper bound"
-    ),
     "no_start": "this run started no workers, so the time to start them is not included",
     "collate_by_loop": (
         "batches are collated in half of the time, since workers also make shared memory for them;"

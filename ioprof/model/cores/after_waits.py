@@ -1,0 +1,48 @@
+"""How much longer a training loop computes on the CPU after a wait than without one.
+
+While a thread waits, its core sleeps, and others use its caches: what it computes then may take a
+quarter to twice as long, on virtual machines more than elsewhere (`benchmarks/after_waits.py`). So
+a loop that no longer waits may gain more than its waits.
+"""
+
+from typing import Final
+
+import numpy as np
+
+from ioprof.model.pipeline import OWN, Op, Pipeline, Rank, Seconds
+
+_COMPUTED: Final = [OWN.index("compute"), OWN.index("host")]
+_NO_WAIT_S: Final = 3e-4
+_WAIT_S: Final = 1e-3
+"""From which on the thread has left its core."""
+_FEWEST: Final = 20
+"""Steps of either kind from which on they are compared."""
+_MOSTLY: Final = 0.8
+"""Part of the steps that did not wait from which on nothing is to be gained."""
+_ASSUMED: Final = 0.75
+"""Where nothing can be compared."""
+
+
+def unbroken_ratio(recorded: Pipeline) -> float:
+    """The time that the loop computes for a step before which it did not wait, over that for others
+    of the same run, from `_ASSUMED` to 1; what is assumed where there are too few.
+    """
+    if recorded.on_device:
+        return 1.0
+    waited_s, computed_s = np.concatenate([_steps(rank) for rank in recorded.ranks], axis=1)
+    without, after = computed_s[waited_s < _NO_WAIT_S], computed_s[waited_s > _WAIT_S]
+    if len(without) >= _MOSTLY * len(waited_s):
+        return 1.0
+    if min(len(without), len(after)) < _FEWEST:
+        return _ASSUMED
+    return float(np.clip(np.median(without) / max(np.median(after), 1e-9), _ASSUMED, 1.0))
+
+
+def _steps(rank: Rank) -> Seconds:
+    """Shape (2, steps): for how long the loop waited for each batch of workers, and then
+    computed.
+    """
+    has_workers = [rank.iterations[number].workers > 0 for number in rank.program.iterations]
+    takes = np.array([op is Op.TAKE for op in rank.program.ops]) & has_workers
+    waited_s = (rank.taken_ns - rank.begun_ns)[takes] / 1e9
+    return np.stack([waited_s, rank.program.after_s[takes][:, _COMPUTED].sum(1)])
