@@ -41,7 +41,7 @@ notebook: $(INSTALLED)  ## start JupyterLab with the notebooks, on the runs of t
 docs: $(INSTALLED)  ## build the site of the documents, with the reference of Python, into build/site
 	$(PIP) -e '.[docs]'
 	rm -rf build/docs build/site && mkdir -p build/docs
-	cp --parents *.md docs/*.md docs/*.png docs/*.json docs/decisions/*.md benchmarks/results/*.md ioprof/README.md ioprof/native/*.md \
+	cp --parents *.md docs/*.md docs/*.png docs/pictures/*.png docs/*.json docs/decisions/*.md benchmarks/results/*.md ioprof/README.md ioprof/native/*.md \
 	  tests/README.md build/docs
 	$(BIN)/python -m mkdocs build --quiet -f docs/site/mkdocs.yml
 	@echo 'open build/site/index.html'

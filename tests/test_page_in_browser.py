@@ -322,6 +322,22 @@ def test_the_picture_of_the_readme_is_made_by_a_command(browser: Any, tmp_path: 
         assert made.height == pytest.approx(committed.height, rel=0.05)
 
 
+@pytest.mark.system(every=4)
+def test_the_pictures_of_the_documents_are_made_by_a_command(browser: Any, tmp_path: Path) -> None:
+    """Each of the document is there, small, and of the size that it has now."""
+    pytest.importorskip("nbconvert", reason="needs nbconvert")
+    pytest.importorskip("ipykernel", reason="needs ipykernel")
+    shown = re.findall(r"\(pictures/([a-z-]+)\.png\)", (ROOT / "docs" / "pictures.md").read_text())
+    assert {*shown} == {path.stem for path in screenshot.FOLDER.iterdir()}
+    taken = screenshot.take_all(browser, tmp_path)
+    assert {*shown} - {*taken} <= {"site"}  # which `make docs` builds
+    for name in taken:
+        made, committed = tmp_path / f"{name}.png", screenshot.FOLDER / f"{name}.png"
+        assert committed.stat().st_size <= screenshot.MOST_BYTES
+        with Image.open(made) as new, Image.open(committed) as old:
+            assert new.width == pytest.approx(old.width, rel=0.05)
+
+
 @pytest.mark.system
 def test_a_click_names_the_span_under_it_and_lanes_unfold(opened: Visit) -> None:
     opened.page.locator("#labels button[aria-expanded]").first.click()

@@ -159,7 +159,7 @@ def _sentence(compared: ComparedRuns, names: list[str]) -> str:
         entry.causes, key=lambda each: (each.other_s - each.first_s) * (1 if ratio > 1 else -1)
     )
     way = f"{percent(abs(ratio - 1))} {'longer' if ratio > 1 else 'shorter'}"
-    return f"{name}: a {entry.per} takes {way}, most of it by {grown.cause.replace('_', ' ')}."
+    return f"{name}: a {entry.per} is {way}, most of it in {grown.cause.replace('_', ' ')}."
 
 
 def step_bars(compared: ComparedRuns, names: list[str]) -> Html:

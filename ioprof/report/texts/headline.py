@@ -116,12 +116,21 @@ def _is_mostly(summary: Summary, code: PartCode) -> bool:
 
 
 def _behind(summary: Summary) -> str:
-    """What made the slower rank late; empty: not known."""
+    """What made the slower rank late; empty: not known. Waits for batches count as one, and are
+    named by a cause where that is most of them.
+    """
     seconds: dict[str, float] = {}
     for each in summary.steps.straggler_wait_s.values():
         for cause, waited_s in each.items():
             seconds[cause] = seconds.get(cause, 0.0) + waited_s
-    largest = max(seconds, key=lambda cause: seconds[cause], default=None)
+    batches = {cause: waited_s for cause, waited_s in seconds.items() if cause in LEAVES}
+    others = {cause: waited_s for cause, waited_s in seconds.items() if cause not in LEAVES}
+    largest = max(others, key=lambda cause: others[cause], default=None)
+    whole_s = sum(batches.values())
+    if whole_s > others.get(largest or "", 0.0):
+        largest = max(batches, key=lambda cause: batches[cause])
+        if batches[largest] < whole_s / 2:
+            return _name(summary, "batches")
     return largest.replace("_", " ") if largest else ""
 
 
