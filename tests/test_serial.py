@@ -22,12 +22,14 @@ from ioprof.format.trace import Trace, table_schema
 from ioprof.model.changed import changed, with_factors
 from ioprof.model.changes import Change
 from ioprof.model.pace import measured, replayed
+from ioprof.model.pipeline import STAGES
 from ioprof.model.recorded import pipeline
 from ioprof.model.serial import serial
 
 MS = 1_000_000
 BLOCKS = table_schema(BLOCK_COLUMNS)
 WORKERS, BATCHES, AHEAD = 4, 120, 4
+LOADER = STAGES.index("loader")
 
 
 def with_lock(held_ns: int, own_ns: int, times: int, step_ns: int) -> Trace:
@@ -229,6 +231,29 @@ def test_what_makers_hold_the_interpreter_for_is_found(
     found = serial(trace.blocks, spans, fetches, pid(0))
     truth_s = sum(held_ns[tid] for tid in tids[1:]) / 1e9 / len(fetches)
     assert found.batch_s == pytest.approx(truth_s, rel=0.2)
+
+
+def test_a_line_that_waits_holds_no_interpreter_lock() -> None:
+    """Of makers that sleep for 30 ms, hold it for 20 and wait for it for 25: half of their time
+    that is waiting is the sleep, half of it of which two fifths are waiting are the others."""
+    recorded = pipeline(with_lock(2 * MS, 1 * MS, 5, 1 * MS))
+    rank = recorded.ranks[0]
+    tasks = rank.iterations[0].tasks
+    number, stages = len(tasks), np.zeros_like(tasks.stages_s)
+    stages[:, LOADER] = 0.030
+    tasks = replace(tasks, stages_s=stages, serial_s=np.full(number, 0.020))
+    tasks = replace(tasks, serial_own_s=tasks.serial_s)
+    each = replace(rank.iterations[0], tasks=tasks, has_lock=False, lock_wait_s=0.025)
+    rank = replace(rank, iterations=(each,), stage_waits={"loader": 0.6})
+    known = replace(recorded, ranks=(rank,))
+
+    def left(waits: float | None) -> tuple[float, float]:
+        found = with_factors(known, {"loader": 0.5}, waits).ranks[0].iterations[0].tasks
+        return float(found.stages_s[:, LOADER].mean()), float(found.serial_s.mean())
+
+    assert left(1.0) == pytest.approx((0.0, 0.020), abs=1e-6)
+    assert left(0.4) == pytest.approx((0.030, 0.0), abs=2e-3)
+    assert left(None) == pytest.approx((0.015, 0.010))
 
 
 def test_workers_that_do_not_meet_are_divided() -> None:

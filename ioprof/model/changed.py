@@ -37,6 +37,8 @@ _OF_SAMPLES: Final = tuple(stage for stage in STAGES if stage != "collate")
 _WORKING: Final = tuple(stage for stage in STAGES if stage != "storage")
 """The stages in which a worker does not wait for storage."""
 _WORK: Final = np.isin(STAGES, _WORKING)
+_SERIAL: Final = "serial"
+"""Beside stages: what is done under the interpreter lock."""
 _ALWAYS_BUSY: Final = 0.9
 """Of a worker's time without storage, from which on it did not sleep for other reasons."""
 _MOST_WAKING: Final = 0.5
@@ -116,9 +118,29 @@ def with_factors(
     """
     if not factors:
         return pipeline
-    found = _each_iteration(pipeline, lambda each: _scaled(each, factors))
+    found = replace(
+        pipeline,
+        ranks=tuple(
+            replace(
+                rank,
+                iterations=tuple(
+                    _scaled(each, _of_parts(each, rank.stage_waits, factors, waits))
+                    for each in rank.iterations
+                ),
+            )
+            for rank in pipeline.ranks
+        ),
+    )
     own = np.array([factors.get(cause, 1.0) for cause in OWN])
-    ranks = [_scaled_rank(rank, own, factors) for rank in found.ranks]
+    ranks = [
+        _scaled_rank(
+            rank,
+            own,
+            factors,
+            [_of_serial(*each) for each in zip(before.iterations, rank.iterations, strict=True)],
+        )
+        for before, rank in zip(pipeline.ranks, found.ranks, strict=True)
+    ]
     use, storage = found.storage, factors.get("storage", 1.0)
     if storage > 0:
         use = replace(
@@ -219,8 +241,40 @@ def _without_wake_ups(pipeline: Pipeline) -> Pipeline:
     return replace(pipeline, ranks=ranks)
 
 
+def _of_parts(
+    each: Iteration,
+    stage_waits: Mapping[str, float],
+    factors: Mapping[str, float],
+    waits: float | None,
+) -> Mapping[str, float]:
+    """The factors, with `serial` for what is done under the interpreter lock, where it is known how
+    much of what is saved is waiting: that needs no lock, and what needs it takes part of the waits
+    for it with it.
+    """
+    stage, before = each.serial_stage, factors.get(each.serial_stage, 1.0)
+    if waits is None or not each.lock_wait_s or stage not in factors:
+        return factors
+    serial_s = float(each.tasks.serial_own_s.mean())
+    rest_s = float(each.tasks.stages_s[:, STAGES.index(stage)].mean())
+    slept_s = min(rest_s, stage_waits.get(stage, 0.0) * (rest_s + serial_s))
+    ran_s, saved = rest_s - slept_s, 1 - before
+    whole_s = rest_s + serial_s + each.lock_wait_s
+    saved_s, waited_s = saved * (1 - waits) * whole_s, saved * waits * whole_s
+    of_running = min(1.0, saved_s / max(ran_s + serial_s, 1e-12))
+    of_sleep = (waited_s - of_running * each.lock_wait_s) / max(slept_s, 1e-12)
+    left_s = slept_s * (1 - min(1.0, max(0.0, of_sleep))) + ran_s * (1 - of_running)
+    return {**factors, stage: left_s / max(rest_s, 1e-12), _SERIAL: 1 - of_running}
+
+
+def _of_serial(before: Iteration, after: Iteration) -> float:
+    """What is left of the time that only one maker at a time could work."""
+    was_s = float(before.tasks.serial_s.sum())
+    return float(after.tasks.serial_s.sum()) / was_s if was_s else 1.0
+
+
 def _scaled(each: Iteration, factors: Mapping[str, float]) -> Iteration:
     tasks = each.tasks
+    serial = factors.get(_SERIAL, factors.get(each.serial_stage, 1.0))
     stages = tasks.stages_s * np.array([factors.get(stage, 1.0) for stage in STAGES])
     work = float(stages.sum() / max(tasks.stages_s.sum(), 1e-12))
     delivery, loader = factors.get("delivery", 1.0), factors.get("loader", 1.0)
@@ -239,9 +293,9 @@ def _scaled(each: Iteration, factors: Mapping[str, float]) -> Iteration:
         transit_s=tasks.transit_s * delivery * whole,
         take_s=tasks.take_s * delivery * whole,
         held_s=tasks.held_s * work * whole,
-        serial_s=tasks.serial_s * factors.get(each.serial_stage, 1.0) * whole,
-        serial_own_s=tasks.serial_own_s * factors.get(each.serial_stage, 1.0) * whole,
-        served_s=tasks.served_s * factors.get(each.serial_stage, 1.0) * whole,
+        serial_s=tasks.serial_s * serial * whole,
+        serial_own_s=tasks.serial_own_s * serial * whole,
+        served_s=tasks.served_s * serial * whole,
     )
     return replace(
         each,
@@ -251,16 +305,18 @@ def _scaled(each: Iteration, factors: Mapping[str, float]) -> Iteration:
     )
 
 
-def _scaled_rank(rank: Rank, own: Seconds, factors: Mapping[str, float]) -> Rank:
+def _scaled_rank(
+    rank: Rank, own: Seconds, factors: Mapping[str, float], serial: Sequence[float] = ()
+) -> Rank:
+    """`serial`: of each iteration, see `_of_serial`; none: all of it is left."""
     program, compute = rank.program, OWN.index("compute")
     after, hidden = program.after_s * own, program.hidden_s * own[OWN.index("host")]
     after[:, compute] = np.maximum(
         after[:, compute], np.minimum(hidden, program.after_s[:, compute])
     )
     # its makers keep the interpreter for less time
-    freed = np.array(
-        [1 - factors.get(each.serial_stage, 1.0) for each in rank.iterations] or [0.0]
-    )[np.array(program.iterations, np.int64)]
+    left = np.array(serial or np.ones(len(rank.iterations) + 1))
+    freed = 1 - left[np.array(program.iterations, np.int64)]
     kept = 1 - freed * program.lock_s / np.maximum(program.after_s.sum(1), 1e-12)
     after *= np.maximum(0.0, kept)[:, None]
     ratio = after.sum(1) / np.maximum(program.after_s.sum(1), 1e-12)

@@ -138,6 +138,9 @@ class Iteration:
     has_lock: bool = False
     """Whether that is what workers do while they hold a lock that they share, see
     `model.serial`."""
+    lock_wait_s: float = 0.0
+    """What its makers waited for each batch for the interpreter lock, where `Tasks.serial_s` is
+    what they hold it for."""
     has_loader: bool = True
     """False: no loader gave batches to the loop. Each task is a step, which costs nothing: all time
     is the loop's own."""

@@ -832,7 +832,11 @@ def _with_serial(each: Iteration, one_at_a_time: Serial, served_s: float) -> Ite
     serial_s = np.full(len(each.tasks), one_at_a_time.batch_s)
     tasks = replace(each.tasks, stages_s=stages, serial_s=serial_s, serial_own_s=taken)
     return replace(
-        each, tasks=tasks, serial_stage=one_at_a_time.stage, has_lock=one_at_a_time.is_lock
+        each,
+        tasks=tasks,
+        serial_stage=one_at_a_time.stage,
+        has_lock=one_at_a_time.is_lock,
+        lock_wait_s=one_at_a_time.lock_wait_s,
     )
 
 

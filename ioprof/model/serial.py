@@ -73,6 +73,8 @@ class Serial:
     serves them makes necessary."""
     loop_waits: Intervals = field(default_factory=lambda: np.empty((0, 2), np.int64))
     """When the loop waited for it because a maker had it: the interpreter lock of its process."""
+    lock_wait_s: float = 0.0
+    """What makers waited for each batch for the interpreter lock; 0: it is something else."""
     answering: tuple[int, ...] = ()
     """The processes that answer makers within their batches, one at a time or not."""
 
@@ -173,7 +175,9 @@ def _interpreter(
         return Serial()
     batch_s = min(use * took_s, _length_s(fetches) - _length_s(by_makers)) / len(fetches)
     stage = _stage(spans, fetches, by_makers)
-    return Serial(by_makers, max(0.0, batch_s), stage, loop_waits=intervals(of_loop))
+    waited_s = _length_s(by_makers) / len(fetches)
+    loop_waits = intervals(of_loop)
+    return Serial(by_makers, max(0.0, batch_s), stage, loop_waits=loop_waits, lock_wait_s=waited_s)
 
 
 def _held_by_maker(
