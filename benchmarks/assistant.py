@@ -5,7 +5,7 @@
 A scripted reader gets the Markdown of each stored recording of the fault suite and nothing else. It
 answers by fixed rules, as literally as possible, so that a wrong answer is the fault of the text:
 
-cause     what stands after "Cause:", up to the first comma or semicolon
+cause     what stands after "Cause:", up to the first comma, semicolon or bracket
 subject   the headline, "Cause:", the paragraph below, and the first rows of the table
 change    the list below "What to change"
 
@@ -57,7 +57,7 @@ def read(text: str) -> Answers:
     rows = [line for line in lines if re.match(r"\| [a-z]", line) and "% |" in line]
     _, _, changes = plain.partition("### What to change")
     return Answers(
-        re.split(r"[,;]| in the first epoch", stated.removeprefix("Cause: "))[0],
+        re.split(r"[,;]| \(| in the first epoch", stated.removeprefix("Cause: "))[0],
         _by_table(rows),
         " ".join([head, *rows[:FIRST_ROWS]]),
         tuple(re.findall(r"^\d+\. (.*)", changes, flags=re.MULTILINE)),

@@ -43,7 +43,7 @@ LEAST_AT_ALL: Final = 1.02
 """Of any change: one that brings less is no advice."""
 _SAME_GAIN: Final = (1.0, 0.95)
 """Part of the largest gain from which on a cheaper change comes first: before a setting, and before
-one of the code. Other hardware comes after what may bring as much, by its range."""
+one of the code or other hardware."""
 _SAME_SAVING: Final = 0.9
 """And part of the time that it saves: of small gains nearly all are alike."""
 _SAME_GAIN_WITHOUT_MAKERS: Final = (1.0, 0.75)
@@ -350,9 +350,6 @@ def ordered(
     left, order = sorted(gains, key=lambda at: -brings(at)), list[int]()
     while left:
         best = left[0]
-        if rest[best].costs is Cost.HARDWARE:  # then the best of what may bring as much
-            reach = [at for at in left[1:] if (rest[at].high or gains[at]) >= gains[best]]
-            best = next((at for at in reach if rest[at].costs is not Cost.HARDWARE), best)
         least = same[min(effort(best), 1)] * brings(best)
         saves = _SAME_SAVING * (1 - 1 / brings(best)) if knows_makers else 0.0
         alike = [
