@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 from timeline import pid
 
+from ioprof.analysis.charge.served import are_served
 from ioprof.analysis.graph.wakers import Wakers, of_working_threads, with_blocked
 from ioprof.analysis.intervals import total
 from ioprof.format.run_record import RunRecord
@@ -158,6 +159,22 @@ def test_what_a_process_answers_by_a_thread_for_each_worker_is_found(in_turn: bo
     )
     serial_s = found.ranks[0].iterations[0].tasks.serial_s
     assert serial_s.mean() == pytest.approx(0.010 if in_turn else 0.0, abs=0.0015)
+
+
+def test_workers_are_served_by_a_process_that_makes_no_batches() -> None:
+    """Not where they wait for each other, or for a rank."""
+    locked = with_lock(2 * MS, 1 * MS, 5, 1 * MS)
+    roles = {pid(0): "rank", 900: "other"} | {pid(0, each): "worker" for each in range(WORKERS)}
+    facts = [{"pid": each, "role": role} for each, role in roles.items()]
+    run = RunRecord.of({"processes": facts})
+
+    def by(waker: int) -> Trace:
+        wakers = {name: pl.lit(waker, pl.Int32) for name in ("waker_pid", "waker_tid")}
+        return replace(locked, run=run, blocks=locked.blocks.with_columns(**wakers))
+
+    assert are_served(by(900))
+    assert not are_served(by(pid(0)))
+    assert not are_served(replace(locked, run=run))
 
 
 def test_what_a_process_computes_for_workers_goes_with_their_batches() -> None:

@@ -18,17 +18,20 @@ _LEAST: Final = 0.2
 def are_served(trace: Trace) -> bool:
     """By who worked for them while they made batches: a process that is no worker and no rank."""
     roles = {process.pid: process.role for process in trace.run.processes}
-    fetches = trace.rows(kinds=["fetch"]).with_columns(pl.col("host").cast(pl.String))
+    workers = [pid for pid, role in roles.items() if role == "worker"]
+    others = [pid for pid, role in roles.items() if role not in ("worker", "rank")]
+    answered = pl.col("pid").is_in(workers) & pl.col("waker_pid").is_in(others)
+    if not trace.blocks.select(answered.any()).item():
+        return False
+    fetches = trace.rows(pl.col("pid").is_in(workers), kinds=["fetch"])
+    fetches = fetches.with_columns(pl.col("host").cast(pl.String))
     wakers, making_ns, served_ns = by_host(trace.blocks), 0, 0
     for (host, tid), part in fetches.group_by("host", "tid"):
         known = wakers.get(None if host is None else str(host))
-        if known is None or roles.get(int(part["pid"][0] or 0)) != "worker":
+        if known is None:
             continue
         times = union(intervals(part))
         making_ns += total(times)
-        served_ns += sum(
-            total(when)
-            for pid, when in known.by_process(int(str(tid)), times)
-            if roles.get(pid) not in ("worker", "rank")
-        )
+        by_process = known.by_process(int(str(tid)), times)
+        served_ns += sum(total(when) for pid, when in by_process if pid in others)
     return served_ns > _LEAST * making_ns
