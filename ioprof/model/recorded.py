@@ -1,7 +1,7 @@
 """The pipeline of a recorded run. `ReplayError` says why a run cannot be replayed."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -278,7 +278,10 @@ def _rank(
     blocks = trace.blocks.filter(of_host)
     loop = int(waits["tid"][0] or 0)
     one_at_a_time = serial(blocks, spans, fetches, loop)
-    served_s = _served_s(fetches, counts, set(one_at_a_time.answering) - {waits["pid"][0]})
+    answering = {
+        pid: part for pid, part in one_at_a_time.answering.items() if pid != waits["pid"][0]
+    }
+    served_s = _served_s(fetches, counts, answering)
     by_loop = [visit for visit in seen.visits if not visit.num_workers]
     rows = np.concatenate([np.zeros(0, np.int64), *(visit.fetch_rows for visit in by_loop)])
     collections = _of_workers(causes["gc"], fetches[rows]["worker"].unique())
@@ -802,15 +805,17 @@ def _ahead(
 
 
 def _served_s(
-    fetches: pl.DataFrame, counts: Mapping[int, Counted], answering: Iterable[int]
+    fetches: pl.DataFrame, counts: Mapping[int, Counted], answering: Mapping[int, float]
 ) -> float:
-    """For each batch, what these processes computed from the first one to the last."""
+    """For each batch, what these processes computed from the first one to the last, each by its
+    part.
+    """
     if fetches.is_empty():
         return 0.0
     times = [fetches["start_ns"].to_numpy().min(), fetches["end_ns"].to_numpy().max()]
     used_s = [
-        float(np.ptp(np.interp(times, each.times_ns, each.cpu_s)))
-        for pid in answering
+        part * float(np.ptp(np.interp(times, each.times_ns, each.cpu_s)))
+        for pid, part in answering.items()
         if (each := counts.get(pid))
     ]
     return sum(used_s) / len(fetches)

@@ -9,6 +9,7 @@ it had to wait each time. Where makers rarely meet it is not seen, but follows: 
 hold it for a share U of the time together, one finds it taken in U (N - 1) / N of its attempts.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -75,8 +76,9 @@ class Serial:
     """When the loop waited for it because a maker had it: the interpreter lock of its process."""
     lock_wait_s: float = 0.0
     """What makers waited for each batch for the interpreter lock; 0: it is something else."""
-    answering: tuple[int, ...] = ()
-    """The processes that answer makers within their batches, one at a time or not."""
+    answering: Mapping[int, float] = field(default_factory=dict)
+    """The processes that answer makers within their batches, one at a time or not, and which part
+    of all that each answered that is."""
 
 
 def serial(
@@ -93,10 +95,21 @@ def serial(
     answers = waits.filter(
         ~pl.col("waker_tid").is_in(makers["tid"].implode()), pl.col("object") == "channel"
     )
-    often = answers.group_by("waker_pid").len().filter(pl.col("len") >= _FEWEST)
-    others = often.filter(~pl.col("waker_pid").is_in(fetches["pid"].implode()))["waker_pid"]
     found = _one_at_a_time(blocks, spans, fetches, waits, answers, makers, loop_tid)
-    return replace(found, answering=tuple(others))
+    return replace(found, answering=_answering(blocks, answers, fetches))
+
+
+def _answering(
+    blocks: pl.DataFrame, answers: pl.DataFrame, fetches: pl.DataFrame
+) -> dict[int, float]:
+    """See `Serial.answering`."""
+    own = answers.filter(~pl.col("waker_pid").is_in(fetches["pid"].implode()))
+    often = own.group_by("waker_pid").len().filter(pl.col("len") >= _FEWEST)
+    found = {}
+    for pid, number in often.iter_rows():
+        by = (pl.col("waker_pid") == pid) & (pl.col("object") == "channel")
+        found[pid] = min(1.0, number / blocks.filter(by, pl.col("pid") != pid).height)
+    return found
 
 
 def _one_at_a_time(

@@ -17,21 +17,28 @@ _LEAST: Final = 0.2
 
 def are_served(trace: Trace) -> bool:
     """By who worked for them while they made batches: a process that is no worker and no rank."""
-    roles = {process.pid: process.role for process in trace.run.processes}
-    workers = [pid for pid, role in roles.items() if role == "worker"]
-    others = [pid for pid, role in roles.items() if role not in ("worker", "rank")]
-    answered = pl.col("pid").is_in(workers) & pl.col("waker_pid").is_in(others)
-    if not trace.blocks.select(answered.any()).item():
-        return False
-    fetches = trace.rows(pl.col("pid").is_in(workers), kinds=["fetch"])
-    fetches = fetches.with_columns(pl.col("host").cast(pl.String))
-    wakers, making_ns, served_ns = by_host(trace.blocks), 0, 0
-    for (host, tid), part in fetches.group_by("host", "tid"):
-        known = wakers.get(None if host is None else str(host))
-        if known is None:
-            continue
-        times = union(intervals(part))
-        making_ns += total(times)
-        by_process = known.by_process(int(str(tid)), times)
-        served_ns += sum(total(when) for pid, when in by_process if pid in others)
+    making_ns = served_ns = 0
+    for host, wakers in by_host(_answered(trace)).items():
+        roles = {each.pid: each.role for each in trace.run.processes if each.host in (host, None)}
+        workers = [pid for pid, role in roles.items() if role == "worker"]
+        own = pl.col("host").cast(pl.String).eq_missing(pl.lit(host, pl.String))
+        fetches = trace.rows(own, pl.col("pid").is_in(workers), kinds=["fetch"])
+        for (tid,), part in fetches.group_by("tid"):
+            times = union(intervals(part))
+            making_ns += total(times)
+            served_ns += sum(
+                total(when)
+                for pid, when in wakers.by_process(int(str(tid)), times)
+                if roles.get(pid) not in ("worker", "rank")
+            )
     return served_ns > _LEAST * making_ns
+
+
+def _answered(trace: Trace) -> pl.DataFrame:
+    """The blocks, if such a process ended any of a worker."""
+    workers, others = (
+        [each.pid for each in trace.run.processes if (each.role in ("worker", "rank")) == is_own]
+        for is_own in (True, False)
+    )
+    is_any = (pl.col("pid").is_in(workers) & pl.col("waker_pid").is_in(others)).any()
+    return trace.blocks if trace.blocks.select(is_any).item() else trace.blocks.clear()
