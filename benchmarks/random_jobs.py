@@ -329,6 +329,8 @@ def advised(spec: Spec, advice: Finding) -> Spec | None:
     ]
     if advice.code in _WHOLE:
         named = []  # whatever it names in it
+    if advice.code == "discard":
+        named = [name for name in spec.faults if name == "discarded"]
     chosen = named or [name for name in spec.faults if causes & set(FAULTS[name].causes)]
     return spec.without(*chosen) if chosen else None
 

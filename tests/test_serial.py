@@ -9,7 +9,6 @@ import polars as pl
 import pytest
 from timeline import pid
 
-from ioprof.analysis.charge.served import are_served
 from ioprof.analysis.graph.wakers import Wakers, of_working_threads, with_blocked
 from ioprof.analysis.intervals import total
 from ioprof.format.run_record import RunRecord
@@ -159,22 +158,6 @@ def test_what_a_process_answers_by_a_thread_for_each_worker_is_found(in_turn: bo
     )
     serial_s = found.ranks[0].iterations[0].tasks.serial_s
     assert serial_s.mean() == pytest.approx(0.010 if in_turn else 0.0, abs=0.0015)
-
-
-def test_workers_are_served_by_a_process_that_makes_no_batches() -> None:
-    """Not where they wait for each other, or for a rank."""
-    locked = with_lock(2 * MS, 1 * MS, 5, 1 * MS)
-    roles = {pid(0): "rank", 900: "other"} | {pid(0, each): "worker" for each in range(WORKERS)}
-    facts = [{"pid": each, "role": role} for each, role in roles.items()]
-    run = RunRecord.of({"processes": facts})
-
-    def by(waker: int) -> Trace:
-        wakers = {name: pl.lit(waker, pl.Int32) for name in ("waker_pid", "waker_tid")}
-        return replace(locked, run=run, blocks=locked.blocks.with_columns(**wakers))
-
-    assert are_served(by(900))
-    assert not are_served(by(pid(0)))
-    assert not are_served(replace(locked, run=run))
 
 
 def test_what_a_process_computes_for_workers_goes_with_their_batches() -> None:
@@ -333,6 +316,21 @@ def test_threads_that_take_turns_are_followed_to_each_turn() -> None:
     assert {10: []} == {
         tid: each.tolist() for tid, each in mutual.working(10, np.array([[10, 20]])).items()
     }
+
+
+def test_a_sample_asks_another_process_where_that_answers_by_a_pipe() -> None:
+    """Not where it waits for a lock, for a thread of its own process, or for nobody."""
+    known = blocks_of((0, 100, 10, 20), (200, 300, 10, 11), (400, 500, 10, None))
+    rows = [
+        {"time_ns": time_ns, "host": "node", "pid": 1, "tid": 10, "stack": "waits"}
+        for time_ns in (50, 150, 250, 450)
+    ]
+    samples = pl.DataFrame(rows, schema=table_schema(STACK_COLUMNS))
+    channel = pl.lit("channel").cast(known.schema["object"])
+    found = with_blocked(samples, known.with_columns(object=channel))
+    assert [True, False, False, False] == found["asks"].to_list()
+    assert [True, False, True, True] == found["is_blocked"].to_list()
+    assert not with_blocked(samples, known)["asks"].any()
 
 
 def test_a_sample_of_a_blocked_thread_is_that_of_who_works_meanwhile() -> None:

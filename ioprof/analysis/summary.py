@@ -24,7 +24,6 @@ from ioprof.analysis.charge.devices import deliveries, stalls
 from ioprof.analysis.charge.gpu_windows import device_time, pageable_ratio
 from ioprof.analysis.charge.saves import saves_summary
 from ioprof.analysis.charge.sent_views import sent_views
-from ioprof.analysis.charge.served import are_served
 from ioprof.analysis.charge.steps import warmup
 from ioprof.analysis.charge.unmeasured import unknown_read_ratio, unmeasured
 from ioprof.analysis.charge.validation import by_mode_s
@@ -149,7 +148,6 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         compiled_in=compiled_in(trace),
         flushed=flushed(trace),
         unused=unused_samples(trace),
-        are_served=are_served(trace),
         views=sent_views(trace),
     )
     if evidence.most_work_is_unnamed:

@@ -52,7 +52,8 @@ _FEWEST_FILES: Final = 10
 _MADE: Final = ("storage", "page_cache", "decode", "transform", "loader")
 """What is done for each sample, whether a batch has it or not."""
 _LEAST_ASKED: Final = 0.2
-"""Part of the samples of a line in which it waits, from which on it is said to ask a process."""
+"""Part of a line's samples in which it waits for another process to answer, from which on that is
+said."""
 _LEAST_LOSS: Final = 0.05
 """Share of the steps' time from which on a loss that takes longer than the model's forward pass is
 what to make cheaper."""
@@ -357,7 +358,7 @@ def _starts(evidence: Evidence) -> Found:
 
 
 def _at_loader_line(evidence: Evidence, line: CodeShare) -> Finding:
-    asks = evidence.are_served and (line.waits or 0.0) >= _LEAST_ASKED
+    asks = (line.asks or 0.0) >= _LEAST_ASKED
     return of_line(evidence, "served_line" if asks else "loader_line", "loader", line)
 
 

@@ -155,8 +155,6 @@ class Evidence:
     flushed: Flushed | None = None
     unused: Unused | None = None
     views: SentViews | None = None
-    are_served: bool = False
-    """Whether workers wait for what another process of the job answers, see `served`."""
     small_sums: SmallSums | None = None
     """All-reduces that the job makes for each parameter, or the like."""
     exchanges_per_update: int = 0

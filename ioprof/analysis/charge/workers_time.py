@@ -24,6 +24,7 @@ from ioprof.format.schema import CAUSES
 _SAMPLES: Final = {
     "stack": pl.Categorical(),
     "is_blocked": pl.Boolean(),
+    "asks": pl.Boolean(),
     "of_other": pl.Boolean(),
 }
 _NUM_NAMED: Final = 8

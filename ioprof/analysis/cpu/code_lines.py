@@ -90,6 +90,7 @@ def functions(lines: list[CodeShare]) -> list[CodeShare]:
                 samples=before.samples + line.samples,
                 waits=_of_both(before, before.waits, line, line.waits),
                 others=_of_both(before, before.others, line, line.others),
+                asks=_of_both(before, before.asks, line, line.asks),
                 uncertainty_s=math.hypot(before.uncertainty_s, line.uncertainty_s),
             )
         else:

@@ -83,6 +83,7 @@ _SAMPLES: Final = {
     "cause": pl.String(),
     "stack": pl.Categorical(),
     "is_blocked": pl.Boolean(),
+    "asks": pl.Boolean(),
     "of_other": pl.Boolean(),
     "by_threads": pl.Boolean(),
 }
@@ -412,6 +413,7 @@ def _shares(
             blocked=pl.col("is_blocked").sum(),
             known=pl.col("is_blocked").count(),
             others=pl.col("of_other").sum(),
+            asks=pl.col("asks").sum(),
         )
         .with_columns(pl.col("stack").cast(pl.String))
     )
@@ -420,8 +422,8 @@ def _shares(
     if not number or not seconds or total_s == 0:
         return []
     lines: dict[tuple[str, int, str, bool], Counter[str | None]] = {}
-    blocked, known, others = (Counter[tuple[str, int, str, bool]]() for _ in range(3))
-    for stack, count, of_blocked, of_known, of_others in stacks.iter_rows():
+    blocked, known, others, asks = (Counter[tuple[str, int, str, bool]]() for _ in range(4))
+    for stack, count, of_blocked, of_known, of_others, of_asks in stacks.iter_rows():
         if OWN_WORK in stack:
             continue
         place = place_of(stack, cause in _CALLS_MODEL)
@@ -430,6 +432,7 @@ def _shares(
         blocked[at] += of_blocked
         known[at] += of_known
         others[at] += of_others
+        asks[at] += of_asks
     ordered = sorted(lines.items(), key=lambda entry: (-entry[1].total(), entry[0]))
     found = []
     for at, libraries in ordered[:MOST_LINES]:
@@ -452,6 +455,7 @@ def _shares(
                 is_own=is_own,
                 waits=blocked[at] / known[at] if known[at] else None,
                 others=others[at] / libraries.total(),
+                asks=asks[at] / known[at] if known[at] else None,
             )
         )
     return found

@@ -145,15 +145,9 @@ class Wakers:
     def in_others(self, tid: int, times: Intervals) -> Intervals:
         """When a thread of another process worked for this one at these times."""
         own = self._processes.get(tid)
-        return union_all(
-            [EMPTY, *(when for pid, when in self.by_process(tid, times) if pid != own)]
-        )
-
-    def by_process(self, tid: int, times: Intervals) -> Iterator[tuple[int | None, Intervals]]:
-        """The process of each thread that worked for this one at these times, and when it did."""
-        own = self._processes.get(tid)
         at_work = self.working(tid, times) if tid in self._threads else {}
-        yield from ((self._processes.get(each, own), when) for each, when in at_work.items())
+        others = (when for each, when in at_work.items() if self._processes.get(each, own) != own)
+        return union_all([EMPTY, *others])
 
 
 def by_host(blocks: pl.DataFrame) -> dict[str | None, Wakers]:
@@ -190,14 +184,16 @@ def followed_on(blocks: pl.DataFrame) -> pl.DataFrame:
 
 def with_blocked(stacks: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
     """The samples with `is_blocked`: whether their own thread was blocked then, null where the host
-    has no blocks; and with `of_other`, which is false until `of_working_threads` knows more.
+    has no blocks; `asks`: whether until another process of the job answered it, by a pipe or a
+    socket; and `of_other`, which is false until `of_working_threads` knows more.
     """
-    stacks = stacks.with_columns(of_other=pl.lit(value=False))
+    stacks = stacks.with_columns(of_other=pl.lit(value=False), asks=pl.lit(value=False))
     if blocks.is_empty() or stacks.is_empty():
         return stacks.with_columns(is_blocked=pl.lit(None, pl.Boolean))
     whose = (pl.col("host").cast(pl.String).fill_null(""), pl.col("tid").cast(pl.Int64))
     sought = stacks.select(*whose, "time_ns").with_row_index("row").sort("time_ns")
-    begun = blocks.select(*whose, "start_ns", "end_ns").sort("start_ns")
+    of_process = (pl.col("object") == "channel") & (pl.col("waker_pid") != pl.col("pid"))
+    begun = blocks.select(*whose, "start_ns", "end_ns", of_process=of_process).sort("start_ns")
     # one may have others within it
     until = pl.col("end_ns").cum_max().over("host", "tid")
     near = sought.join_asof(
@@ -210,7 +206,8 @@ def with_blocked(stacks: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
     ).sort("row")
     is_within = (near["time_ns"] < near["end_ns"]).fill_null(value=False)
     has_blocks = near["host"].is_in(blocks["host"].cast(pl.String).fill_null("").unique().implode())
-    return stacks.with_columns(is_blocked=pl.when(has_blocks).then(is_within))
+    asks = is_within & near["of_process"].fill_null(value=False)
+    return stacks.with_columns(is_blocked=pl.when(has_blocks).then(is_within), asks=asks)
 
 
 def of_working_threads(stacks: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
