@@ -323,6 +323,7 @@ def _left_children(before: set[int]) -> Iterator[str]:
     for child in alive:
         yield f"child process {child.pid} ({_command(child)[:100]})"
         child.kill()
+        child.wait(GRACE_S)  # else the next tests see a zombie
 
 
 def _is_library_process(process: psutil.Process) -> bool:

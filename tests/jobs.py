@@ -7,12 +7,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
+import psutil
 from temporary import temporary_folder
 
 from ioprof.cli import main
@@ -31,8 +32,8 @@ class Finished:
 
 def ioprof(*arguments: object, cwd: Path, **options: object) -> Finished:
     """Run a command to its end; its temporary files go under `cwd`."""
-    process = start(*arguments, cwd=cwd, **options)
-    out, err = process.communicate(timeout=240)
+    with started(*arguments, cwd=cwd, **options) as process:
+        out, err = process.communicate(timeout=240)
     return Finished(process.returncode, out, err)
 
 
@@ -92,12 +93,16 @@ def running(
 
 @contextmanager
 def started(*arguments: object, cwd: Path, **options: object) -> Iterator["subprocess.Popen[str]"]:
-    """A command under way, which is ended with the block if it has not ended by itself."""
+    """A command under way, which is ended with the block, its job too, if it has not ended by
+    itself."""
     process = start(*arguments, cwd=cwd, **options)
     try:
         yield process
     finally:
         if process.poll() is None:
+            for each in psutil.Process(process.pid).children(recursive=True):
+                with suppress(psutil.NoSuchProcess):
+                    each.kill()
             process.kill()
         process.communicate()
 

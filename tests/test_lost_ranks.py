@@ -159,8 +159,6 @@ def test_attempts_of_torchrun_are_told_apart(tmp_path: Path) -> None:
     job = [*TORCHRUN, "--max-restarts", "1", "--nproc-per-node", "2"]
     job += [PROGRAMS / "train_until_failure.py", 12, 1, "exit"]
     done = ioprof("record", "--no-stacks", "--out", "run", "--", *job, cwd=tmp_path)
-    if "connectFullMesh failed" in done.err:
-        pytest.skip("Gloo did not connect the ranks of the second attempt: the job itself failed")
     assert 0 == done.code, done.err
     run = Run.load(tmp_path / "run")
     first, second = run.trace.run.attempts

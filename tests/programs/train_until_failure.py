@@ -47,8 +47,11 @@ def fail() -> None:
 def main() -> None:
     """Train, or fail in the middle."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    rank, attempt = dist.get_rank(), int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    store, rank, ranks = next(dist.rendezvous("env://"))
+    # The launcher keeps its store: ranks of a later attempt would find the addresses of the first.
+    own = dist.PrefixStore(f"attempt {attempt}", store)
+    dist.init_process_group("gloo", store=own, rank=rank, world_size=ranks)
     model = DistributedDataParallel(torch.nn.Linear(256, 256))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for step, batch in enumerate(DataLoader(Slow(), batch_size=4, num_workers=1)):
