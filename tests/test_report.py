@@ -21,6 +21,7 @@ from rich.console import Console
 from sample_run import sample_run, steps_summary
 from strategies import examples
 
+from ioprof.analysis.ranks.stragglers import late_ranks
 from ioprof.format.run_record import (
     CauseShare,
     Clocks,
@@ -460,6 +461,38 @@ def test_the_brief_report_shows_the_largest_causes() -> None:
         printed(brief_text(waiting(run.summary, "host"), run.steps)),
         flags=re.MULTILINE,
     )
+
+
+@pytest.mark.parametrize(
+    ("waits_s", "rank", "by"),
+    [
+        ({"0": {"host": 2.0, "delivery": 1.5, "decode": 1.0}}, 0, "delivery"),
+        ({"0": {"host": 2.0, "delivery": 1.0, "decode": 1.0, "page_cache": 1.0}}, 0, "batches"),
+        ({"0": {"host": 2.0}, "1": {"page_cache": 3.0}}, 1, "page cache"),
+        ({"0": {"host": 2.0, "storage": 1.0}, "1": {"compute": 2.0}}, 0, "host"),
+    ],
+)
+def test_the_slowest_rank_is_late_by_one_cause_wherever_it_is_named(
+    waits_s: dict[str, dict[str, float]], rank: int, by: str
+) -> None:
+    """Waits for batches are one, in the headline, beside the bar and in the advice."""
+    run = Run.load(ROOT / "tests" / "data" / "demo" / "files")
+    causes = tuple(
+        entry.replace(share=0.5) if entry.cause == "straggler" else entry
+        for entry in run.summary.steps.causes
+    )
+    steps = run.summary.steps.replace(causes=causes, straggler_wait_s=waits_s)
+    summary = run.summary.replace(steps=steps)
+    lines = printed(brief_text(summary, run.steps)).splitlines()
+    assert f": {by})" in " ".join(lines[:3])
+    row = next(line for line in lines if line.startswith("straggler"))
+    assert row.endswith(f"rank {rank}: {by}")
+    late = late_ranks(waits_s)
+    assert (str(rank), by) == (late[0].rank, late[0].by.replace("_", " "))
+    assert sorted((each.waited_s for each in late), reverse=True) == [
+        each.waited_s for each in late
+    ]
+    assert all(each.by_s <= each.waited_s for each in late)
 
 
 def waiting(summary: Summary, bound: str) -> Summary:

@@ -202,16 +202,6 @@ class Evidence:
         return found
 
     @property
-    def waited_for_s(self) -> dict[str, float]:
-        """Seconds that the other ranks waited for a rank, summed over them: by its number, the
-        greatest first.
-        """
-        waited = {
-            rank: sum(causes.values()) for rank, causes in self.steps.straggler_wait_s.items()
-        }
-        return dict(sorted(waited.items(), key=lambda entry: -entry[1]))
-
-    @property
     def waits_for_messages(self) -> bool:
         """Whether what ranks waited for longest of late ones was a message, as in pipelines."""
         return any(

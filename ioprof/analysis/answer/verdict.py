@@ -13,6 +13,7 @@ from ioprof.analysis.answer.store_advice import main_store, store_facts
 from ioprof.analysis.answer.use_advice import comes_first, keep_cache, use_advice
 from ioprof.analysis.cpu.code_lines import line_text
 from ioprof.analysis.cpu.cpu_time import LEAST_DELAY_RATIO
+from ioprof.analysis.ranks.stragglers import late_ranks
 from ioprof.analysis.ranks.unrecorded import verdict_without
 from ioprof.analysis.reads.lineage import LEAVES
 from ioprof.format.run_record import Facts, Finding, NoGain, PartCode, RunRecord, Verdict
@@ -370,10 +371,9 @@ def _stages(evidence: Evidence) -> dict[str, float]:
 
 def _of_stragglers(evidence: Evidence, causes: Collection[str]) -> Facts:
     share = sum(evidence.straggler_wait.get(cause, 0.0) for cause in causes)
-    waited_s = evidence.waited_for_s
-    slowest = next(iter(waited_s), None)
-    is_one = slowest is not None and waited_s[slowest] >= MOSTLY_ONE * sum(waited_s.values())
-    facts: Facts = {"late_share": share, "late_rank": slowest if is_one else None}
+    late = late_ranks(evidence.steps.straggler_wait_s)
+    is_one = late and late[0].waited_s >= MOSTLY_ONE * sum(each.waited_s for each in late)
+    facts: Facts = {"late_share": share, "late_rank": late[0].rank if is_one else None}
     return facts if share >= _LEAST_LATE else {}
 
 

@@ -4,6 +4,7 @@ from typing import Final
 
 from ioprof.analysis.answer.evidence import Evidence
 from ioprof.analysis.answer.finding import Found, finding
+from ioprof.analysis.ranks.stragglers import late_ranks
 from ioprof.format.run_record import Facts, Finding
 
 _UNEQUAL_STAGES: Final = 1.25
@@ -26,24 +27,23 @@ def straggler_advice(evidence: Evidence) -> Found:
     """What to change where ranks wait for one of them."""
     of_stages = tuple(_stages(evidence)) if evidence.run.config.parallel == "pipeline" else ()
     yield from of_stages
-    waited_s = evidence.waited_for_s
-    slowest = next(iter(waited_s), None)
-    if slowest is None:
+    late = late_ranks(evidence.steps.straggler_wait_s)
+    if not late:
         return
-    causes = evidence.steps.straggler_wait_s[slowest]
-    most = max(causes, key=lambda cause: causes[cause])
-    if of_stages and most == "compute":
+    slowest = late[0]
+    if of_stages and slowest.by == "compute":
         return
-    second = next((rank for rank in waited_s if rank != slowest), None)
     by_messages = evidence.waits_for_messages
-    if by_messages and most == "compute" and (in_turn := _in_turn(evidence)):
+    if by_messages and slowest.by == "compute" and (in_turn := _in_turn(evidence)):
         yield in_turn
         return
-    facts: Facts = {"rank": slowest, "waited_s": waited_s[slowest]}
-    if second is not None and not by_messages and waited_s[second] >= _ALIKE * waited_s[slowest]:
-        yield finding("equal_ranks", second=second, second_s=waited_s[second], **facts)
+    facts: Facts = {"rank": slowest.rank, "waited_s": slowest.waited_s}
+    if len(late) > 1 and not by_messages and late[1].waited_s >= _ALIKE * slowest.waited_s:
+        yield finding("equal_ranks", second=late[1].rank, second_s=late[1].waited_s, **facts)
         return
-    yield finding("late_rank", messages=by_messages, late_by=most, late_s=causes[most], **facts)
+    yield finding(
+        "late_rank", messages=by_messages, late_by=slowest.by, late_s=slowest.by_s, **facts
+    )
 
 
 def _in_turn(evidence: Evidence) -> Finding | None:

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from ioprof.analysis.charge.lateness import BetweenCollectives, excess, shared_out
 from ioprof.analysis.intervals import EMPTY, Intervals, charge, pack, pieces_within, union
+from ioprof.analysis.reads.lineage import LEAVES
 from ioprof.analysis.selection import Activity, Piece, intervals, of_kind
 from ioprof.format.schema import CAUSES
 from ioprof.format.trace import Trace
@@ -34,6 +35,40 @@ COLLECTIVE: Final = ["step", "name"]
 
 Classes = Sequence[Activity]
 """Causes and when they were going on, in the order in which time is charged."""
+
+
+class Late(NamedTuple):
+    """A rank that others waited for."""
+
+    rank: str
+    waited_s: float
+    """Summed over the others."""
+    by: str
+    """What made it late most: a cause, or `batches`, which are one here; they are named by one of
+    their causes where that is half of them."""
+    by_s: float
+    """Of `waited_s`."""
+
+
+def late_ranks(waits_s: Mapping[str, Mapping[str, float]]) -> list[Late]:
+    """The ranks that others waited for, the longest first; `waits_s` as `Steps.straggler_wait_s`
+    has them.
+    """
+    found = [Late(rank, sum(each.values()), *_late_by(each)) for rank, each in waits_s.items()]
+    return sorted(found, key=lambda late: -late.waited_s)
+
+
+def _late_by(causes: Mapping[str, float]) -> tuple[str, float]:
+    batches = {cause: waited_s for cause, waited_s in causes.items() if cause in LEAVES}
+    parts = {cause: waited_s for cause, waited_s in causes.items() if cause not in LEAVES}
+    if batches:
+        parts["batches"] = sum(batches.values())
+    most = max(parts, key=lambda cause: parts[cause])
+    if most != "batches":
+        return most, parts[most]
+    largest = max(batches, key=lambda cause: batches[cause])
+    name = largest if batches[largest] >= parts[most] / 2 else most
+    return name, batches.get(name, parts[most])
 
 
 def arrivals(trace: Trace) -> pl.DataFrame:

@@ -12,6 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from ioprof.analysis.ranks.stragglers import late_ranks
 from ioprof.analysis.reads.lineage import LEAVES
 from ioprof.analysis.reads.read_patterns import AMPLIFIED
 from ioprof.format.run_record import CauseShare, Cost, Finding, Summary
@@ -229,8 +230,11 @@ def _notes(entry: CauseShare, row: CauseRow, summary: Summary, most: float) -> s
             notes.append(f"and {behind:.1%} of stragglers")
     if row.cause == bound and (entry.share or 0.0) < most and (of_workers := by_workers(row)):
         notes.append(of_workers)
-    if row.cause == "straggler" and entry.details:
-        notes.append(clean(entry.details[0].name, 30))
+    late = late_ranks(summary.steps.straggler_wait_s) if row.cause == "straggler" else []
+    if late:
+        by = f"rank {late[0].rank}: {late[0].by.replace('_', ' ')}"
+        code = entry.details[0].code if entry.details else None
+        notes.append(code.label(by) if code else by)
     return "; ".join(notes)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from decimal import Decimal
 from typing import Final
 
+from ioprof.analysis.ranks.stragglers import late_ranks
 from ioprof.analysis.reads.lineage import LEAVES
 from ioprof.format.run_record import PartCode, Summary
 from ioprof.report.texts.statements import cause_rows, is_emulated, is_on_cpu
@@ -75,12 +76,12 @@ def _of_steps(summary: Summary) -> str:
 
 
 def _parts(summary: Summary, group: str, waits: dict[str, Decimal], most: int) -> str:
-    """The largest causes of waiting for batches, at most so many, or what made a rank late; the
-    bound before others that are as large.
+    """The largest causes of waiting for batches, at most so many, or what made the slowest rank
+    late; the bound before others that are as large.
     """
     if group == "straggler":
-        cause = _behind(summary)
-        return f": {cause}" if cause else ""
+        late = late_ranks(summary.steps.straggler_wait_s)
+        return f": {late[0].by.replace('_', ' ')}" if late else ""
     if group != "batches":
         return ""
     bound = summary.verdict.bound_by
@@ -113,25 +114,6 @@ def _is_mostly(summary: Summary, code: PartCode) -> bool:
         return False
     waited_s = sum(each.seconds for each in host.details if each.code is code)
     return waited_s >= _MOSTLY / 100 * (host.seconds or math.inf)
-
-
-def _behind(summary: Summary) -> str:
-    """What made the slower rank late; empty: not known. Waits for batches count as one, and are
-    named by a cause where that is most of them.
-    """
-    seconds: dict[str, float] = {}
-    for each in summary.steps.straggler_wait_s.values():
-        for cause, waited_s in each.items():
-            seconds[cause] = seconds.get(cause, 0.0) + waited_s
-    batches = {cause: waited_s for cause, waited_s in seconds.items() if cause in LEAVES}
-    others = {cause: waited_s for cause, waited_s in seconds.items() if cause not in LEAVES}
-    largest = max(others, key=lambda cause: others[cause], default=None)
-    whole_s = sum(batches.values())
-    if whole_s > others.get(largest or "", 0.0):
-        largest = max(batches, key=lambda cause: batches[cause])
-        if batches[largest] < whole_s / 2:
-            return _name(summary, "batches")
-    return largest.replace("_", " ") if largest else ""
 
 
 def _devices(summary: Summary) -> str:
