@@ -118,30 +118,9 @@ def with_factors(
     """
     if not factors:
         return pipeline
-    found = replace(
-        pipeline,
-        ranks=tuple(
-            replace(
-                rank,
-                iterations=tuple(
-                    _scaled(each, _of_parts(each, rank.stage_waits, factors, waits))
-                    for each in rank.iterations
-                ),
-            )
-            for rank in pipeline.ranks
-        ),
-    )
     own = np.array([factors.get(cause, 1.0) for cause in OWN])
-    ranks = [
-        _scaled_rank(
-            rank,
-            own,
-            factors,
-            [_of_serial(*each) for each in zip(before.iterations, rank.iterations, strict=True)],
-        )
-        for before, rank in zip(pipeline.ranks, found.ranks, strict=True)
-    ]
-    use, storage = found.storage, factors.get("storage", 1.0)
+    ranks = [_scaled_rank(rank, own, factors, waits) for rank in pipeline.ranks]
+    use, storage = pipeline.storage, factors.get("storage", 1.0)
     if storage > 0:
         use = replace(
             use,
@@ -151,7 +130,7 @@ def with_factors(
             burst_bytes=use.burst_bytes / storage,
         )
     found = replace(
-        found, ranks=tuple(ranks), storage=use, copy_s=pipeline.copy_s * factors.get("h2d", 1.0)
+        pipeline, ranks=tuple(ranks), storage=use, copy_s=pipeline.copy_s * factors.get("h2d", 1.0)
     )
     pairs, works = zip(pipeline.ranks, found.ranks, strict=True), pipeline.own_work
     found = replace(found, ranks=tuple(_with_use(*pair, works, waits) for pair in pairs))
@@ -306,16 +285,19 @@ def _scaled(each: Iteration, factors: Mapping[str, float]) -> Iteration:
 
 
 def _scaled_rank(
-    rank: Rank, own: Seconds, factors: Mapping[str, float], serial: Sequence[float] = ()
+    rank: Rank, own: Seconds, factors: Mapping[str, float], waits: float | None = None
 ) -> Rank:
-    """`serial`: of each iteration, see `_of_serial`; none: all of it is left."""
+    """`own`: factors of the loop's own causes; `waits`: as in `with_factors`."""
+    iterations = tuple(
+        _scaled(each, _of_parts(each, rank.stage_waits, factors, waits)) for each in rank.iterations
+    )
     program, compute = rank.program, OWN.index("compute")
     after, hidden = program.after_s * own, program.hidden_s * own[OWN.index("host")]
     after[:, compute] = np.maximum(
         after[:, compute], np.minimum(hidden, program.after_s[:, compute])
     )
     # its makers keep the interpreter for less time
-    left = np.array(serial or np.ones(len(rank.iterations) + 1))
+    left = np.array([*map(_of_serial, rank.iterations, iterations), 1.0])
     freed = 1 - left[np.array(program.iterations, np.int64)]
     kept = 1 - freed * program.lock_s / np.maximum(program.after_s.sum(1), 1e-12)
     after *= np.maximum(0.0, kept)[:, None]
@@ -342,7 +324,7 @@ def _scaled_rank(
         optimizer_s=program.optimizer_s * own[OWN.index("compute")],
         hidden_s=hidden,
     )
-    return replace(rank, program=scaled)
+    return replace(rank, program=scaled, iterations=iterations)
 
 
 def _from_memory(pipeline: Pipeline) -> Pipeline:

@@ -88,22 +88,25 @@ def serial(
     `tid`, `start_ns`, `end_ns`. `blocks`: of its host, since threads of other hosts may have the
     same ids; `loop_tid`: the thread that takes the batches.
     """
-    makers = fetches.group_by("tid").agg(pl.col("worker").first())
     if blocks.is_empty():
         return Serial()
-    waits = _waits(blocks, makers, fetches)
-    answers = waits.filter(
-        ~pl.col("waker_tid").is_in(makers["tid"].implode()), pl.col("object") == "channel"
-    )
-    found = _one_at_a_time(blocks, spans, fetches, waits, answers, makers, loop_tid)
-    return replace(found, answering=_answering(blocks, answers, fetches))
+    waits = _waits(blocks, fetches)
+    found = _one_at_a_time(blocks, spans, fetches, waits, loop_tid)
+    return replace(found, answering=_answering(blocks, waits, fetches))
+
+
+def _answers(waits: pl.DataFrame, fetches: pl.DataFrame) -> pl.DataFrame:
+    """The waits that another than a maker ended through a channel."""
+    by_maker = pl.col("waker_tid").is_in(fetches["tid"].implode())
+    return waits.filter(~by_maker, pl.col("object") == "channel")
 
 
 def _answering(
-    blocks: pl.DataFrame, answers: pl.DataFrame, fetches: pl.DataFrame
+    blocks: pl.DataFrame, waits: pl.DataFrame, fetches: pl.DataFrame
 ) -> dict[int, float]:
     """See `Serial.answering`."""
-    own = answers.filter(~pl.col("waker_pid").is_in(fetches["pid"].implode()))
+    of_makers = pl.col("waker_pid").is_in(fetches["pid"].implode())
+    own = _answers(waits, fetches).filter(~of_makers)
     often = own.group_by("waker_pid").len().filter(pl.col("len") >= _FEWEST)
     found = {}
     for pid, number in often.iter_rows():
@@ -117,24 +120,22 @@ def _one_at_a_time(
     spans: pl.DataFrame,
     fetches: pl.DataFrame,
     waits: pl.DataFrame,
-    answers: pl.DataFrame,
-    makers: pl.DataFrame,
     loop_tid: int,
 ) -> Serial:
     took_s = float(fetches["end_ns"].to_numpy().max() - fetches["start_ns"].to_numpy().min()) / 1e9
     interpreter = _interpreter(blocks, spans, fetches, waits, loop_tid, took_s)
-    if len(makers) < 2:
+    if (makers := fetches["tid"].n_unique()) < 2:
         return interpreter
-    by_maker = pl.col("waker_tid").is_in(makers["tid"].implode())
+    by_maker = pl.col("waker_tid").is_in(fetches["tid"].implode())
     locks = waits.filter(by_maker, pl.col("object").is_in(_LOCKS))
     found = [
         *(
-            (_held(part, took_s, len(makers), len(fetches)), part)
+            (_held(part, took_s, makers, len(fetches)), part)
             for _, part in locks.group_by("object", "id", maintain_order=True)
         ),
         *(
             (_serving(blocks, part, took_s), part)
-            for _, part in answers.group_by("waker_pid", maintain_order=True)
+            for _, part in _answers(waits, fetches).group_by("waker_pid", maintain_order=True)
         ),
     ]
     use, part = max(found, key=lambda each: each[0], default=(0.0, waits.clear()))
@@ -247,8 +248,9 @@ def _whole(blocks: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _waits(blocks: pl.DataFrame, makers: pl.DataFrame, fetches: pl.DataFrame) -> pl.DataFrame:
+def _waits(blocks: pl.DataFrame, fetches: pl.DataFrame) -> pl.DataFrame:
     """The waits of the makers' own threads within their batches that somebody ended."""
+    makers = fetches.group_by("tid").agg(pl.col("worker").first())
     found = _whole(blocks.filter(pl.col("tid").is_in(makers["tid"].implode())))
     within = (
         found.sort("start_ns")

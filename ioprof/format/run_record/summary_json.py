@@ -486,8 +486,8 @@ class CodeShare(Record, frozen=True):
     """Part of the samples, 0 to 1, in which another thread or process was at the line, for
     which the job's own thread waited; in `waits` they count as waiting. Null: not known."""
     asks: float | None = None
-    """Part of `waits` in which another process of the job answered the thread by a pipe or a
-    socket. Null: not known."""
+    """Part of the samples, 0 to 1, in which the thread was blocked until another process of the
+    job answered it by a pipe or a socket; in `waits` they count as waiting. Null: not known."""
     basis: str = "derived"
 
     @property

@@ -12,30 +12,29 @@ import numpy as np
 from ioprof.model.pipeline import OWN, Op, Pipeline, Rank, Seconds
 
 _COMPUTED: Final = [OWN.index("compute"), OWN.index("host")]
-_NO_WAIT_S: Final = 3e-4
 _WAIT_S: Final = 1e-3
 """From which on the thread has left its core."""
 _FEWEST: Final = 20
 """Steps of either kind from which on they are compared."""
-_MOSTLY: Final = 0.8
-"""Part of the steps that did not wait from which on nothing is to be gained."""
 _ASSUMED: Final = 0.75
-"""Where nothing can be compared."""
+"""Time of a step without a wait over that of one after a wait, where they cannot be compared; less
+is not believed."""
 
 
 def unbroken_ratio(recorded: Pipeline) -> float:
-    """The time that the loop computes for a step before which it did not wait, over that for others
-    of the same run, from `_ASSUMED` to 1; what is assumed where there are too few.
+    """The time that the loop would compute if it never waited for a batch, over that which it did,
+    from `_ASSUMED` to 1: each step after a wait would take as long as those without one.
     """
     if recorded.on_device:
         return 1.0
     waited_s, computed_s = np.concatenate([_steps(rank) for rank in recorded.ranks], axis=1)
-    without, after = computed_s[waited_s < _NO_WAIT_S], computed_s[waited_s > _WAIT_S]
-    if len(without) >= _MOSTLY * len(waited_s):
-        return 1.0
-    if min(len(without), len(after)) < _FEWEST:
-        return _ASSUMED
-    return float(np.clip(np.median(without) / max(np.median(after), 1e-9), _ASSUMED, 1.0))
+    has_waited = waited_s > _WAIT_S
+    after, without = computed_s[has_waited], computed_s[~has_waited]
+    ratio = _ASSUMED
+    if min(len(without), len(after)) >= _FEWEST:
+        ratio = float(np.median(without) / max(np.median(after), 1e-9))
+    share = after.sum() / max(computed_s.sum(), 1e-9)
+    return 1 - float(share) * (1 - float(np.clip(ratio, _ASSUMED, 1.0)))
 
 
 def _steps(rank: Rank) -> Seconds:
