@@ -35,7 +35,7 @@ LEAST_RIGHT = 0.95
 """Part of the blocked time whose waker the kernel names as well."""
 LAST_WAITS = 30
 """Of a loop that waits for an actor,"""
-LEAST_OF_ACTOR = 0.3
+LEAST_OF_ACTOR = 0.5
 """and the part of them from the middle of which the way leads to the actor's thread."""
 
 
