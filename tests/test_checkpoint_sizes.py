@@ -8,12 +8,8 @@ import polars as pl
 import pytest
 import torch
 from hooked import of_kind, recorded, run
-from timeline import timeline
-from told import summarise
 from torch.distributed import checkpoint
 
-from ioprof.analysis.charge.checkpoints import Saved, saved
-from ioprof.format.trace import Trace
 from ioprof.instrument.hooks.pytorch.checkpoints import _bytes_written as bytes_written
 
 
@@ -101,43 +97,3 @@ def test_what_a_save_has_others_save_is_a_part_of_it(tmp_path: Path) -> None:
     followed = saves.filter(in_thread | (pl.col("name") == background))
     assert [background, "save", "save"] == sorted(followed["name"])
     assert (tmp_path / "model").stat().st_size == saves["bytes"][0]
-
-
-def test_ranks_write_parts() -> None:
-    """Each of them has its own size and rate; the folder is that in which files were opened
-    meanwhile, and not where code is."""
-    trace = timeline("""
-        step r0                         00000 11111
-        checkpoint r0 100B name=save    ..### ...##
-        open main r0 file=1             ..#.. ...#.
-        open main r0 file=2             .#... ....#
-        step r1                         00000 11111
-        checkpoint r1 100B name=save    ..### ..###
-    """)
-    paths = ["/job/a.py", "/ckpt/run/part", "/job/b.py"]
-    files = pl.DataFrame(
-        {"file": range(3), "path": paths}, schema_overrides={"file": trace.files.schema["file"]}
-    )
-    files = (
-        trace.files.clear()
-        .join(files, how="full", on=["file", "path"], coalesce=True)
-        .select(trace.files.columns)
-    )
-    found = saved(Trace(trace.run, trace.spans, files))
-    assert found == Saved(4, 400, pytest.approx(110e-9), 2, "/ckpt/run")
-    assert (2, 2, 100, pytest.approx(400 / 110e-9), "/ckpt/run") == tuple(found.facts.values())
-
-
-def test_their_rate_is_told() -> None:
-    """Of those whose size is known; what loads is none, nor is one without a size."""
-    drawing = """
-        step                        00000 11111 22222
-        checkpoint 100B name=save   ..### .....  ..###
-        checkpoint name=save        ..... ..###  .....
-        checkpoint 50B name=load    ##... .....  .....
-    """
-    found = saved(timeline(drawing))
-    assert found == Saved(2, 200, pytest.approx(60e-9))
-    advice = [each.action for each in summarise(timeline(drawing)).verdict.findings]
-    assert any("2 checkpoints of 0.0 MB, at 3,333.3 MB/s" in action for action in advice)
-    assert saved(timeline("step 000111222")) is None

@@ -84,6 +84,48 @@ def test_the_parts_of_any_save_sum_to_its_time(trace: Trace) -> None:
         assert mean.seconds == pytest.approx(sum(part.seconds for part in mean.parts))
 
 
+def test_ranks_write_parts() -> None:
+    """Each of them has its own size and rate; the folder is that in which files were opened
+    meanwhile, and not where code is. What is saved between two steps is one checkpoint, in the
+    advice, too."""
+    trace = timeline("""
+        step r0                         00000 11111
+        checkpoint r0 50B name=save     ..#.. ...#.
+        checkpoint r0 50B name=save     ...#. ....#
+        open main r0 file=1             ..#.. ...#.
+        open main r0 file=2             .#... ....#
+        step r1                         00000 11111
+        checkpoint r1 100B name=save    ..### ..###
+    """)
+    paths = ["/job/a.py", "/ckpt/run/part", "/job/b.py"]
+    files = pl.DataFrame(
+        {"file": range(3), "path": paths}, schema_overrides={"file": trace.files.schema["file"]}
+    )
+    files = (
+        trace.files.clear()
+        .join(files, how="full", on=["file", "path"], coalesce=True)
+        .select(trace.files.columns)
+    )
+    found = saves_summary(Trace(trace.run, trace.spans, files))
+    assert found is not None
+    assert (2, 2, 100, "/ckpt/run") == (found.number, found.ranks, found.bytes, found.folder)
+    assert 25e-9 == pytest.approx(found.seconds)
+    facts = next(
+        each.facts for each in summarise(trace).verdict.findings if each.code == "checkpoint_less"
+    )
+    assert {"checkpoints": 2, "each_bytes": 100} == {
+        name: facts[name] for name in ("checkpoints", "each_bytes")
+    }
+    assert facts["bytes_per_s"] == pytest.approx(100 / 25e-9)
+
+
+def test_one_without_a_size_has_no_rate() -> None:
+    """What loads is no checkpoint that is written."""
+    found = summarise(timeline("step 00000 11111\ncheckpoint name=save ..### .....")).verdict
+    assert "checkpoints" not in found.findings[0].facts
+    assert saves_summary(timeline("step 00011\ncheckpoint 50B name=load .##..")) is None
+
+
 def user(name: str, start: int, end: int, file: int = 1, size: int = LEAST_KEPT_BYTES) -> Any:
     return {
         "start_ns": start,

@@ -17,7 +17,6 @@ from ioprof.analysis.answer.verdict import verdict
 from ioprof.analysis.capture import capture
 from ioprof.analysis.ceilings import ceilings
 from ioprof.analysis.charge.blame import Charges
-from ioprof.analysis.charge.checkpoints import saved
 from ioprof.analysis.charge.compilations import compiled_in
 from ioprof.analysis.charge.copies import copied_per_step
 from ioprof.analysis.charge.devices import deliveries, stalls
@@ -131,7 +130,6 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         ceilings=limits,
         reads=more.reads,
         loaders=more.loaders,
-        saved=saved(trace),
         saves=saves_summary(trace),
         frames=more.frames,
         padding_ratio=throughput.padding_ratio,

@@ -33,6 +33,7 @@ from ioprof.format.run_record import (
     NoGain,
     PartCode,
     Reason,
+    Saves,
 )
 from ioprof.format.schema import TASK_ARGUMENTS
 
@@ -430,14 +431,14 @@ def _validation(evidence: Evidence) -> Found:
 
 
 def _checkpoint(evidence: Evidence) -> Found:
-    saved, saves = evidence.saved, evidence.saves
+    saves = evidence.saves
     parts = saves.parts if saves else ()
     largest = max(parts, key=lambda part: part.seconds, default=None)
     yield finding(
         "checkpoint_less",
         step_s=evidence.seconds_per_step("checkpoint"),
         **evidence.line_facts(evidence.largest_line("checkpoint")),
-        **(saved.facts if saved else {}),
+        **(_of_saves(saves) if saves else {}),
         largest=largest.name if largest else None,
         largest_share=(largest.share or 0.0) if largest else None,
     )
@@ -446,6 +447,19 @@ def _checkpoint(evidence: Evidence) -> Found:
         yield not_modelled(
             "save_asynchronously", "checkpoint", beside_s=beside_s, took_s=saves.seconds
         )
+
+
+def _of_saves(saves: Saves) -> Facts:
+    """How often each rank wrote a checkpoint, and how large, how fast and where, if known."""
+    if not saves.bytes:
+        return {}
+    return {
+        "checkpoints": saves.number,
+        "ranks": saves.ranks if saves.ranks > 1 else None,
+        "each_bytes": saves.bytes,
+        "bytes_per_s": saves.bytes / (saves.seconds + saves.background_s),
+        "folder": saves.folder,
+    }
 
 
 def _gc(evidence: Evidence) -> Found:

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from ioprof.analysis.answer.details import PLACES, TO_HOST, UNNAMED
 from ioprof.analysis.ceilings import IMBALANCE
-from ioprof.analysis.charge.checkpoints import Saved
 from ioprof.analysis.charge.launches import Launches
 from ioprof.analysis.charge.sent_views import SentViews
 from ioprof.analysis.cpu.code_lines import (
@@ -138,8 +137,6 @@ class Evidence:
     """How kernels were launched; None: none was recorded."""
     copied_per_step: dict[str, float] = field(default_factory=dict)
     """See `copies.copied_per_step`."""
-    saved: Saved | None = None
-    """Checkpoints whose sizes are known."""
     saves: Saves | None = None
     """What a checkpoint takes; None: there is none."""
     frames: FrameUse | None = None

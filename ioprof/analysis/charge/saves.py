@@ -16,6 +16,7 @@ An instant in which the training thread saves belongs to the first of these that
 So the parts of each sum to the time for which it stopped the training, in integer nanoseconds.
 """
 
+import os
 import re
 from collections import Counter
 from typing import Final
@@ -110,7 +111,26 @@ def saves_summary(trace: Trace) -> Saves | None:
         slowed_s=int(table["slowed_ns"].sum()) / number / 1e9,
         every_s=float(gaps["ns"].median()) / 1e9 if len(gaps) else None,  # type: ignore[arg-type]
         every_steps=float(gaps["steps"].median()) if len(gaps) else None,  # type: ignore[arg-type]
+        folder=_folder(trace),
     )
+
+
+def _folder(trace: Trace) -> str | None:
+    """The folder in which most files were opened by threads that saved a checkpoint."""
+    by = ["host", "pid", "tid"]
+    name = pl.col("name").cast(pl.String)
+    times = trace.rows(name.str.contains("save"), kinds=["checkpoint"])
+    times = times.select(*by, "start_ns", until_ns="end_ns").sort("start_ns")
+    opened = trace.rows(name.is_null(), pl.col("file").is_not_null(), kinds=["open"])
+    inside = (
+        opened.select(*by, "start_ns", "file")
+        .sort("start_ns")
+        .join_asof(times, on="start_ns", by=by, check_sortedness=False)
+    )
+    files = inside.filter(pl.col("start_ns") < pl.col("until_ns")).join(trace.files, on="file")
+    paths = files.filter(~pl.col("path").str.contains(r"\.pyc?$|^/(proc|sys|dev)/"))["path"]
+    counts = Counter(map(os.path.dirname, paths.to_list()))
+    return max(counts, key=lambda folder: (counts[folder], folder), default=None)
 
 
 def _column(part: str) -> str:

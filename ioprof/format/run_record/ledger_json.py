@@ -67,6 +67,8 @@ class Saves(Record, frozen=True):
     every_s: float | None = None
     """From one to the next, median. Null: there is one."""
     every_steps: float | None = None
+    folder: str | None = None
+    """In which most files were opened meanwhile. Null: not known."""
 
     @property
     def cost_s(self) -> float:

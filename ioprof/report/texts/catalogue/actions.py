@@ -502,8 +502,8 @@ ACTIONS: Final = {
     ),
     "checkpoint_less": (
         "Write checkpoints less often, to faster storage, or while training goes on: a step spends"
-        f" {{step_s:ms}} in writing them (mean over all steps){_LINE}[; {{checkpoints:,.0f}}"
-        " checkpoints of {each_bytes:MB}[ by each of {ranks:,} ranks], at {bytes_per_s:MB}/s[{ranks:if}"  # noqa: E501
+        f" {{step_s:ms}} in writing them (mean over all steps){_LINE}[; {{checkpoints:,}}"
+        " checkpoint{checkpoints:s} of {each_bytes:MB}[ by each of {ranks:,} ranks], at {bytes_per_s:MB}/s[{ranks:if}"  # noqa: E501
         " each][, in {folder:path}]][; {largest_share:.0%} of one is {largest}]"
     ),
     "save_asynchronously": (
