@@ -88,3 +88,20 @@ def test_threads_that_read_beside_a_loop_change_nothing_in_its_replay() -> None:
     alone = pipeline(timeline(loop))
     beside = pipeline(timeline(f"{loop}\nread t1 storage ####............"))
     assert replayed(alone).step_s == pytest.approx(replayed(beside).step_s)
+
+
+def test_a_loader_that_only_validates_is_a_part_of_the_loop() -> None:
+    """The loop makes the batches to train on itself; validating takes what it took."""
+    steps = [f"{number:x}" for number in range(16)]
+    validating = "".join(f"{each * 2}......" for each in steps)
+    loop = timeline(
+        f"step {''.join(each * 8 for each in steps)}\n"
+        f"compute {''.join(f'....{each * 2}..' for each in steps)}\n"
+        f"wait name=validate {validating}\nfetch name=validate {validating}"
+    )
+    assert {"validate"} == set(loop.spans.filter(kind="wait")["name"])
+    whole = pipeline(loop)
+    assert whole.knows_makers
+    of_cause = {each.cause: each.share for each in gains_of(whole).gains}
+    assert of_cause["validation"] == pytest.approx(1 / 4, rel=0.1)
+    assert of_cause["compute"] == pytest.approx(1 / 4, rel=0.1)

@@ -238,8 +238,11 @@ def _check_run(trace: Trace) -> None:
 
 
 def _are_made(spans: pl.DataFrame) -> bool:
-    """Whether a rank has batches that somebody makes."""
-    return not spans.filter(pl.col("kind").is_in(["fetch", "wait"])).is_empty()
+    """Whether a rank has batches to train on that somebody makes."""
+    waits = spans.filter(pl.col("kind") == "wait")["name"].cast(pl.String)
+    if waits.is_empty():
+        return not spans.filter(pl.col("kind") == "fetch").is_empty()
+    return not waits.is_in(["validate", *_AROUND_BATCHES]).fill_null(value=False).all()
 
 
 def _rank(
@@ -257,7 +260,7 @@ def _rank(
 ) -> Rank | None:
     spans = with_worker(spans)
     waits = spans.filter(pl.col("kind") == "wait", in_main_thread(spans)).sort("start_ns", "end_ns")
-    if waits.is_empty():
+    if waits.is_empty() or not _are_made(spans):
         return None
     fetches, steps = _fetches(spans), spans.filter(pl.col("kind") == "step")
     seen = visits(waits, fetches)
@@ -977,8 +980,12 @@ def _program(
     """
     begins, ends = waits["start_ns"].to_numpy(), waits["end_ns"].to_numpy()
     last = max(until_ns, int(ends[-1]))
-    windows = pack(ends, np.maximum(ends, np.concatenate((begins[1:], [last]))))
-    after = np.stack([covered(windows, causes[cause]) for cause in OWN], axis=1).astype(np.float64)
+    until = np.concatenate((begins[1:], [last]))
+    windows = pack(ends, np.maximum(ends, until))
+    # what was charged while it chose is not charged again
+    whole_ends = ends + (chooses_s * 1e9).astype(np.int64)
+    outside = pack(whole_ends, np.maximum(whole_ends, until))
+    after = np.stack([covered(outside, causes[cause]) for cause in OWN], axis=1).astype(np.float64)
     after[:, OWN.index("loader")] += chooses_s * 1e9
     after[:, OWN.index("host")] += (windows[:, 1] - windows[:, 0]) - after.sum(1)
     after[:, OWN.index("gc")] += collects_s * 1e9
