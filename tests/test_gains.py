@@ -63,7 +63,7 @@ from ioprof.model.engine import (
 )
 from ioprof.model.gains import gains_of
 from ioprof.model.pace import measured, replayed
-from ioprof.model.pipeline import STAGES, CpuUse, Op
+from ioprof.model.pipeline import OWN, STAGES, CpuUse, Op
 from ioprof.model.prediction import predict
 from ioprof.model.proof import mean_ratio
 from ioprof.model.recorded import pipeline
@@ -150,6 +150,10 @@ def test_a_loop_that_chooses_samples_takes_that_time_itself(tmp_path: Path) -> N
     """Torch's loader does so while the loop waits: without the sampler the job is many times as
     fast, whatever its workers do."""
     run, _ = stored.replayed("parts", stored.slug("a sampler of 30 ms"), tmp_path / "spool")
+    own_s = pipeline(run.trace).ranks[0].program.after_s
+    assert own_s.min() >= 0
+    charged_s = sum(each.seconds for each in run.summary.steps.causes if each.cause == "loader")
+    assert own_s[:, OWN.index("loader")].sum() <= charged_s
     (advice,) = with_gains(run).summary.verdict.findings[:1]
     assert "sampler" in advice.action
     assert advice.gain is not None
