@@ -63,7 +63,7 @@ from ioprof.model.engine import (
 )
 from ioprof.model.gains import gains_of
 from ioprof.model.pace import measured, replayed
-from ioprof.model.pipeline import OWN, STAGES, CpuUse, Op
+from ioprof.model.pipeline import OWN, STAGES, CpuUse, Op, Rank, Seconds
 from ioprof.model.prediction import predict
 from ioprof.model.proof import mean_ratio
 from ioprof.model.recorded import pipeline
@@ -319,22 +319,31 @@ def test_the_delay_of_woken_threads_is_not_competition() -> None:
     assert unknown.others[host] > 0.12
 
 
-def test_workers_that_do_not_wait_for_storage_are_not_woken() -> None:
+@pytest.mark.parametrize(("waits", "gone"), [(1.0, 0.2), (0.1, 0.1), (0.0, 0.0)])
+def test_workers_that_do_not_wait_for_storage_are_not_woken(waits: float, gone: float) -> None:
     """The time until a woken thread runs is work that takes no core, and is gone without the waits
-    that it follows."""
-    recorded = pipeline(decoding().trace)
-    host, use = recorded.ranks[0].host, CpuUse(dilation=1.25, cpu_s=1.0)
-    delayed = replace(
-        recorded, ranks=tuple(replace(rank, worker_cpu=use) for rank in recorded.ranks)
-    )
-    woken = with_others(delayed, {host: 0.0})
-    assert 0.2 == pytest.approx(woken.ranks[0].worker_cpu.wake_ratio, abs=0.01)
-    for change in (Change(cache="warm"), Change(speeds={"storage": math.inf})):
-        plain, awake = (
-            sum(each.tasks.stages_s[:, DECODE].sum() for each in run.ranks[0].iterations)
-            for run in (changed(recorded, change), changed(woken, change))
+    that it follows: no more of it than of them. `waits`: for storage, over the time of the work."""
+    plain = pipeline(decoding().trace)
+    host, use = plain.ranks[0].host, CpuUse(dilation=1.25, cpu_s=1.0)
+
+    def reading(rank: Rank) -> Rank:
+        iterations = tuple(
+            replace(each, tasks=replace(each.tasks, stages_s=_reading(each.tasks.stages_s, waits)))
+            for each in rank.iterations
         )
-        assert 0.8 * plain == pytest.approx(awake, rel=0.01)
+        return replace(rank, iterations=iterations, worker_cpu=use)
+
+    woken = with_others(replace(plain, ranks=tuple(map(reading, plain.ranks))), {host: 0.0})
+    wake_ratio = woken.ranks[0].worker_cpu.wake_ratio
+    assert 0.2 == pytest.approx(wake_ratio, abs=0.01)
+    for change in (Change(cache="warm"), Change(speeds={"storage": math.inf})):
+        before_s, after_s = (
+            sum(each.tasks.stages_s[:, DECODE].sum() for each in run.ranks[0].iterations)
+            for run in (plain, changed(woken, change))
+        )
+        assert (1 - gone) * before_s == pytest.approx(after_s, rel=0.01)
+        left = changed(woken, change).ranks[0].worker_cpu.wake_ratio
+        assert 1 - left == pytest.approx((1 - wake_ratio) / (1 - min(gone, wake_ratio)))
     sleeps = replace(
         woken,
         ranks=tuple(
@@ -344,6 +353,12 @@ def test_workers_that_do_not_wait_for_storage_are_not_woken() -> None:
     )
     kept = changed(sleeps, Change(cache="warm")).ranks[0]
     assert kept.worker_cpu.wake_ratio == sleeps.ranks[0].worker_cpu.wake_ratio
+
+
+def _reading(stages_s: Seconds, waits: float) -> Seconds:
+    is_storage = np.array(STAGES) == "storage"
+    work_s = stages_s * ~is_storage
+    return work_s + waits * work_s.sum(1, keepdims=True) * is_storage
 
 
 def test_cpu_time_is_that_between_samples_of_the_work() -> None:

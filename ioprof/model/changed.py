@@ -134,10 +134,7 @@ def with_factors(
     )
     pairs, works = zip(pipeline.ranks, found.ranks, strict=True), pipeline.own_work
     found = replace(found, ranks=tuple(_with_use(*pair, works, waits) for pair in pairs))
-    place = STAGES.index("storage")
-    made = (each.tasks.stages_s[:, place] for rank in pipeline.ranks for each in rank.iterations)
-    is_free = storage <= 0 and any(spent_s.any() for spent_s in made)
-    return _without_wake_ups(found) if is_free else found
+    return found if storage > 0 else _without_wake_ups(found, pipeline)
 
 
 def _with_use(old: Rank, new: Rank, works: NDArray[np.bool_], waits: float | None) -> Rank:
@@ -191,16 +188,20 @@ def _left(
     return replace(use, busy_ratio=min(1.0, max(0.0, left)))
 
 
-def _without_wake_ups(pipeline: Pipeline) -> Pipeline:
+def _without_wake_ups(pipeline: Pipeline, reading: Pipeline) -> Pipeline:
     """Workers that slept only while they waited for storage are not woken where they do not wait
-    for it.
+    for it. `reading`: the pipeline in which they do; there is no more of the time until they ran
+    than of those waits.
     """
 
-    def awake(rank: Rank) -> Rank:
+    def awake(rank: Rank, old: Rank) -> tuple[Rank, float]:
         use = rank.worker_cpu
         if use.busy_ratio < _ALWAYS_BUSY or not 0 < use.wake_ratio <= _MOST_WAKING:
-            return rank
-        kept = 1 - use.wake_ratio
+            return rank, 1.0
+        made_s = sum(each.tasks.stages_s.sum(0) for each in old.iterations)
+        waking_s = use.wake_ratio * float(made_s[_WORK].sum())
+        part = min(1.0, float(made_s[~_WORK].sum()) / max(waking_s, 1e-12))
+        kept = 1 - part * use.wake_ratio
         iterations = [
             replace(
                 each,
@@ -211,13 +212,15 @@ def _without_wake_ups(pipeline: Pipeline) -> Pipeline:
             )
             for each in rank.iterations
         ]
-        return replace(rank, iterations=tuple(iterations), worker_cpu=replace(use, wake_ratio=0.0))
+        left = replace(use, wake_ratio=(1 - part) * use.wake_ratio / kept)
+        return replace(rank, iterations=tuple(iterations), worker_cpu=left), part
 
-    ranks = tuple(awake(rank) for rank in pipeline.ranks)
+    ranks, parts = zip(*map(awake, pipeline.ranks, reading.ranks), strict=True)
+    scattered = pipeline.scattered
     if all(rank.worker_cpu.busy_ratio >= _ALWAYS_BUSY for rank in ranks):
         # the scheduler balances threads that go on computing
-        return replace(pipeline, ranks=ranks, scattered={})
-    return replace(pipeline, ranks=ranks)
+        scattered = {host: value * (1 - min(parts)) for host, value in scattered.items()}
+    return replace(pipeline, ranks=ranks, scattered=scattered)
 
 
 def _of_parts(
@@ -351,7 +354,7 @@ def _from_memory(pipeline: Pipeline) -> Pipeline:
         )
         return replace(each, tasks=tasks)
 
-    found = _without_wake_ups(_each_iteration(pipeline, served))
+    found = _without_wake_ups(_each_iteration(pipeline, served), pipeline)
     own = np.array([0.0 if cause == "storage" else 1.0 for cause in OWN])
     return replace(found, ranks=tuple(_scaled_rank(rank, own, {}) for rank in found.ranks))
 
