@@ -160,6 +160,29 @@ def test_a_loop_that_chooses_samples_takes_that_time_itself(tmp_path: Path) -> N
     assert 1 / (1 - 0.9) < advice.gain
 
 
+@pytest.mark.parametrize(
+    ("subject", "name"),
+    [
+        ("threads", "a thread that holds the interpreter lock"),
+        ("code", "Python in the tasks of a ThreadPoolExecutor"),
+        ("parts", "a sampler of 30 ms"),
+        ("process", "Python in the loop with threads that read ahead"),
+        ("exchange", "all-reduces that take half of each step of equal ranks"),
+    ],
+)
+def test_the_model_has_the_loop_do_what_the_verdict_charges(
+    subject: str, name: str, tmp_path: Path
+) -> None:
+    """Each cause takes as long in both: else one advises what the other says is nothing."""
+    run, _ = stored.replayed(subject, stored.slug(name), tmp_path / "spool")
+    programs = [rank.program for rank in pipeline(run.trace).ranks]
+    charged_s = {each.cause: each.seconds or 0.0 for each in run.summary.steps.causes}
+    for place, cause in enumerate(OWN):
+        own_s = sum(float(each.after_s[:, place] @ each.weight) for each in programs)
+        if cause in ("compute", "exchange", "h2d", "gc", "checkpoint", "validation", "host"):
+            assert own_s == pytest.approx(charged_s[cause], abs=0.05 * sum(charged_s.values()))
+
+
 def test_a_validation_that_costs_nothing_waits_for_nothing() -> None:
     """Its batches cost nothing either, whatever their time went to; those of the training cost what
     they did."""

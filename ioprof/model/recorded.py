@@ -10,6 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ioprof.analysis.charge.blame import exposed
+from ioprof.analysis.charge.interpreter_lock import LockWaits
 from ioprof.analysis.charge.steps import steps
 from ioprof.analysis.charge.training_process import in_main_thread
 from ioprof.analysis.cpu.memory_faults import memory_faults
@@ -135,6 +136,7 @@ def pipeline(trace: Trace) -> Pipeline:
         ]
     if not ranks:
         raise ReplayError(Refusal.NO_TIMES)
+    ranks = _with_lock_waits(trace, ranks, own)
     per_byte, has_memory_reads = _memory_reads(trace)
     beside = others(trace, counts)
     cores = usable_cores(trace)
@@ -170,6 +172,30 @@ def pipeline(trace: Trace) -> Pipeline:
         own_groups={host: each.own_groups for host, each in beside.items() if each.own_groups},
     )
     return with_depth(trace, with_others(without_windows(trace, whole, own), used))
+
+
+def _with_lock_waits(
+    trace: Trace, ranks: list[Rank], own: Mapping[int, Mapping[str, Intervals]]
+) -> list[Rank]:
+    """The ranks whose waits for the interpreter's lock are time of `host`, as they are charged: a
+    faster device shortens none of them.
+    """
+    lock, host = LockWaits(trace), OWN.index("host")
+    for rank, causes in own.items():
+        if lock.is_seen(rank):
+            lock.add(rank, causes)
+
+    def moved(rank: Rank) -> Rank:
+        parts = lock.parts(rank.rank)
+        waits = np.array([0.0 if cause == "host" else parts.get(cause, 0.0) for cause in OWN])
+        after_s = rank.program.after_s * (1 - waits)
+        after_s[:, host] += (rank.program.after_s * waits).sum(1)
+        optimizer_s = rank.program.optimizer_s * (1 - waits[OWN.index("compute")])
+        return replace(
+            rank, program=replace(rank.program, after_s=after_s, optimizer_s=optimizer_s)
+        )
+
+    return [moved(rank) for rank in ranks]
 
 
 def _with_common_collectives(ranks: list[Rank]) -> tuple[Rank, ...]:
