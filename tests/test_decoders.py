@@ -106,13 +106,9 @@ def compare(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[s
 
 @pytest.mark.job(every=4)
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_the_time_is_that_of_a_stopwatch(compare: Callable[[str], Compared], library: str) -> None:
-    """In a worker, in a thread and in the main thread: the sum of the spans is within 10 % of what
-    the program measured around the same calls, and not above it; what was decoded is the same to
-    the bit with and without the hooks."""
-    compared = compare("first")
-    if library not in compared.hooked:
-        pytest.skip(f"{library.partition(' ')[0]} cannot be imported")
+def test_what_is_decoded_is_the_same(compare: Callable[[str], Compared], library: str) -> None:
+    """To the bit, with and without the hooks, in a worker, in a thread and in the main thread."""
+    compared = compared_in(compare("first"), library)
     for place in PLACES:
         digest = compared.hooked[library][place]["digest"]
         assert (
@@ -120,10 +116,25 @@ def test_the_time_is_that_of_a_stopwatch(compare: Callable[[str], Compared], lib
             == compared.bare[library][place]["digest"]
             == compared.hooked[library]["main"]["digest"]
         )
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@on_a_quiet_machine
+def test_the_time_is_that_of_a_stopwatch(compare: Callable[[str], Compared], library: str) -> None:
+    """In all of these places: the sum of the spans is within 10 % of what the program measured
+    around the same calls, and not above it."""
     # The stopwatch also counts while another process has the core, between its start and that of
     # the span.
-    if wrong_times(compared, library):
-        assert {} == wrong_times(compare("again"), library)
+    if wrong_times(compared_in(compare("first"), library), library):
+        with comparing_times():
+            assert {} == wrong_times(compare("again"), library)
+
+
+def compared_in(compared: Compared, library: str) -> Compared:
+    """Both outcomes, if the library is there."""
+    if library not in compared.hooked:
+        pytest.skip(f"{library.partition(' ')[0]} cannot be imported")
+    return compared
 
 
 def wrong_times(compared: Compared, library: str) -> dict[str, float]:
