@@ -183,6 +183,19 @@ def test_the_model_has_the_loop_do_what_the_verdict_charges(
             assert own_s == pytest.approx(charged_s[cause], abs=0.05 * sum(charged_s.values()))
 
 
+def test_what_fills_a_buffer_is_of_the_stage_that_does_it(tmp_path: Path) -> None:
+    """The first task of a worker that shuffles after it transforms takes as long as many others: a
+    loader that costs nothing leaves that."""
+    name = (
+        "webdataset that shuffles after it decodes, with workers that are made anew in each epoch"
+    )
+    run, _ = stored.replayed("libraries", stored.slug(name), tmp_path / "spool")
+    shares = {each.cause: each.share for each in run.summary.steps.causes}
+    gains = {each.cause: each.share for each in gains_of(pipeline(run.trace)).gains}
+    assert shares["loader"] < gains["loader"] + 0.03 < 0.1
+    assert gains["transform"] == pytest.approx(shares["transform"], abs=0.1)
+
+
 def test_a_validation_that_costs_nothing_waits_for_nothing() -> None:
     """Its batches cost nothing either, whatever their time went to; those of the training cost what
     they did."""

@@ -91,7 +91,7 @@ def test_kept_workers_are_those_of_one_loader() -> None:
         workers=1,
         makers=(),
         startup_s=rank.iterations[0].startup_s[:1],
-        first_s=np.zeros(0),
+        first_s=rank.iterations[0].first_s[:0],
     )
     of_two = replace(recorded, ranks=(replace(rank, iterations=(first, *rank.iterations[1:])),))
     [kept] = with_kept_workers(of_two).ranks
@@ -110,9 +110,9 @@ def test_each_other_worker_has_a_first_batch() -> None:
         changed(recorded, change).ranks for change in (Change(workers=4), Change(batch=16))
     )
     for each in more.iterations:
-        np.testing.assert_allclose(each.first_s, 0.02)
+        np.testing.assert_allclose(each.first_s.sum(1), 0.02)
     for each in larger.iterations:
-        np.testing.assert_allclose(each.first_s, 0.02)
+        np.testing.assert_allclose(each.first_s.sum(1), 0.02)
         np.testing.assert_allclose(each.tasks.stages_s.sum(1), 0.02)
 
 

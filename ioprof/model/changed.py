@@ -257,7 +257,8 @@ def _of_serial(before: Iteration, after: Iteration) -> float:
 def _scaled(each: Iteration, factors: Mapping[str, float]) -> Iteration:
     tasks = each.tasks
     serial = factors.get(_SERIAL, factors.get(each.serial_stage, 1.0))
-    stages = tasks.stages_s * np.array([factors.get(stage, 1.0) for stage in STAGES])
+    by_stage = np.array([factors.get(stage, 1.0) for stage in STAGES])
+    stages = tasks.stages_s * by_stage
     work = float(stages.sum() / max(tasks.stages_s.sum(), 1e-12))
     delivery, loader = factors.get("delivery", 1.0), factors.get("loader", 1.0)
     has_storage = 1.0 if factors.get("storage", 1.0) > 0 else 0.0
@@ -283,7 +284,7 @@ def _scaled(each: Iteration, factors: Mapping[str, float]) -> Iteration:
         each,
         tasks=scaled,
         startup_s=each.startup_s * loader * whole,
-        first_s=each.first_s * loader * whole,
+        first_s=each.first_s * by_stage * whole,
     )
 
 
@@ -423,7 +424,7 @@ def _with_workers(each: Iteration, workers: int | None, prefetch: int | None) ->
     if each.is_validation:
         return each
     workers = each.workers if workers is None else workers
-    startup = each.startup_s
+    startup, first_s = each.startup_s, each.first_s
     if workers != each.workers:
         number = np.arange(workers)
         apart = (startup[-1] - startup[0]) / (len(startup) - 1) if len(startup) > 1 else 0.0
@@ -432,7 +433,7 @@ def _with_workers(each: Iteration, workers: int | None, prefetch: int | None) ->
     return replace(
         each, workers=workers, prefetch=prefetch or each.prefetch, startup_s=startup, tasks=tasks,
         starts_workers=each.starts_workers and workers > 0,
-        first_s=np.resize(each.first_s, workers) if len(each.first_s) else each.first_s,
+        first_s=first_s[np.arange(workers if len(first_s) else 0) % max(1, len(first_s))],
         makers=each.makers if workers == each.workers else (),
         together=workers if each.together else 0,
     )  # fmt: skip
@@ -513,7 +514,12 @@ def _with_kept_workers(rank: Rank, of_validation: bool) -> Rank:
             tasks, group = replace(each.tasks, lag_s=lag), first.group
             none = np.zeros(0)
             iterations[number] = replace(
-                each, tasks=tasks, group=group, starts_workers=False, startup_s=none, first_s=none
+                each,
+                tasks=tasks,
+                group=group,
+                starts_workers=False,
+                startup_s=none,
+                first_s=each.first_s[:0],
             )
             keeps.add(number)
     program = rank.program

@@ -136,7 +136,7 @@ def with_batches_of(pipeline: Pipeline, like: Pipeline) -> Pipeline:
 
 def _with_batches_of(rank: Rank, like: Rank, ratio: float) -> Rank:
     first, others = _batches(like)
-    first_s = np.concatenate([np.zeros(0), *(each.first_s for each in like.iterations)])
+    first_s = np.concatenate([each.first_s for each in like.iterations])
     iterations, num_first, num_others = list[Iteration](), 0, 0
     for each in rank.iterations:
         if each.is_validation:
@@ -150,11 +150,8 @@ def _with_batches_of(rank: Rank, like: Rank, ratio: float) -> Rank:
         )
         names = ("stages_s", "reads", "read_bytes", "open_s", "reads_cpu_s", "reads_delay_s")
         costs = {name: ratio * getattr(made, name) for name in names}
-        more_s = (
-            np.resize(first_s, each.workers)
-            if len(first_s) and each.starts_workers
-            else np.zeros(0)
-        )
+        starting = each.workers if len(first_s) and each.starts_workers else 0
+        more_s = first_s[np.arange(starting) % max(1, len(first_s))]
         iterations.append(replace(each, tasks=replace(each.tasks, **costs), first_s=more_s))
     return replace(
         rank,

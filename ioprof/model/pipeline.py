@@ -121,9 +121,9 @@ class Iteration:
     """Of each worker that it starts: from the beginning of START until it can begin its first
     task."""
     is_validation: bool = False
-    first_s: Seconds = field(default_factory=lambda: np.zeros(0))
-    """Of each worker that it starts: what its first task took beyond a usual one, such as imports.
-    Not in that task's stages."""
+    first_s: Seconds = field(default_factory=lambda: np.zeros((0, len(STAGES))))
+    """Shape (workers that it starts, stages): what the first task of each took beyond a usual one,
+    such as imports, or filling a buffer. Not in that task's stages."""
     makers: tuple[int, ...] = ()
     """Which worker makes each task, if they are not given to them in turn, as where one has nothing
     more to read."""

@@ -229,7 +229,7 @@ def _loader(
         transit_s = tasks.transit_s * _waiting_ratio(cpu) + tasks.held_s
         contended_s = tasks.transit_s * cpu.cores_ratio
     if each.starts_workers:
-        for number, more_s in enumerate(each.first_s[: len(segments)].tolist()):
+        for number, more_s in enumerate(each.first_s[: len(segments)].sum(1).tolist()):
             more = _cores(more_s, cpu) if shares and cpu.is_measured else _delay(more_s)
             segments[number] = (*more, *segments[number])
     return LoaderPlan(

@@ -375,7 +375,7 @@ def _rank(
     once_s = {
         pids[row]: more_s
         for visit, each in zip(seen.visits, iterations, strict=True)
-        for row, more_s in zip(visit.fetch_rows.tolist(), each.first_s.tolist(), strict=False)
+        for row, more_s in zip(visit.fetch_rows.tolist(), each.first_s.sum(1), strict=False)
     }
     pool = _pool(processes, made["pid"].unique().to_list())
     # a worker that computes in one thread does so in its main one; another one sends its batches
@@ -904,8 +904,9 @@ def _first_apart(iterations: tuple[Iteration, ...]) -> tuple[Iteration, ...]:
             return each
         stages, rows = each.tasks.stages_s.copy(), slice(0, each.workers)
         whole = stages[rows][:, work].sum(1)
-        more = np.maximum(0.0, whole - usual)
-        stages[rows] *= np.where(work, (1 - more / np.maximum(whole, 1e-12))[:, None], 1.0)
+        part = np.maximum(0.0, whole - usual) / np.maximum(whole, 1e-12)
+        more = stages[rows] * np.where(work, part[:, None], 0.0)
+        stages[rows] -= more
         return replace(each, tasks=replace(each.tasks, stages_s=stages), first_s=more)
 
     return tuple(map(apart, iterations))
