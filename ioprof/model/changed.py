@@ -195,12 +195,12 @@ def _without_wake_ups(pipeline: Pipeline, reading: Pipeline) -> Pipeline:
     """
 
     def awake(rank: Rank, old: Rank) -> tuple[Rank, float]:
-        use = rank.worker_cpu
+        use, none = rank.worker_cpu, np.zeros(len(STAGES))
+        made_s = sum((each.tasks.stages_s.sum(0) for each in old.iterations), none)
+        waited_s, worked_s = float(made_s[~_WORK].sum()), float(made_s[_WORK].sum())
         if use.busy_ratio < _ALWAYS_BUSY or not 0 < use.wake_ratio <= _MOST_WAKING:
-            return rank, 1.0
-        made_s = sum(each.tasks.stages_s.sum(0) for each in old.iterations)
-        waking_s = use.wake_ratio * float(made_s[_WORK].sum())
-        part = min(1.0, float(made_s[~_WORK].sum()) / max(waking_s, 1e-12))
+            return rank, waited_s / max(waited_s + worked_s, 1e-12)
+        part = min(1.0, waited_s / max(use.wake_ratio * worked_s, 1e-12))
         kept = 1 - part * use.wake_ratio
         iterations = [
             replace(

@@ -451,13 +451,14 @@ def _checkpoint(evidence: Evidence) -> Found:
 
 def _of_saves(saves: Saves) -> Facts:
     """How often each rank wrote a checkpoint, and how large, how fast and where, if known."""
-    if not saves.bytes:
+    took_s = saves.seconds + saves.background_s
+    if not saves.bytes or not took_s:
         return {}
     return {
         "checkpoints": saves.number,
         "ranks": saves.ranks if saves.ranks > 1 else None,
         "each_bytes": saves.bytes,
-        "bytes_per_s": saves.bytes / (saves.seconds + saves.background_s),
+        "bytes_per_s": saves.bytes / took_s,
         "folder": saves.folder,
     }
 

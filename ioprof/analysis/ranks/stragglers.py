@@ -54,7 +54,9 @@ def late_ranks(waits_s: Mapping[str, Mapping[str, float]]) -> list[Late]:
     """The ranks that others waited for, the longest first; `waits_s` as `Steps.straggler_wait_s`
     has them.
     """
-    found = [Late(rank, sum(each.values()), *_late_by(each)) for rank, each in waits_s.items()]
+    found = [
+        Late(rank, sum(each.values()), *_late_by(each)) for rank, each in waits_s.items() if each
+    ]
     return sorted(found, key=lambda late: -late.waited_s)
 
 
