@@ -190,17 +190,21 @@ def _left(
 
 def _without_wake_ups(pipeline: Pipeline, reading: Pipeline) -> Pipeline:
     """Workers that slept only while they waited for storage are not woken where they do not wait
-    for it. `reading`: the pipeline in which they do; there is no more of the time until they ran
-    than of those waits.
+    for it, and not scattered over the cores. `reading`: the pipeline in which they do; of the time
+    until they ran no more goes than those waits took.
     """
 
     def awake(rank: Rank, old: Rank) -> tuple[Rank, float]:
         use, none = rank.worker_cpu, np.zeros(len(STAGES))
         made_s = sum((each.tasks.stages_s.sum(0) for each in old.iterations), none)
         waited_s, worked_s = float(made_s[~_WORK].sum()), float(made_s[_WORK].sum())
+
+        def of(delay: float) -> float:
+            return min(1.0, waited_s / max(delay * worked_s, 1e-12))
+
         if use.busy_ratio < _ALWAYS_BUSY or not 0 < use.wake_ratio <= _MOST_WAKING:
-            return rank, waited_s / max(waited_s + worked_s, 1e-12)
-        part = min(1.0, waited_s / max(use.wake_ratio * worked_s, 1e-12))
+            return rank, of(1 - 1 / use.dilation)
+        part = of(use.wake_ratio)
         kept = 1 - part * use.wake_ratio
         iterations = [
             replace(
@@ -219,7 +223,8 @@ def _without_wake_ups(pipeline: Pipeline, reading: Pipeline) -> Pipeline:
     scattered = pipeline.scattered
     if all(rank.worker_cpu.busy_ratio >= _ALWAYS_BUSY for rank in ranks):
         # the scheduler balances threads that go on computing
-        scattered = {host: value * (1 - min(parts)) for host, value in scattered.items()}
+        left = 1 - min(parts)
+        scattered = {host: value * left for host, value in scattered.items() if left}
     return replace(pipeline, ranks=ranks, scattered=scattered)
 
 
