@@ -28,7 +28,6 @@ from ioprof.ingest.failures import Ends, failures_of
 from ioprof.ingest.merging import merge_parts
 from ioprof.recording.parts import unrecorded_nodes
 from ioprof.report.run import Run
-from ioprof.report.texts.headline import headline
 from ioprof.report.texts.statements import failure_lines
 
 SECOND: Final = 1_000_000_000
@@ -51,11 +50,10 @@ def test_exchanges_with_ranks_that_were_not_recorded_get_no_verdict() -> None:
     part = Run.of(timeline(EXCHANGING, config={"ranks": 4})).summary
     assert ("exchange", ()) == (whole.verdict.bound_by, failure_lines(whole))
     assert part.verdict.bound_by is None
-    assert failure_lines(part)[0].startswith(
-        "NOT RECORDED: nothing was recorded of ranks 1 to 3 of 4"
-    )
-    assert "what the job waited for is not known" in headline(part)
-    assert ["Record all ranks"] == [each.action.partition(":")[0] for each in part.verdict.advice]
+    assert part.run.missing is not None
+    assert ((1, 2, 3), 4) == (part.run.missing.ranks, part.run.missing.num_ranks)
+    assert failure_lines(part)[0].startswith("NOT RECORDED")
+    assert ["record_ranks"] == [each.code for each in part.verdict.findings]
 
 
 def test_a_verdict_about_something_else_stays() -> None:
