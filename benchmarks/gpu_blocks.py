@@ -408,10 +408,7 @@ def main() -> int:
         print(f"skipped: not installed: {', '.join(missing)}")
         return 0
     if options.folder:
-        # An exception, so that a block that is stopped unmounts its disk.
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-        for line in BLOCKS[options.only].lines(Setting(options.folder, options.small)):
-            print(line, flush=True)
+        print_block(BLOCKS[options.only], Setting(options.folder, options.small))
         return 0
     import torch
 
@@ -447,6 +444,25 @@ class Writer:
             self._file.write(f"{line}\n")
             self._file.flush()
             os.fsync(self._file.fileno())
+
+
+def print_block(block: Block, setting: Setting) -> None:
+    """Print the lines of a block. SystemExit, so that its disk is unmounted: by SIGTERM."""
+
+    def stop(_number: int, _frame: object) -> None:
+        sys.exit(1)
+
+    def stop_again(lost: "sys.UnraisableHookArgs") -> None:
+        if lost.exc_type is SystemExit:  # raised within a callback of the interpreter
+            signal.setitimer(signal.ITIMER_REAL, 0.01)
+        else:
+            sys.__unraisablehook__(lost)
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGALRM, stop)
+    sys.unraisablehook = stop_again
+    for line in block.lines(setting):
+        print(line, flush=True)
 
 
 def run_block(name: str, *, small: bool, left_s: float, writer: Writer) -> bool:

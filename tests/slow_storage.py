@@ -200,12 +200,12 @@ def _loop_device(image: Path, size_bytes: int) -> Iterator[str]:
 @contextmanager
 def _mounted(device: str, place: Path) -> Iterator[Path]:
     place.mkdir()
-    _run("mount", device, str(place))
     try:
+        _run("mount", device, str(place))  # a signal may end the wait for it when it is mounted
         yield place
     finally:
         if subprocess.run(["umount", str(place)], capture_output=True, check=False).returncode:
-            _run("umount", "--lazy", str(place))
+            subprocess.run(["umount", "--lazy", str(place)], capture_output=True, check=False)
         place.rmdir()
 
 

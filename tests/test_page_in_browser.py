@@ -573,7 +573,11 @@ def test_the_code_of_a_selected_step_sums_to_its_samples_and_a_click_marks_a_fun
     assert sum(number for label, number in bars if label.startswith("rank ")) == len(inside)
     called = inside["stack"].cast(pl.String).str.contains("log_metrics").sum()
     assert sum(number for label, number in bars if label == "log_metrics") == called > 0
-    code.page.locator("#flame .flame > button", has_text="log_metrics").first.click()
+    code.page.locator("#flame .flame > button", has_text="log_metrics").first.hover()
+    code.page.mouse.down()
+    code.page.dispatch_event("#timeline-view", "scroll")
+    code.page.wait_for_timeout(500)  # what is pressed is not made anew, which would lose the click
+    code.page.mouse.up()
     assert "clear log_metrics" in code.page.locator("#flame h3").inner_text()
 
 

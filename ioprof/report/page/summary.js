@@ -60,13 +60,18 @@ function isAllExact(since, until) {
   return facts.windows.some(([start, end]) => start <= since && end >= until) || !facts.bins;
 }
 
-let summaryTimer = 0;
-let flameTimer = 0;
+const SUMMARY_REST = 140; // ms after the last change
 const FLAME_REST = 200; // ms after the summary: it has up to a thousand parts, which no zoom should wait for
+const timers = new Map();
+
+// Shows a part anew when nothing has changed for a while, and nothing in it is pressed: what is made anew loses its click.
+function showAtRest(part, rest, show) {
+  clearTimeout(timers.get(part));
+  timers.set(part, setTimeout(() => { if (part.matches(":active")) showAtRest(part, rest, show); else show(); }, rest));
+}
 
 function scheduleSummary() {
-  clearTimeout(summaryTimer);
-  summaryTimer = setTimeout(showSummary, 140);
+  showAtRest(summary, SUMMARY_REST, showSummary);
 }
 
 function showSummary() {
@@ -85,8 +90,7 @@ function showSummary() {
   if (isAllExact(since, until)) nodes.push(...readNodes(readsIn(since, until)));
   else nodes.push(make("p", { class: "quiet" }, "Reads are named where all spans are in the page: press n for the longest stall, or zoom in there."));
   summary.replaceChildren(...nodes);
-  clearTimeout(flameTimer);
-  flameTimer = setTimeout(showFlame, FLAME_REST);
+  showAtRest(flame.box, FLAME_REST, showFlame);
 }
 
 function causeBar(spent, total) {
