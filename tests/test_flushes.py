@@ -14,7 +14,7 @@ from told import summarise
 
 from ioprof.analysis.reads.flushes import of_checkpoints
 from ioprof.format.run_record import PartCode
-from ioprof.format.schema import FLUSH, KINDS, WRITE
+from ioprof.format.schema import FLUSH, KINDS, OPEN_TO_WRITE, WRITE
 from ioprof.format.trace import Trace
 
 FLUSH_ALL = """
@@ -57,7 +57,9 @@ def test_calls_that_wait_for_storage_are_spans(
     writes = spans.filter(pl.col("name").cast(pl.String) == WRITE)
     assert {1 << 20} == set(writes["bytes"])
     assert 17 == len(writes)
-    spans = spans.join(writes, on="start_ns", how="anti")
+    opened = spans.filter(pl.col("name").cast(pl.String) == OPEN_TO_WRITE)
+    assert 2 == len(opened)  # what has contents is emptied, and the last line's
+    spans = spans.join(pl.concat([writes, opened]), on="start_ns", how="anti")
 
     found = [
         (name.removeprefix(FLUSH), (end_ns - start_ns) / 1e9)
@@ -81,18 +83,23 @@ def span(kind: str, name: str, start_ms: float, end_ms: float) -> dict[str, Any]
     }
 
 
-def test_what_follows_a_checkpoint_belongs_to_it() -> None:
-    """One after the other, and from the end of what was before; not what comes later, nor what
-    follows a `load`."""
+def test_what_opens_a_checkpoint_and_what_follows_it_belong_to_it() -> None:
+    """One after the other, and what follows from the end of what was before; not what comes earlier
+    or later, nor what is beside a `load`."""
     fsync = f"{FLUSH}fsync of /x/weights.new"
     rows = [
         span("user", fsync, 0, 5),
+        span("user", OPEN_TO_WRITE, 90, 95),
+        span("user", OPEN_TO_WRITE, 98, 98.8),
+        span("user", OPEN_TO_WRITE, 99, 99.9),
         span("checkpoint", "save", 100, 200),
+        span("user", OPEN_TO_WRITE, 110, 120),
         span("user", fsync, 201, 250),
         span("user", f"{FLUSH}fsync of /x", 270, 280),
         span("user", "own span", 281, 290),
         span("user", f"{FLUSH}fsync of /x/losses.csv", 400, 410),
         span("user", f"{FLUSH}fsync of /x/losses.csv", 411, 420),
+        span("user", OPEN_TO_WRITE, 498, 499.9),
         span("checkpoint", "load", 500, 600),
         span("user", fsync, 601, 650),
         span("checkpoint", "save", 700, 800),
@@ -104,7 +111,7 @@ def test_what_follows_a_checkpoint_belongs_to_it() -> None:
         "end_ns": pl.Int64,
     }
     found = of_checkpoints(pl.DataFrame(rows, schema))
-    assert [(200, 250), (250, 280)] == [
+    assert [(98, 98.8), (99, 99.9), (200, 250), (250, 280)] == [
         (row[0] / 1e6, row[1] / 1e6) for row in found.select("start_ns", "end_ns").iter_rows()
     ]
     assert of_checkpoints(pl.DataFrame(rows[:1], schema)).is_empty()

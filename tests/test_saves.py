@@ -21,7 +21,7 @@ from told import summarise
 from ioprof.analysis.charge.saves import PARTS, saves, saves_summary
 from ioprof.analysis.save_interval import best_interval_s, lost_ratio, save_interval
 from ioprof.format.run_record import Saves
-from ioprof.format.schema import FLUSH, RENAME, SPAN_COLUMNS, WRITE
+from ioprof.format.schema import FLUSH, OPEN_TO_WRITE, RENAME, SPAN_COLUMNS, WRITE
 from ioprof.format.trace import Trace, table_schema
 from ioprof.ingest.written_files import LEAST_KEPT_BYTES, WrittenFiles
 from ioprof.report.run import Run
@@ -92,7 +92,7 @@ def test_ranks_write_parts() -> None:
         step r0                         00000 11111
         checkpoint r0 50B name=save     ..#.. ...#.
         checkpoint r0 50B name=save     ...#. ....#
-        open main r0 file=1             ..#.. ...#.
+        user main r0 file=1 name=open   ..#.. ...#.
         open main r0 file=2             .#... ....#
         step r1                         00000 11111
         checkpoint r1 100B name=save    ..### ..###
@@ -106,7 +106,9 @@ def test_ranks_write_parts() -> None:
         .join(files, how="full", on=["file", "path"], coalesce=True)
         .select(trace.files.columns)
     )
-    found = saves_summary(Trace(trace.run, trace.spans, files))
+    name = pl.col("name").cast(pl.String).replace({"open": OPEN_TO_WRITE})
+    spans = trace.spans.with_columns(name.cast(trace.spans.schema["name"]))
+    found = saves_summary(Trace(trace.run, spans, files))
     assert found is not None
     assert (2, 2, 100, "/ckpt/run") == (found.number, found.ranks, found.bytes, found.folder)
     assert 25e-9 == pytest.approx(found.seconds)
@@ -145,7 +147,7 @@ def test_what_is_written_and_kept_is_a_checkpoint() -> None:
     rows = [
         {**step, "start_ns": 0, "end_ns": 1000},
         {**step, "start_ns": 1000, "end_ns": 2000},
-        {**step, "kind": "open", "start_ns": 60, "end_ns": 61, "file": 1, "offset": 0},
+        user(OPEN_TO_WRITE, 60, 61),
         user(WRITE, 100, 110, size=LEAST_KEPT_BYTES // 2),
         user(WRITE, 150, 160, size=LEAST_KEPT_BYTES // 2),
         user(RENAME, 170, 171, 2),

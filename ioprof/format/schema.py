@@ -148,9 +148,10 @@ closed before the end of the response; it was closed before the response began."
 FLUSH: Final = "flush by "
 """How names of `user` spans begin in which a thread waited until what was written is on storage;
 the call and the file follow, as in `flush by fsync of /logs/metrics.db`."""
-WRITE, RENAME = "write", "rename"
-"""Names of `user` spans of calls that wrote 4 kB or more to a file within 10 us or more, with the
-file and the bytes, and of those that gave a file its name, with the new one."""
+OPEN_TO_WRITE, WRITE, RENAME = "open to write", "write", "rename"
+"""Names of `user` spans of calls that made a file, emptied it, or opened it for writing only; of
+those that wrote 4 kB or more to a file within 10 us or more, with the bytes; and of those that gave
+a file its name, with the new one."""
 SENT: Final = "batch"
 """Name of `deliver` spans without length: what a worker sends with a batch, in `bytes`, and what
 its tensors have, in `offset`."""
@@ -189,9 +190,8 @@ SPAN_COLUMNS: Final = {
     "batch": "int64",
     "bytes": "int64",
     "file": "int64",
-    # of a read, where in the file; of an `open` that may create the file, 0; of a `fetch`, how many
-    # samples the batch has; of a `request`, nanoseconds to the first byte of its response; of
-    # `SENT` and `TOKENS`, see there
+    # of a read, where in the file; of a `fetch`, how many samples the batch has; of a `request`,
+    # nanoseconds to the first byte of its response; of `SENT` and `TOKENS`, see there
     "offset": ("int64"),
     "source": "source",
     "name": "category",

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from ioprof.format.schema import FLUSH, RENAME, SPAN_COLUMNS, WRITE
+from ioprof.format.schema import FLUSH, OPEN_TO_WRITE, RENAME, SPAN_COLUMNS, WRITE
 from ioprof.format.trace import empty_table
 
 LEAST_KEPT_BYTES: Final = 1_000_000
@@ -23,8 +23,8 @@ class WrittenFiles:
 
     What is written between two steps to one file, and is then brought to storage (fsync) or given
     its final name (rename), is kept: what a job only writes, such as predictions, is not. The span
-    lasts from the creation of the file, or else from the first write of 4 kB or more, to the last
-    write; what was computed before it was created is not known.
+    lasts from the opening of the file, or else from the first write of 4 kB or more, to the last
+    write; what was computed before is not known.
     """
 
     def __init__(self) -> None:
@@ -33,13 +33,9 @@ class WrittenFiles:
     def add(self, spans: pl.DataFrame) -> None:
         """Look at the next part."""
         kind = pl.col("kind")
-        creates = (kind == "open") & (pl.col("offset") == 0) & pl.col("name").is_null()
-        few = spans.filter(
-            pl.col("rank").is_not_null(),
-            (kind.is_in(["step", "checkpoint", "user"]) | creates).fill_null(value=False),
-        )
+        few = spans.filter(pl.col("rank").is_not_null(), kind.is_in(["step", "checkpoint", "user"]))
         name = pl.col("name").cast(pl.String)
-        keeps = name.is_in([WRITE, RENAME]) | name.str.starts_with(FLUSH)
+        keeps = name.is_in([OPEN_TO_WRITE, WRITE, RENAME]) | name.str.starts_with(FLUSH)
         found = few.filter((kind != "user") | keeps.fill_null(value=False))
         if not found.is_empty():
             self._parts.append(found.with_columns(name=name))
@@ -68,7 +64,8 @@ def _kept(spans: pl.DataFrame) -> Iterator[pl.DataFrame]:
     kind = pl.col("kind")
     starts = np.unique(spans.filter(kind == "step")["start_ns"].to_numpy())
     known = spans.filter(kind == "checkpoint").select("start_ns", until_ns="end_ns")
-    rows = spans.filter(kind == "user").sort("start_ns", "end_ns")
+    is_opening = pl.col("name") == OPEN_TO_WRITE
+    rows = spans.filter(kind == "user", ~is_opening).sort("start_ns", "end_ns")
     rows = rows.join_asof(known.sort("start_ns"), on="start_ns", check_sortedness=False)
     rows = rows.filter((pl.col("end_ns") > pl.col("until_ns")).fill_null(value=True))
     step = np.searchsorted(starts, rows["start_ns"].to_numpy(), side="right")
@@ -86,7 +83,7 @@ def _kept(spans: pl.DataFrame) -> Iterator[pl.DataFrame]:
         pl.col("start_ns").shift(-1) - pl.col("end_ns") <= AFTER_NS,
     )
     if not kept.is_empty():
-        opened = spans.filter(kind == "open").sort("start_ns")
+        opened = spans.filter(kind == "user", is_opening).sort("start_ns")
         opened = opened.select("file", start_ns="start_ns", opened_ns="start_ns")
         kept = kept.sort("start_ns").join_asof(
             opened, on="start_ns", by="file", check_sortedness=False

@@ -36,7 +36,7 @@ from ioprof.analysis.selection import (
     with_worker,
 )
 from ioprof.format.run_record import PartCode
-from ioprof.format.schema import CAUSES, COLLECTED_AT, COMPILATION, CORE_WAIT, FLUSH
+from ioprof.format.schema import CAUSES, COLLECTED_AT, COMPILATION, CORE_WAIT, FLUSH, OPEN_TO_WRITE
 from ioprof.format.trace import Trace
 
 NUM_DETAILS: Final = 5
@@ -182,10 +182,12 @@ class Details:
         passes = passes.filter(pl.col("name").cast(pl.String).is_in(list(_PASSES)))
         self._add_spans("compute", charged["compute"], passes, _PASSES)
         users = of_kind(spans, "user")
-        flushes = of_checkpoints(of_kind(spans, "checkpoint", "user").filter(by_main))
-        users = users.with_columns(
-            name=pl.when(is_flush).then(pl.lit(FLUSH)).otherwise(pl.col("name").cast(pl.String))
+        name = pl.col("name").cast(pl.String)
+        around = of_checkpoints(of_kind(spans, "checkpoint", "user").filter(by_main))
+        around = around.with_columns(
+            name=pl.when(name == OPEN_TO_WRITE).then(name).otherwise(pl.lit(FLUSH))
         )
+        users = users.with_columns(name=pl.when(is_flush).then(pl.lit(FLUSH)).otherwise(name))
         self._add_spans("host", charged["host"], users.filter(by_main), _USERS)
         waits = of_kind(spans, "wait").with_columns(
             name=pl.col("name").cast(pl.String).replace_strict(_WAITS, default=None)
@@ -211,7 +213,7 @@ class Details:
         self._add_spans(
             "checkpoint",
             charged["checkpoint"],
-            flushes.with_columns(name=pl.lit(FLUSH)),
+            around,
             {FLUSH: PartCode.CHECKPOINT_FLUSH},
         )
         collected = (

@@ -32,7 +32,7 @@ from ioprof.analysis.intervals import charge, covered, is_within, subtract, tota
 from ioprof.analysis.reads.flushes import is_flush, of_checkpoints
 from ioprof.analysis.selection import intervals, of_kind
 from ioprof.format.run_record import Phase, Saves
-from ioprof.format.schema import RENAME, WRITE
+from ioprof.format.schema import OPEN_TO_WRITE, RENAME, WRITE
 from ioprof.format.trace import Trace
 
 MEASURED: Final = ("device to host", "other ranks", "write", "fsync", "rename")
@@ -116,12 +116,12 @@ def saves_summary(trace: Trace) -> Saves | None:
 
 
 def _folder(trace: Trace) -> str | None:
-    """The folder in which most files were opened by threads that saved a checkpoint."""
+    """The folder in which most files were opened for writing by threads that saved a checkpoint."""
     by = ["host", "pid", "tid"]
     name = pl.col("name").cast(pl.String)
     times = trace.rows(name.str.contains("save"), kinds=["checkpoint"])
     times = times.select(*by, "start_ns", until_ns="end_ns").sort("start_ns")
-    opened = trace.rows(name.is_null(), pl.col("file").is_not_null(), kinds=["open"])
+    opened = trace.rows(name == OPEN_TO_WRITE, pl.col("file").is_not_null(), kinds=["user"])
     inside = (
         opened.select(*by, "start_ns", "file")
         .sort("start_ns")
@@ -163,7 +163,7 @@ def _of_rank(
     classes = [
         union(intervals(copies)),
         union(intervals(of_kind(own, "comm"))),
-        union(intervals(users.filter(name == WRITE))),
+        union(intervals(users.filter(name.is_in([OPEN_TO_WRITE, WRITE])))),
         union(intervals(users.filter(is_flush))),
         union(intervals(users.filter(name == RENAME))),
     ]

@@ -8,9 +8,11 @@ from typing import Final
 import polars as pl
 
 from ioprof.analysis.selection import of_kind
-from ioprof.format.schema import FLUSH, RENAME
+from ioprof.format.schema import FLUSH, OPEN_TO_WRITE, RENAME
 from ioprof.format.trace import Trace
 
+_BEFORE_NS: Final = 1_000_000
+"""A checkpoint that begins to be saved so soon after a file was opened is written to it."""
 _AFTER_NS: Final = 50_000_000
 """A flush that begins so soon after a checkpoint was saved, or after such a flush, is part of
 it."""
@@ -58,28 +60,35 @@ def flushed(trace: Trace) -> Flushed | None:
 
 
 def of_checkpoints(spans: pl.DataFrame) -> pl.DataFrame:
-    """The flushes by which checkpoints reach storage, and the renames by which they get their
-    names: those of one thread that follow the end of a `save`, one after the other.
+    """The calls beside its `save` that a checkpoint consists of: just before it those that open its
+    files for writing; after it those by which they reach storage (flushes) and by which they get
+    their names (renames), one after the other, each from the end of what came before it.
 
-    Each from the end of what came before it.
-
-    `spans` are the `checkpoint` and `user` spans of that thread.
+    `spans` are the `checkpoint` and `user` spans of the thread that saved.
     """
-    is_rename = (pl.col("name").cast(pl.String) == RENAME).fill_null(value=False)
-    flushes = of_kind(spans, "user").filter(is_flush | is_rename)
-    saves = of_kind(spans, "checkpoint").filter(pl.col("name").cast(pl.String) == "save")
-    if flushes.is_empty() or saves.is_empty():
-        return flushes.clear()
-    row = pl.concat([saves.with_columns(is_save=True), flushes.with_columns(is_save=False)]).sort(
+    name = pl.col("name").cast(pl.String)
+    is_opening = (name == OPEN_TO_WRITE).fill_null(value=False)
+    is_after = is_flush | (name == RENAME).fill_null(value=False)
+    calls = of_kind(spans, "user").filter(is_opening | is_after)
+    saves = of_kind(spans, "checkpoint").filter(name == "save")
+    if calls.is_empty() or saves.is_empty():
+        return calls.clear()
+    row = pl.concat([saves.with_columns(is_save=True), calls.with_columns(is_save=False)]).sort(
         "start_ns", "end_ns"
     )
-    before_ns = pl.col("end_ns").cum_max().shift()
-    chain = (
-        pl.col("is_save") | (pl.col("start_ns") - before_ns > _AFTER_NS).fill_null(value=True)
-    ).cum_sum()
-    row = row.with_columns(chain=chain, before_ns=before_ns).filter(
-        pl.col("is_save").first().over("chain"), ~pl.col("is_save")
+    is_save, start_ns, end_ns = pl.col("is_save"), pl.col("start_ns"), pl.col("end_ns")
+    is_beside = (start_ns >= end_ns.cum_max().shift()).fill_null(value=True)
+    begins = (start_ns.shift(-1) - end_ns > _BEFORE_NS).fill_null(value=True)
+    opened = row.filter(is_save | is_opening & is_beside).with_columns(
+        chain=(is_save | begins).cum_sum(reverse=True)
     )
-    return row.with_columns(start_ns=pl.min_horizontal("start_ns", "before_ns")).select(
-        flushes.columns
+    before_ns = end_ns.cum_max().shift()
+    continues = (start_ns - before_ns <= _AFTER_NS).fill_null(value=False)
+    ended = row.filter(is_save | is_after).with_columns(
+        chain=(is_save | ~continues).cum_sum(), start_ns=pl.min_horizontal("start_ns", before_ns)
     )
+    found = [
+        opened.filter(is_save.last().over("chain"), ~is_save),
+        ended.filter(is_save.first().over("chain"), ~is_save),
+    ]
+    return pl.concat(found).select(calls.columns)

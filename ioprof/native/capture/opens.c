@@ -5,15 +5,25 @@
 #include "received_files.h"
 #include "short_calls.h"
 
+/* Of a file whose contents are not read: `OPEN_TO_WRITE` in schema.py. A database has O_RDWR, and
+ * O_CREAT, also to read. */
+static inline bool is_to_write(int flags)
+{
+    return (flags & O_ACCMODE) == O_WRONLY || flags & (O_TRUNC | O_EXCL);
+}
+
 static inline void emit_open(int descriptor, int64_t start, int64_t end, int32_t path, int flags)
 {
     if (descriptor >= 0)
         add_file(descriptor, flags, path);
     if (__builtin_expect((flags & O_CREAT) && descriptor >= 0, 0))
         begin_created(descriptor);
-    int64_t offset =
-        flags & O_CREAT ? 0 : -1; /* a file that may be new is written from its beginning */
-    emit_event(&(struct event){start, end, -1, offset, path, -1, KIND_OPEN, SOURCE_NONE});
+    struct event event = {start, end, -1, -1, path, -1, KIND_OPEN, SOURCE_NONE};
+    if (descriptor >= 0 && is_to_write(flags)) {
+        event.kind = KIND_USER;
+        event.name = NAME("open to write");
+    }
+    emit_event(&event);
     compare_when_due(end);
 }
 
