@@ -45,7 +45,7 @@ from ioprof.jobs.repeating import options_of_run, with_change
 from ioprof.model.accuracy import error_of_others, further_error, kinds
 from ioprof.model.advice import ordered, ranked
 from ioprof.model.changed import changed, filled, with_factors
-from ioprof.model.changes import Change, change_of
+from ioprof.model.changes import CALLS, Change, change_of
 from ioprof.model.cores.after_waits import unbroken_ratio
 from ioprof.model.cores.contention import with_others
 from ioprof.model.cores.cpu_use import Counted, Worked, cpu_use
@@ -158,6 +158,8 @@ def test_a_loop_that_chooses_samples_takes_that_time_itself(tmp_path: Path) -> N
     assert "sampler" in advice.action
     assert advice.gain is not None
     assert 1 / (1 - 0.9) < advice.gain
+    fewer_calls = with_factors(pipeline(run.trace), {CALLS: 0.0}).ranks[0].program.after_s
+    assert fewer_calls.tolist() == own_s.tolist()  # the sampler is no call of the dataset
 
 
 @pytest.mark.parametrize(

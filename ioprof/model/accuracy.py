@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from ioprof.model.changes import Change
+from ioprof.model.changes import CALLS, Change
 from ioprof.model.pipeline import STAGES, Pipeline
 
 MOST_BASELINE_ERROR: Final = 0.1
@@ -123,7 +123,7 @@ def changes_competition(change: Change) -> bool:
     values = (change.workers, change.ranks, change.cores, change.batch, change.cache)
     return (
         any(value is not None for value in values)
-        or any(cause in STAGES for cause in change.speeds)
+        or any(cause in (*STAGES, CALLS) for cause in change.speeds)
         or change.skip_discarded
     )
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ioprof.model.changes import Change
+from ioprof.model.changes import CALLS, Change
 from ioprof.model.other_costs import NONE, Grounds, with_batches_of, with_device
 from ioprof.model.pipeline import (
     OWN,
@@ -37,6 +37,7 @@ _OF_SAMPLES: Final = tuple(stage for stage in STAGES if stage != "collate")
 _WORKING: Final = tuple(stage for stage in STAGES if stage != "storage")
 """The stages in which a worker does not wait for storage."""
 _WORK: Final = np.isin(STAGES, _WORKING)
+_OF_CALLS: Final = np.isin(STAGES, ("loader", "collate"))
 _SERIAL: Final = "serial"
 """Beside stages: what is done under the interpreter lock."""
 _ALWAYS_BUSY: Final = 0.9
@@ -259,8 +260,9 @@ def _of_serial(before: Iteration, after: Iteration) -> float:
 
 def _scaled(each: Iteration, factors: Mapping[str, float]) -> Iteration:
     tasks = each.tasks
-    serial = factors.get(_SERIAL, factors.get(each.serial_stage, 1.0))
     by_stage = np.array([factors.get(stage, 1.0) for stage in STAGES])
+    by_stage *= np.where(_OF_CALLS, factors.get(CALLS, 1.0), 1.0)
+    serial = factors.get(_SERIAL, float(by_stage[STAGES.index(each.serial_stage)]))
     stages = tasks.stages_s * by_stage
     work = float(stages.sum() / max(tasks.stages_s.sum(), 1e-12))
     delivery, loader = factors.get("delivery", 1.0), factors.get("loader", 1.0)

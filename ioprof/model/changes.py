@@ -11,6 +11,8 @@ from ioprof.options import Option, check_options
 from ioprof.train.copies import COPIES
 
 CACHES: Final = ("warm", "cold")
+CALLS: Final = "calls"
+"""What a dataset does by one call for each sample, in `loader` and `collate`; not the sampler."""
 SPEEDS: Final = (
     "storage",
     "page_cache",
@@ -21,6 +23,7 @@ SPEEDS: Final = (
     "compute",
     "exchange",
     "h2d",
+    CALLS,
 )
 """Causes whose cost a change may divide."""
 

@@ -87,7 +87,7 @@ def _single_calls(evidence: Evidence) -> Found:
         return
     calls, sample_s = found.samples // found.batches, found.making_s / found.samples
     if calls >= _FEWEST_CALLS and 0 < sample_s <= _CALL_S:
-        change = JobChange(speeds={"loader": float(calls), "collate": float(calls)})
+        change = JobChange(speeds={"calls": float(calls)})
         facts: Facts = {"samples": calls, "sample_s": sample_s}
         yield finding("batched_index", cause="collate", change=change, **facts)
 
