@@ -95,6 +95,19 @@ def test_a_change_with_a_gain_stands_beside_one_without():
         assert ("Change that" in text) == (findings[0] is unknown)
 
 
+def test_changes_that_have_no_room_are_a_line_each():
+    """With what they bring, if that is something."""
+    found = sample_run().summary
+    gains = {"first": 2.0, "second": 1.5, "third": 1.01}
+    findings = tuple(
+        Finding("other", f"Change {name}, which is told" + ", really" * 40, gain=gain, low=1.0)
+        for name, gain in gains.items()
+    )
+    lines = screen(found.replace(verdict=found.verdict.replace(findings=findings)))
+    assert "  2. 1.50 ×: Change second, which is told, really, really, really, really, …" in lines
+    assert "Change third" not in words(lines)
+
+
 def test_a_job_without_steps_is_told_what_to_do_and_what_it_read():
     """The remedy and the sums of its reads stand on the first screen."""
     run = without_steps()

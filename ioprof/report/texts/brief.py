@@ -4,6 +4,7 @@ where to look.
 
 from collections.abc import Iterator, Sequence
 from io import StringIO
+from textwrap import shorten
 from typing import Final
 
 import polars as pl
@@ -47,6 +48,8 @@ WIDTH: Final = 80
 _LINES: Final = 24
 """Of a terminal."""
 _MOST_CHANGES: Final = 3
+_LEAST_GAIN: Final = 1.05
+"""Of a change of which there is a line."""
 _MOST_FAILURES: Final = 3
 _SLOW_READ_S: Final = 0.001
 """From which on the slowest read is worth a look."""
@@ -58,6 +61,7 @@ _FEWEST_ROWS: Final = 3
 """Causes that are shown although advice and limits then do not fit on one screen."""
 _BAR: Final = 50  # columns that all of the time takes, where notes leave so much room
 _LABELS: Final = 20  # columns of a cause's name and share, with the space between columns
+_INDENT: Final = 2
 _LONGEST_PATH: Final = 150  # two lines; of a longer one both ends are shown
 
 
@@ -262,17 +266,29 @@ def _bar(columns: float) -> str:
 
 def _changes_that_fit(advice: tuple[Finding, ...], lines: int) -> list[RenderableType]:
     """The first of them, at most `_MOST_CHANGES`, as many as so many lines have room for; one
-    always, and the next if that one is to buy something, or has no gain that is known.
+    always, and the next if that one is to buy something, or has no gain that is known. Of others
+    that bring something there is a line.
     """
     is_open = advice and (advice[0].costs is Cost.HARDWARE or advice[0].gain is None)
     least = 2 if is_open else 1
     for number in range(min(_MOST_CHANGES, len(advice)), 0, -1):
         block: list[RenderableType] = _block(_changes(advice[:number]), "What to change")
         if hint := proof_hint(advice[:number]):
-            block.append(Padding(Text(hint, style="dim"), (0, 0, 0, 2)))
+            block.append(Padding(Text(hint, style="dim"), (0, 0, 0, _INDENT)))
         if number <= least or sum(map(_num_lines, block)) <= lines:
-            return block
+            return [*block, *_in_short(advice[:_MOST_CHANGES], number)]
     return []
+
+
+def _in_short(advice: tuple[Finding, ...], first: int) -> Iterator[RenderableType]:
+    """What each brings and how what to do begins, of those from that place on which bring
+    something.
+    """
+    for number, entry in enumerate(advice[first:], first + 1):
+        if (entry.gain or 0.0) >= _LEAST_GAIN:
+            text = f"{number}. {entry.gain:.2f} ×: {clean(entry.action, ADVICE_LENGTH)}"
+            line = shorten(text, WIDTH - _INDENT, placeholder=" …")
+            yield Padding(Text(line), (0, 0, 0, _INDENT))
 
 
 def _changes(advice: tuple[Finding, ...]) -> Table:
