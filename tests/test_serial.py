@@ -352,3 +352,9 @@ def test_a_sample_of_a_blocked_thread_is_that_of_who_works_meanwhile() -> None:
     unknown = with_blocked(samples, known.clear())
     assert unknown.equals(of_working_threads(unknown, known.clear()))
     assert not unknown["of_other"].any()
+    rows = [sample(50, 15, "makes"), sample(51, 10, "trains")]
+    samples = pl.DataFrame(rows, schema=table_schema(STACK_COLUMNS))
+    known = blocks_of((0, 100, 15, 10))
+    for loops, stack in (([], "trains"), ([10], "makes"), ([15], "trains")):
+        found = of_working_threads(with_blocked(samples, known), known, loops)
+        assert stack == found["stack"][0]

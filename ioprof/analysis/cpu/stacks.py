@@ -43,7 +43,7 @@ OF_BATCHES: Final = ("loader", "transform", "decode", "collate")
 """Causes of making batches that code of the user's own may be behind."""
 _WITH_WAITS: Final = (*OF_BATCHES, "validation")
 """Causes of which a part may be a wait for a worker."""
-_OF_LOOP: Final = ("host", "checkpoint")
+_OF_LOOP: Final = ("host", "checkpoint", "gc")
 """Causes of the rank's own thread alone."""
 _COPIES: Final = "h2d"
 """Its thread waits for those copies that are from or to pageable memory."""
@@ -242,7 +242,10 @@ class ChargedSamples:
 
     def __init__(self, trace: Trace) -> None:
         self._trace, stacks = trace, with_blocked(trace.stacks, trace.blocks)
-        self.of_threads = of_working_threads(of_threads(stacks), trace.blocks)
+        loops = trace.rows(pl.col("rank").is_not_null(), kinds=["step"])["tid"].drop_nulls()
+        self.of_threads = of_working_threads(
+            of_threads(stacks), trace.blocks, loops.unique().to_list()
+        )
         """The samples of all threads, those of blocked ones as those of who worked meanwhile."""
         self._holders = of_holders(stacks)
         self.causes = tuple(

@@ -8,7 +8,7 @@ pool or a queue, stands for the line of who works meanwhile. A thread that nobod
 sleep, is the end of the way.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -210,30 +210,40 @@ def with_blocked(stacks: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
     return stacks.with_columns(is_blocked=pl.when(has_blocks).then(is_within), asks=asks)
 
 
-def of_working_threads(stacks: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
+def of_working_threads(
+    stacks: pl.DataFrame, blocks: pl.DataFrame, loops: Collection[int] = ()
+) -> pl.DataFrame:
     """The samples of `with_blocked`, those of blocked threads with the stack of the thread that
     worked meanwhile, as far as there is a sample of it near that time: these are `of_other`.
+
+    `loops` are the threads of the ranks' loops. What one of them does is no work of the threads of
+    its process that wait for it, such as for the interpreter lock.
     """
     if stacks.is_empty() or blocks.is_empty():
         return stacks
     wakers, tables = by_host(blocks), list[pl.DataFrame]()
     for (host,), part in stacks.partition_by("host", as_dict=True).items():
         known = wakers.get(None if host is None else str(host))
-        tables.append(part if known is None else _followed(part, known))
+        tables.append(part if known is None else _followed(part, known, loops))
     return pl.concat(tables)
 
 
-def _followed(samples: pl.DataFrame, wakers: Wakers) -> pl.DataFrame:
+def _followed(samples: pl.DataFrame, wakers: Wakers, loops: Collection[int]) -> pl.DataFrame:
     samples = samples.with_row_index("row").sort("time_ns")
     times = samples["time_ns"].to_numpy().astype(np.int64)
     way = wakers.way(samples["tid"].fill_null(0).to_numpy().astype(np.int64), times)
     if len(way) == 1:
         return samples.sort("row").drop("row")
     at_work = samples.filter(pl.Series(way[1] == 0))
-    taken = at_work.select(pl.col("tid").cast(pl.Int64), at="time_ns", stack_then="stack")
+    taken = at_work.select(
+        pl.col("tid").cast(pl.Int64),
+        at="time_ns",
+        stack_then="stack",
+        of_loop=pl.when(pl.col("tid").is_in(list(loops))).then("pid"),
+    )
     found = samples.with_columns(found=pl.lit(None, samples.schema["stack"]))
     for step in way[1:]:  # the last thread of which there is a sample counts
-        sought = pl.DataFrame({"by": step, "time_ns": samples["time_ns"]}).with_row_index("place")
+        sought = samples.select("pid", "time_ns", by=pl.Series(step)).with_row_index("place")
         near = sought.filter(pl.col("by") > 0).join_asof(
             taken,
             left_on="time_ns",
@@ -244,6 +254,7 @@ def _followed(samples: pl.DataFrame, wakers: Wakers) -> pl.DataFrame:
             tolerance=_NEAR_NS,
             check_sortedness=False,
         )
+        near = near.filter((pl.col("pid") != pl.col("of_loop")).fill_null(value=True))
         then = sought.join(near.select("place", "stack_then"), on="place", how="left").sort("place")
         found = found.with_columns(found=pl.coalesce(then["stack_then"], "found"))
     of_other = pl.col("found").is_not_null()
