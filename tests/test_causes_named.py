@@ -15,6 +15,7 @@ from ioprof.analysis.answer.details import PLACES, Details
 from ioprof.analysis.charge.blame import charges
 from ioprof.analysis.reads.storage_bytes import with_doubt
 from ioprof.format.run_record import CauseDetail, CpuEvidence, Doubt, PartCode, Verdict
+from ioprof.format.schema import SENT
 from ioprof.format.trace import Trace
 from ioprof.model.summary import with_gains
 from ioprof.report.run import Run
@@ -179,17 +180,14 @@ def test_a_job_that_computes_says_where_ranks_wait_for_cores(
 
 
 @pytest.mark.parametrize(
-    ("late", "said"),
-    [
-        ((0, 1), "Give all ranks as much work in each step"),
-        ((0, 0), "Look at what rank 0 does before the exchange"),
-    ],
+    ("late", "code", "larger"),
+    [((0, 1), "equal_ranks", None), ((0, 0), "late_rank", 4.0), ((1, 1), "late_rank", None)],
 )
 def test_ranks_that_are_late_in_turn_are_not_one_slow_rank(
-    late: tuple[int, int], said: str
+    late: tuple[int, int], code: str, larger: float | None
 ) -> None:
     """Of two ranks one computes for 8 of 10 units of a step, the other for 2; which one changes
-    from step to step, or does not."""
+    from step to step, or does not. Rank 0 has batches of 40 bytes, rank 1 of 10."""
     rows = {f"{kind} r{rank}": "" for rank in (0, 1) for kind in ("step", "compute main", "comm")}
     for step in range(12):
         for rank in (0, 1):
@@ -198,9 +196,14 @@ def test_ranks_that_are_late_in_turn_are_not_one_slow_rank(
             rows[f"compute main r{rank}"] += f"{step:x}" * long + "." * (10 - long)
             rows[f"comm r{rank}"] += "." * long + f"{step:x}" * (10 - long)
     drawing = "\n".join(f"{kind} {row}" for kind, row in rows.items())
-    verdict = summarise(timeline(drawing, config={"device": "cpu"})).verdict
+    drawing += "\ndeliver r0 40B name=batch 0\ndeliver r1 10B name=batch 0"
+    trace = timeline(drawing, config={"device": "cpu"})
+    is_sent = pl.col("name").cast(pl.String) == SENT
+    offset = pl.when(is_sent).then("bytes").otherwise("offset")
+    verdict = summarise(Trace(trace.run, trace.spans.with_columns(offset=offset))).verdict
     assert "straggler" == verdict.bound_by
-    assert verdict.findings[0].action.startswith(said)
+    assert code == verdict.findings[0].code
+    assert larger == verdict.findings[0].facts.get("larger")
 
 
 def test_a_headline_says_what_the_verdict_says() -> None:

@@ -19,6 +19,7 @@ from preload import needs_library
 from quiet_machine import comparing_times, on_a_quiet_machine
 from repository import EXAMPLES, PROGRAMS
 from timeline import block, timeline, with_blocks
+from told import summarise
 
 from ioprof.analysis.cpu.code_lines import functions
 from ioprof.analysis.cpu.stacks import place_of, unexplained
@@ -266,6 +267,19 @@ def test_the_time_of_a_cause_is_that_of_its_lines() -> None:
         charged = next(entry for entry in run.summary.steps.causes if entry.cause == cause)
         assert charged.seconds == pytest.approx(sum(share.seconds for share in lines))
         assert charged.share == pytest.approx(sum(share.share or 0 for share in lines))
+
+
+def test_the_line_whose_objects_are_collected_is_named() -> None:
+    """It is what the collections come from, wherever their time is charged."""
+    trace = timeline("""
+    step    00000000001111111111222222222233333333334444444444
+    gc      .######....######....######....######....######...
+    """)
+    stacks = [f"/job/train.py:{1 + tick % 10 // 6}:main" for tick in range(50)]
+    samples = [(tick, 0, 100, stack) for tick, stack in enumerate(stacks)]
+    (first, *_) = summarise(with_stacks(trace, samples)).verdict.findings
+    assert "gc" == first.code
+    assert "/job/train.py:1 in main" == first.facts["line"]
 
 
 def test_busy_workers_are_looked_at_where_nobody_waits_for_them() -> None:

@@ -22,7 +22,7 @@ from ioprof.analysis.charge.copies import copied_per_step
 from ioprof.analysis.charge.devices import deliveries, stalls
 from ioprof.analysis.charge.gpu_windows import device_time, pageable_ratio
 from ioprof.analysis.charge.saves import saves_summary
-from ioprof.analysis.charge.sent_views import sent_views
+from ioprof.analysis.charge.sent_views import batch_bytes, sent_views
 from ioprof.analysis.charge.steps import warmup
 from ioprof.analysis.charge.unmeasured import unknown_read_ratio, unmeasured
 from ioprof.analysis.charge.validation import by_mode_s
@@ -147,6 +147,7 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         flushed=flushed(trace),
         unused=unused_samples(trace),
         views=sent_views(trace),
+        batch_bytes=batch_bytes(trace),
     )
     if evidence.most_work_is_unnamed:
         unnamed_ns = work.total_ns - sum(work.stages.values())

@@ -466,9 +466,11 @@ def _of_saves(saves: Saves) -> Facts:
 def _gc(evidence: Evidence) -> Found:
     detail, ranks = evidence.largest_detail("gc"), evidence.run.config.ranks or 1
     is_called = detail is not None and detail.code is PartCode.COLLECTED
+    line = None if is_called else evidence.largest_line("gc")
     yield finding(
         "gc_called" if is_called else "gc",
         place=detail.subject if detail and is_called else None,
+        line=line_text(line) if line else None,
         together=ranks > 1,
         step_s=evidence.seconds_per_step("gc"),
     )

@@ -1,7 +1,7 @@
 """All that a verdict may be based on, and what of it is asked for in more than one place."""
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -152,6 +152,8 @@ class Evidence:
     flushed: Flushed | None = None
     unused: Unused | None = None
     views: SentViews | None = None
+    batch_bytes: Mapping[int, float] = field(default_factory=dict)
+    """Of the tensors of a batch, by rank; of ranks without workers not known."""
     small_sums: SmallSums | None = None
     """All-reduces that the job makes for each parameter, or the like."""
     exchanges_per_update: int = 0

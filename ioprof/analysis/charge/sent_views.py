@@ -28,10 +28,19 @@ class SentViews:
 
 def sent_views(trace: Trace) -> SentViews | None:
     """None: no batch was looked at, or they send little more than their tensors."""
-    rows = trace.rows(
-        pl.col("rank").is_not_null(), pl.col("name").cast(pl.String) == SENT, kinds=["deliver"]
-    )
+    rows = _sent(trace)
     if rows.is_empty():
         return None
     part, whole = (float(rows[name].fill_null(0).to_numpy().mean()) for name in ("offset", "bytes"))
     return SentViews(part, whole) if whole >= max(_LEAST_BYTES, _LEAST_RATIO * part) else None
+
+
+def batch_bytes(trace: Trace) -> dict[int, float]:
+    """Bytes of the tensors of a batch, the mean of those of each rank that were looked at."""
+    found = _sent(trace).group_by("rank").agg(pl.col("offset").mean()).drop_nulls()
+    return dict(found.iter_rows())
+
+
+def _sent(trace: Trace) -> pl.DataFrame:
+    is_sent = pl.col("name").cast(pl.String) == SENT
+    return trace.rows(pl.col("rank").is_not_null(), is_sent, kinds=["deliver"])

@@ -1,5 +1,6 @@
 """What to change where ranks wait for each other."""
 
+from collections.abc import Mapping
 from typing import Final
 
 from ioprof.analysis.answer.evidence import Evidence
@@ -18,6 +19,8 @@ _LARGE_BUBBLES_IN_TURN: Final = 0.25
 compute in turn."""
 _MORE: Final = 4
 """Times as many microbatches, of which the bubbles are told."""
+_LARGER: Final = 1.2
+"""Times as many bytes as the batches of the other ranks have, from which on it is told."""
 _ALIKE: Final = 0.8
 """Part of the time that others waited for a rank, from which on another rank that was waited for so
 long is as late."""
@@ -42,8 +45,23 @@ def straggler_advice(evidence: Evidence) -> Found:
         yield finding("equal_ranks", second=late[1].rank, second_s=late[1].waited_s, **facts)
         return
     yield finding(
-        "late_rank", messages=by_messages, late_by=slowest.by, late_s=slowest.by_s, **facts
+        "late_rank",
+        messages=by_messages,
+        late_by=slowest.by,
+        late_s=slowest.by_s,
+        larger=_times_larger(slowest.rank, evidence.batch_bytes),
+        **facts,
     )
+
+
+def _times_larger(rank: str, batch_bytes: Mapping[int, float]) -> float | None:
+    """How many times as large the batches of a rank are as those of the others; None: they are not
+    larger.
+    """
+    others = [size for other, size in batch_bytes.items() if str(other) != rank]
+    own = batch_bytes.get(int(rank), 0.0) if rank.isdigit() else 0.0
+    ratio = own / max(sum(others) / len(others), 1.0) if others else 0.0
+    return ratio if ratio >= _LARGER else None
 
 
 def _in_turn(evidence: Evidence) -> Finding | None:

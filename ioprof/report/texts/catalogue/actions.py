@@ -472,7 +472,9 @@ ACTIONS: Final = {
     "late_rank": (
         "Look at what rank {rank} does before [{messages:if}it sends its messages|the exchange]:"
         " the"
-        " others waited {waited_s:.2f} s for it, {late_s:.2f} s of that for its {late_by:words}"
+        " others waited {waited_s:.2f} s for it, {late_s:.2f} s of that for its {late_by:words}[;"
+        " its batches are {larger:.1f} times as large as those of the others: divide the samples so"
+        " that each rank gets as much in each step]"
     ),
     "equal_ranks": (
         "Give all ranks as much work in each step: rank {rank} was waited for {waited_s:.2f} s and"
@@ -543,7 +545,8 @@ ACTIONS: Final = {
     ),
     "gc": (
         "Call gc.freeze() before the first step, or collect between epochs only (gc.disable(),"
-        " gc.collect()): a step spends {step_s:ms} in Python's garbage collector"
+        " gc.collect()): a step spends {step_s:ms} in Python's garbage collector[, most of it while"
+        " objects are made at {line}: make fewer there, such as one array instead of a list]"
     ),
     "phase": (
         "{phase:phase_actions}[ (now: {line})][ ({file:path})]: it took {took_s:,.1f} s,"
