@@ -185,6 +185,21 @@ def test_the_model_has_the_loop_do_what_the_verdict_charges(
             assert own_s == pytest.approx(charged_s[cause], abs=0.05 * sum(charged_s.values()))
 
 
+def test_a_thread_that_works_as_time_goes_by_holds_the_lock_in_shorter_steps_for_less() -> None:
+    """A device twice as fast: the loop computes for half of the time, and waits for it as often."""
+    recorded = pipeline(
+        simulate(Job(1, 2, ({"decode": 1000},) * 30, ({"compute": 50 * MS},) * 30)).trace
+    )
+    (rank,) = recorded.ranks
+    compute, host = OWN.index("compute"), OWN.index("host")
+    after_s = np.zeros_like(rank.program.after_s)
+    after_s[:, compute], after_s[:, host] = 0.4, 0.6
+    rank = replace(rank, program=replace(rank.program, after_s=after_s), held_ratio=0.5)
+    (faster,) = with_factors(replace(recorded, ranks=(rank,)), {"compute": 0.5}).ranks
+    assert faster.program.after_s[:, compute] == pytest.approx(0.2)
+    assert faster.program.after_s[:, host] == pytest.approx(0.1 + 0.5 * (0.2 + 0.1) / 0.5)
+
+
 def test_what_fills_a_buffer_is_of_the_stage_that_does_it(tmp_path: Path) -> None:
     """The first task of a worker that shuffles after it transforms takes as long as many others: a
     loader that costs nothing leaves that."""

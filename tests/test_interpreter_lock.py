@@ -7,8 +7,9 @@ import pytest
 from timeline import block, timeline, with_blocks
 
 from ioprof.analysis.charge.blame import blame, charges
-from ioprof.analysis.charge.interpreter_lock import FEWEST_WAITS
+from ioprof.analysis.charge.interpreter_lock import FEWEST_WAITS, long_holds
 from ioprof.analysis.cpu.stacks import unexplained
+from ioprof.analysis.intervals import EMPTY
 from ioprof.analysis.totals import totals
 from ioprof.format.run_record import PartCode
 from ioprof.format.schema import CAUSES, STACK_COLUMNS
@@ -18,6 +19,8 @@ DRAWING = """
 step            0000000000111111111122222222223333333333
 compute main    .00000000..11111111..22222222..33333333.
 """
+GAP_NS = 100_000
+"""Between two waits for the lock in a row."""
 HOLDER = "<thread>:0:metrics\n/usr/lib/python3.12/threading.py:1:Thread._bootstrap\n/job/metrics.py:7:count"  # noqa: E501
 
 
@@ -92,6 +95,35 @@ def test_where_blocks_were_recorded_they_say_how_long_it_waited_and_for_whom() -
     assert moved_ns == pytest.approx(100, abs=4)  # by whole nanoseconds of each step
     (part, _), *_ = found.details.of_cause("host", sums(found.steps)["host"], trace)
     assert (PartCode.LOCK, "107") == part
+
+
+@pytest.mark.parametrize(
+    ("turns", "others", "is_free"), [(20, 1, True), (1, 1, False), (20, 4, False)]
+)
+def test_a_lock_that_is_held_at_length_whatever_the_loop_does(
+    turns: int, others: int, is_free: bool
+) -> None:
+    """Until a call of C has ended, which is many turns of 5 ms; not by a thread that waits for the
+    loop now and then, as one does that makes its batches."""
+    trace = waiting(0)
+    host = {"host": trace.spans["host"][0]}
+    ms = 1_000_000
+
+    def wait(at_ms: int, turn: int, waker: int | None) -> dict[str, Any]:
+        start_ns = at_ms * ms + turn * (5 * ms + GAP_NS)
+        times = {"start_ns": start_ns, "end_ns": start_ns + 5 * ms}
+        return waited(0, 1, 100, waker) | times | host
+
+    waits = [
+        wait(200 * hold, turn, 107 if turn == turns - 1 else None)
+        for hold in range(8)
+        for turn in range(turns)
+    ]
+    beside = waited(0, 1, 107, 100) | {"object": "semaphore", "id": 9} | host
+    found = long_holds(with_blocks(trace, *waits, *[beside] * others)).get(0, EMPTY)
+    assert (8 if is_free else 0) == len(found)
+    whole_ns = turns * (5 * ms + GAP_NS) - GAP_NS
+    assert all(end - start == whole_ns for start, end in found.tolist())
 
 
 def test_waits_for_another_process_are_a_part_of_the_loops_own_python() -> None:

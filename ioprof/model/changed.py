@@ -310,6 +310,10 @@ def _scaled_rank(
     freed = 1 - left[np.array(program.iterations, np.int64)]
     kept = 1 - freed * program.lock_s / np.maximum(program.after_s.sum(1), 1e-12)
     after *= np.maximum(0.0, kept)[:, None]
+    if rank.held_ratio and own[OWN.index("host")] == 1:
+        before_s, held_s = program.after_s.sum(1), rank.held_ratio * program.after_s.sum(1)
+        ratio = (after.sum(1) - held_s) / np.maximum(before_s - held_s, 1e-12)
+        after[:, OWN.index("host")] += held_s * (np.clip(ratio, 0.0, 1.0) - 1)
     ratio = after.sum(1) / np.maximum(program.after_s.sum(1), 1e-12)
     alone = np.full(len(program), -1, np.int64)
     waits = factors.get("straggler", 1.0) > 0

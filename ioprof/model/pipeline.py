@@ -256,6 +256,9 @@ class Rank:
     """By stage, how much of its time who made the batches was blocked, 0 to 1. Empty: not known."""
     own_waits: Mapping[str, float] = field(default_factory=dict)
     """The same of the loop's own time, by cause."""
+    held_ratio: float = 0.0
+    """Of the loop's own time, in which it waited for C code of a thread that does its work as time
+    goes by, and not for each step, see `long_holds`."""
     depth: int | None = None
     """Steps that the loop is ahead of an asynchronous device. None: the loop waits for what it
     computes, within `after_s`."""

@@ -10,12 +10,13 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ioprof.analysis.charge.blame import exposed
-from ioprof.analysis.charge.interpreter_lock import LockWaits
+from ioprof.analysis.charge.interpreter_lock import LockWaits, long_holds
 from ioprof.analysis.charge.steps import steps
 from ioprof.analysis.charge.training_process import in_main_thread
 from ioprof.analysis.cpu.memory_faults import memory_faults
 from ioprof.analysis.graph.wakers import Wakers, wakers_by_rank
 from ioprof.analysis.intervals import (
+    EMPTY,
     Intervals,
     charge,
     covered,
@@ -178,9 +179,9 @@ def _with_lock_waits(
     trace: Trace, ranks: list[Rank], own: Mapping[int, Mapping[str, Intervals]]
 ) -> list[Rank]:
     """The ranks whose waits for the interpreter's lock are time of `host`, as they are charged: a
-    faster device shortens none of them.
+    faster device shortens none of them, but those of which there are fewer in a shorter time.
     """
-    lock, host = LockWaits(trace), OWN.index("host")
+    lock, host, held = LockWaits(trace), OWN.index("host"), long_holds(trace)
     for rank, causes in own.items():
         if lock.is_seen(rank):
             lock.add(rank, causes)
@@ -191,8 +192,12 @@ def _with_lock_waits(
         after_s = rank.program.after_s * (1 - waits)
         after_s[:, host] += (rank.program.after_s * waits).sum(1)
         optimizer_s = rank.program.optimizer_s * (1 - waits[OWN.index("compute")])
+        whole = union_all(list(own[rank.rank].values()))
+        held_ns = total(overlaps(whole, held.get(rank.rank, EMPTY)))
         return replace(
-            rank, program=replace(rank.program, after_s=after_s, optimizer_s=optimizer_s)
+            rank,
+            program=replace(rank.program, after_s=after_s, optimizer_s=optimizer_s),
+            held_ratio=held_ns / max(1, total(whole)),
         )
 
     return [moved(rank) for rank in ranks]

@@ -14,9 +14,10 @@ training process that takes it.
 """
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
 
+import numpy as np
 import polars as pl
 
 from ioprof.analysis.graph.wakers import followed_on
@@ -30,6 +31,13 @@ FEWEST_WAITS: Final = 5
 it."""
 _SWITCH_NS: Final = (3_000_000, 10_000_000)
 """Of a wait that ends without the lock: 5 ms by default (sys.setswitchinterval)."""
+_GAP_NS: Final = 300_000
+"""Between two such waits in a row."""
+_LONG_NS: Final = 3 * _SWITCH_NS[1]
+_LOCK_BYTES: Final = 512
+"""Between the two conditions of the lock: that it is free, and that another thread has it."""
+_FEW: Final = 0.25
+"""Other waits of two threads for each other, such as when one is started, over those at length."""
 _MOST_HOLDERS: Final = 3
 """Threads that are named."""
 _LEAST_SWITCHES: Final = 0.1
@@ -73,22 +81,22 @@ def thread_of(stack: str) -> str:
     return stack.partition("\n")[0].rpartition(":")[2]
 
 
-def lock_blocks(trace: Trace) -> dict[int, dict[str, Intervals]]:
-    """By rank, when its main thread waited for the lock, by the name of the thread that ended the
-    wait. Only of ranks that waited.
-    """
+class _Waits(NamedTuple):
+    """When the main thread of a rank waited for the lock, and who ended that."""
+
+    rank: int
+    lock: int
+    """The condition that the lock is."""
+    pid: int
+    tid: int
+    times: Intervals
+
+
+def _waits(trace: Trace) -> Iterator[_Waits]:
+    """By the thread that ended them; only of ranks that waited."""
     conditions = trace.blocks.filter(pl.col("object") == "condition", pl.col("id").is_not_null())
-    names = {
-        (host, pid, tid): thread_of(stack)
-        for host, pid, tid, stack in of_holders(trace.stacks)
-        .select(pl.col("host").cast(pl.String), "pid", "tid", pl.col("stack").cast(pl.String))
-        .unique(["host", "pid", "tid"])
-        .iter_rows()
-    }
-    found: dict[int, dict[str, Intervals]] = {}
-    for (host, pid, rank), part in conditions.partition_by(
-        "host", "pid", "rank", as_dict=True
-    ).items():
+    by = ["host", "pid", "rank"]
+    for (_, pid, rank), part in conditions.partition_by(by, as_dict=True).items():
         waits = followed_on(part)
         lock = lock_of(
             waits.filter(pl.col("waker_pid").is_null() | (pl.col("waker_pid") == pid)), pid
@@ -97,9 +105,54 @@ def lock_blocks(trace: Trace) -> dict[int, dict[str, Intervals]]:
             continue
         mine = waits.filter(pl.col("tid") == pid, pl.col("id") == lock)
         for (tid,), times in mine.partition_by("waker_tid", as_dict=True).items():
-            name = names.get((str(host), pid, tid), f"{tid}")
-            more = [found.setdefault(rank, {}).get(name, EMPTY), intervals(times)]
-            found[rank][name] = union_all(more)
+            yield _Waits(rank, lock, pid, tid, intervals(times))
+
+
+def lock_blocks(trace: Trace) -> dict[int, dict[str, Intervals]]:
+    """By rank, when its main thread waited for the lock, by the name of the thread that ended the
+    wait. Only of ranks that waited.
+    """
+    names = {
+        (rank, pid, tid): thread_of(stack)
+        for rank, pid, tid, stack in of_holders(trace.stacks)
+        .select("rank", "pid", "tid", pl.col("stack").cast(pl.String))
+        .unique(["rank", "pid", "tid"])
+        .iter_rows()
+    }
+    found: dict[int, dict[str, Intervals]] = {}
+    for each in _waits(trace):
+        name = names.get((each.rank, each.pid, each.tid), f"{each.tid}")
+        of_rank = found.setdefault(each.rank, {})
+        of_rank[name] = union_all([of_rank.get(name, EMPTY), each.times])
+    return found
+
+
+def long_holds(trace: Trace) -> dict[int, Intervals]:
+    """By rank, when its main thread waited for the lock until C code of another thread had ended,
+    such as an encoder of JSON, and did not get it after a turn of 5 ms. Only of threads that make
+    no batches, and for which the main thread waits in no other way, nor they for it: how often they
+    do so depends on the time that goes by, and not on the steps.
+    """
+    makers = set(trace.rows(kinds=["fetch"]).select("pid", "tid").unique().iter_rows())
+    found: dict[int, Intervals] = {}
+    for each in _waits(trace):
+        begins = np.append(True, each.times[1:, 0] - each.times[:-1, 1] > _GAP_NS)
+        first = np.flatnonzero(begins)
+        last = np.append(first[1:], len(begins)) - 1
+        whole = np.column_stack([each.times[first, 0], each.times[last, 1]])
+        whole = whole[whole[:, 1] - whole[:, 0] >= _LONG_NS]
+        pair = (each.pid, each.tid)
+        is_of_lock = (pl.col("object") == "condition") & (
+            (pl.col("id") - each.lock).abs() < _LOCK_BYTES
+        )
+        others = trace.blocks.filter(
+            pl.col("rank") == each.rank,
+            pl.col("tid").is_in(pair),
+            pl.col("waker_tid").is_in(pair),
+            ~is_of_lock.fill_null(value=False),
+        )
+        if pair not in makers and len(others) < _FEW * len(whole):
+            found[each.rank] = union_all([found.get(each.rank, EMPTY), whole])
     return found
 
 
