@@ -142,6 +142,8 @@ def long_holds(trace: Trace) -> dict[int, Intervals]:
         whole = np.column_stack([each.times[first, 0], each.times[last, 1]])
         whole = whole[whole[:, 1] - whole[:, 0] >= _LONG_NS]
         pair = (each.pid, each.tid)
+        if not len(whole) or pair in makers:
+            continue
         is_of_lock = (pl.col("object") == "condition") & (
             (pl.col("id") - each.lock).abs() < _LOCK_BYTES
         )
@@ -151,7 +153,7 @@ def long_holds(trace: Trace) -> dict[int, Intervals]:
             pl.col("waker_tid").is_in(pair),
             ~is_of_lock.fill_null(value=False),
         )
-        if pair not in makers and len(others) < _FEW * len(whole):
+        if len(others) < _FEW * len(whole):
             found[each.rank] = union_all([found.get(each.rank, EMPTY), whole])
     return found
 

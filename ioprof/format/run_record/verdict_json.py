@@ -65,7 +65,8 @@ class JobChange(Record, frozen=True, omit_defaults=True):
     cache: str | None = None
     """`warm` or `cold` page cache."""
     speeds: dict[str, float | None] = field(default_factory=dict)
-    """Cause to by how many times it becomes faster. Null: it costs nothing."""
+    """Cause to by how many times it becomes faster; `calls`: how many calls of the dataset
+    become one. Null: it costs nothing."""
 
 
 Facts = dict[str, Any]
