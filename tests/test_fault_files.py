@@ -472,6 +472,26 @@ def test_waits_for_storage_are_those_in_mapped_files() -> None:
     assert 9 == selector.minors
 
 
+def test_pages_of_the_recordings_own_files_are_no_wait() -> None:
+    """Each is new when it is touched first, which is a major fault. What the same process or
+    another one maps at the same address later counts."""
+    own = 0x10000
+    selector = RecordSelector(b"/tmp/spool")
+    waits = []
+    for time, (pid, path) in enumerate(
+        (
+            (1, b"/etc/ld.so.cache"),
+            (1, b"/tmp/spool/a.ring"),
+            (2, b"/tmp/spools/data"),
+            (1, b"/tmp/data"),
+        )
+    ):
+        selector.select(mapping(10 * time, own, PAGE, 0, path, pid=pid), None)
+        selector.select(sample(10 * time + 5, own, pid=pid), None)
+        waits.append(selector.waits)
+    assert ([1, 1, 2, 3], 4) == (waits, selector.majors)
+
+
 @given(st.integers(0, 20), st.integers(0, 4), st.binary(min_size=8 * 8, max_size=8 * 8))
 def test_a_ring_is_read_around_its_end(tail: int, length: int, written: bytes) -> None:
     """The kernel writes at the head modulo the ring size, up to the tail."""

@@ -405,21 +405,33 @@ class FileRanges:
     earlier time: what is decided by it may cost time, but must not be shown.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, own_folder: bytes = b"") -> None:
+        """`own_folder`: the recording writes its files there; empty: there are none."""
         self._data = self._libraries = np.empty((0, 2), np.uint64)
+        self._own: dict[int, list[tuple[int, int]]] = {}  # by process, as last mapped
+        self._own_folder = own_folder.rstrip(b"/") + b"/" if own_folder else None
 
     def add(self, records: Records) -> None:
         """Add the mappings among the records."""
         mappings = records.take(records.types == MMAP2)
+        mappings = mappings.take(np.argsort(mappings.times, kind="stable"))
         found: dict[bool, list[tuple[int, int]]] = {False: [], True: []}
-        for place, size in zip(mappings.places.tolist(), mappings.sizes.tolist(), strict=True):
+        columns = (mappings.places.tolist(), mappings.sizes.tolist(), mappings.pids.tolist())
+        for place, size, pid in zip(*columns, strict=True):
             path = mappings.words[place + _PATH_WORD : place + size].tobytes().partition(b"\0")[0]
             if path.startswith(b"/") and not path.startswith((b"//", *_IN_MEMORY)):
                 first, length = (
                     int(mappings.words[place + _ADDRESS_WORD]),
                     int(mappings.words[place + _LENGTH_WORD]),
                 )
-                found[b".so" in path].append((first, first + length))
+                last, before = first + length, self._own.get(pid, [])
+                own = [each for each in before if last <= each[0] or each[1] <= first]
+                if self._own_folder is not None and path.startswith(self._own_folder):
+                    own.append((first, last))
+                else:
+                    found[b".so" in path].append((first, last))
+                if own or before:
+                    self._own[pid] = own
         self._data = _merge(self._data, found[False])
         self._libraries = _merge(self._libraries, found[True])
 
@@ -430,6 +442,17 @@ class FileRanges:
     def is_library(self, addresses: _Array) -> _Array:
         """Whether each address is in a shared library."""
         return _contain(self._libraries, addresses)
+
+    def is_own(self, pids: _Array, addresses: _Array) -> _Array:
+        """Whether each process mapped a file of the recording at the address last."""
+        rows = zip(pids.tolist(), addresses.tolist(), strict=True)
+        return np.array(
+            [
+                any(first <= address < last for first, last in self._own.get(pid, ()))
+                for pid, address in rows
+            ],
+            np.bool_,
+        )
 
 
 def _merge(ranges: _Array, more: list[tuple[int, int]]) -> _Array:

@@ -243,7 +243,9 @@ class FaultRecorder:
         poller = select.poll()
         for descriptor in (*self._events.descriptors, self._wake):
             poller.register(descriptor, select.POLLIN)
-        selector, period_ms, look_ms = RecordSelector(), self._period_ms, self._period_ms
+        own_folder = os.fsencode(os.path.dirname(os.path.realpath(self._writer.path)))
+        selector = RecordSelector(own_folder)
+        period_ms = look_ms = self._period_ms
         while not self._stopping:
             for descriptor, happened in wait_for_records(poller, self._rings, period_ms, look_ms):
                 if happened & (select.POLLHUP | select.POLLERR) and descriptor != self._wake:
@@ -532,7 +534,10 @@ class RecordSelector:
     LIBRARY_READAHEAD_NS: Final = 3_000_000_000
     """How long after a major fault minor faults of shared libraries may wait for readahead."""
 
-    def __init__(self) -> None:
+    def __init__(self, own_folder: bytes = b"") -> None:
+        """`own_folder`: the recording writes its files there. The first touch of each page of a new
+        file is a major fault that waits for nothing.
+        """
         from ioprof.format.perf import FileRanges
 
         self.switches = 0
@@ -542,13 +547,13 @@ class RecordSelector:
         self.waits = 0
         """Faults that waited for storage, at most: minor faults may also follow another wait.
 
-        Those of private memory do not count, and those of shared libraries only for some time after
-        a major fault: a forked process has many of them.
+        Those of private memory and of the recording's own files do not count, and minor ones of
+        shared libraries only for some time after a major fault: a forked process has many of them.
         """
         self.minors = 0
         self.threads = 0
         """Threads that had faults among the records examined last."""
-        self._files = FileRanges()
+        self._files = FileRanges(own_folder)
         self._last_major_ns = -self.LIBRARY_READAHEAD_NS
         self._held = b""
         self._deferred: list[bytes] = []
@@ -603,14 +608,15 @@ class RecordSelector:
         self._held = settled.take(undecided).join() + records.take(~is_settled).join()
         self.examined_ns = settled_ns or 0
         self._files.add(records)
-        majors = settled.times[settled.types == SAMPLE]
-        self._last_major_ns = int(majors.max(initial=self._last_major_ns))
+        majors = settled.take(settled.types == SAMPLE)
+        majors = majors.take(~self._files.is_own(majors.pids, majors.addresses()))
+        self._last_major_ns = int(majors.times.max(initial=self._last_major_ns))
         slept = settled.take(keep[settled.types[keep] == MINOR])
         addresses, is_late = (
             slept.addresses(),
             slept.times > self._last_major_ns + self.LIBRARY_READAHEAD_NS,
         )
-        self.waits += len(majors) + int(
+        self.waits += len(majors.times) + int(
             (self._files.is_data(addresses) | (self._files.is_library(addresses) & ~is_late)).sum()
         )
         return settled.take(keep).join()
