@@ -20,7 +20,7 @@ from timeline import timeline
 from told import summarise
 
 from ioprof.analysis.capture import capture
-from ioprof.format.run_record import CaptureRecord, Reason, RunRecord, Summary
+from ioprof.format.run_record import CaptureRecord, CpuEvidence, Reason, RunRecord, Summary
 from ioprof.format.schema import SPAN_COLUMNS
 from ioprof.format.trace import Trace, empty_table
 from ioprof.instrument import recorder
@@ -112,6 +112,36 @@ def test_programs_that_a_job_starts_are_in_the_cost() -> None:
     run = RunRecord.of({"processes": [rank, *programs], "capture": costs})
     found = capture(Trace(run, empty_table(SPAN_COLUMNS)))
     assert found.overhead_ratio == pytest.approx(0.1)
+
+
+def test_the_upper_estimate_is_of_the_process_that_recorded_most() -> None:
+    """The job may wait for that one alone; workers that start anew each epoch are one."""
+    second = {"first_ns": 0, "last_ns": 1_000_000_000}
+    rank = {"role": "rank", "rank": 0, "pid": 1, "spans": 1000, **second}
+    workers = [
+        {"role": "worker", "rank": 0, "worker": 0, "pid": 2, "spans": 10, **second},
+        {"role": "worker", "rank": 0, "worker": 0, "pid": 3, "spans": 90, "last_ns": 10_000_000}
+        | {"first_ns": 0},
+    ]
+    costs = {"ns_per_span": 1.0, "ns_per_cold_span": 100_000.0}
+    run = RunRecord.of({"processes": [rank, *workers], "capture": costs})
+    found = capture(Trace(run, empty_table(SPAN_COLUMNS)))
+    assert found.overhead_ratio_most == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(("idle", "expected"), [(0.0, 0.05), (0.5, 0.025), (1.0, 0.0)])
+def test_what_samplers_compute_is_in_the_upper_estimate_where_no_core_is_idle(
+    idle: float, expected: float
+) -> None:
+    """0.2 s beside a job that computes on two cores for two seconds."""
+    rank = {"role": "rank", "rank": 0, "pid": 1, "spans": 0, "first_ns": 0, "last_ns": 2 * 10**9}
+    helpers = {"samplers": {"cpu_s": 0.1}, "stacks": {"cpu_s": 0.04}}
+    helpers["faults"] = {"copier_cpu_s": 0.06}
+    costs = {"ns_per_span": 1.0, "ns_per_cold_span": 2.0, **helpers}
+    run = RunRecord.of({"processes": [rank], "capture": costs})
+    cpu = CpuEvidence(host="node1", job_cores=2.0, idle_ratio=idle)
+    found = capture(Trace(run, empty_table(SPAN_COLUMNS)), cpu)
+    assert found.overhead_ratio_most == pytest.approx(expected)
 
 
 @pytest.mark.job

@@ -1,5 +1,6 @@
 """How complete the recording is, what it cost, and what it cannot show."""
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
@@ -14,6 +15,7 @@ from ioprof.analysis.selection import from_peer
 from ioprof.format.run_files import damage_text
 from ioprof.format.run_record import (
     Capture,
+    CpuEvidence,
     Facts,
     ProcessRecord,
     ReadCounters,
@@ -37,14 +39,14 @@ IMPORT_DAMAGE: Final = "import_damage"
 """The code of what was wrong with imported files."""
 
 
-def capture(trace: Trace) -> Capture:
-    """The part of the summary that says how far the rest can be trusted."""
+def capture(trace: Trace, cpu: CpuEvidence | None = None) -> Capture:
+    """The part of the summary that says how far the rest can be trusted; `cpu`: what the job and
+    its host computed.
+    """
     recorded = trace.run.capture
     busy_ns = _job_ns(trace)
     cost_ns = _cost_ns(trace, _positive(recorded.ns_per_span), _positive(recorded.ns_per_call))
-    most_ns = _cost_ns(
-        trace, _positive(recorded.ns_per_cold_span), _positive(recorded.ns_per_cold_call)
-    )
+    most = _most_ratio(trace, cpu)
     return Capture(
         events=trace.num_spans,
         lost=sum(process.lost or 0 for process in trace.run.processes),
@@ -55,9 +57,7 @@ def capture(trace: Trace) -> Capture:
         overhead_ratio=cost_ns / busy_ns if cost_ns is not None and busy_ns else None,
         not_seen=(),
         gaps=tuple(gaps(trace)),
-        overhead_ratio_most=(
-            most_ns / busy_ns if most_ns is not None and cost_ns is not None and busy_ns else None
-        ),
+        overhead_ratio_most=most if cost_ns is not None and busy_ns else None,
         overhead_reason=recorded.cost_reason or Reason.COST_UNRESOLVED if cost_ns is None else None,
         native=recorded.native,
         negligible_gaps=tuple(_noted(trace, are_negligible=True)),
@@ -98,8 +98,15 @@ def gaps(trace: Trace) -> Iterator[Sentence]:
 
 def _job_ns(trace: Trace) -> int:
     """Time that ranks and workers recorded, summed."""
-    known = (process for process in trace.run.processes if process.role in ("rank", "worker"))
-    return sum((process.last_ns or 0) - (process.first_ns or 0) for process in known)
+    return sum(map(_length_ns, _ranks_and_workers(trace)))
+
+
+def _ranks_and_workers(trace: Trace) -> Iterator[ProcessRecord]:
+    return (each for each in trace.run.processes if each.role in ("rank", "worker"))
+
+
+def _length_ns(process: ProcessRecord) -> int:
+    return (process.last_ns or 0) - (process.first_ns or 0)
 
 
 def _cost_ns(trace: Trace, each_ns: float | None, call_ns: float | None) -> float | None:
@@ -118,6 +125,44 @@ def _cost_ns(trace: Trace, each_ns: float | None, call_ns: float | None) -> floa
         + programs * (trace.run.capture.ns_per_process or 0)
         + window_cost_ns(trace)
     )
+
+
+def _most_ratio(trace: Trace, cpu: CpuEvidence | None) -> float | None:
+    """What recording took at most, as a share of the job's time; see `Capture`."""
+    recorded = trace.run.capture
+    each_ns, call_ns = map(_positive, (recorded.ns_per_cold_span, recorded.ns_per_cold_call))
+    cost_ns = _cost_ns(trace, each_ns, call_ns)
+    if cost_ns is None or each_ns is None:
+        return None
+    total_ns, known = _job_ns(trace), list(_ranks_and_workers(trace))
+    shares = [cost_ns / total_ns] if total_ns else []
+    own: Counter[tuple[str, int | None, int | None]] = Counter()
+    length: Counter[tuple[str, int | None, int | None]] = Counter()
+    for process in known:
+        # of workers that start anew each epoch all that had the same number
+        key = (process.role or "", process.rank, process.worker)
+        reads = process.reads or ReadCounters()
+        calls, short = reads.spans or 0, reads.short_calls or 0
+        spans = max(0, (process.spans or 0) - calls)
+        own[key] += round(spans * each_ns + (calls + short) * (call_ns or 0))
+        length[key] += _length_ns(process)
+    shares.extend(own[key] / length_ns for key, length_ns in length.items() if length_ns > 0)
+    if cpu is not None and cpu.job_cores and known:
+        wall_ns = max(each.last_ns or 0 for each in known) - min(
+            each.first_ns or 0 for each in known
+        )
+        hosts = len({each.host for each in known})
+        beside_s = sum(
+            each or 0.0
+            for each in (
+                recorded.samplers and recorded.samplers.cpu_s,
+                recorded.stacks and recorded.stacks.cpu_s,
+                recorded.faults and recorded.faults.copier_cpu_s,
+            )
+        )
+        added_cores = (cost_ns / hosts + beside_s * 1e9) / wall_ns if wall_ns > 0 else 0.0
+        shares.append((1 - (cpu.idle_ratio or 0.0)) * added_cores / cpu.job_cores)
+    return max(shares, default=None)
 
 
 def _positive(cost_ns: float | None) -> float | None:

@@ -155,7 +155,7 @@ def summarise(trace: Trace, found: Totals | None = None) -> Summary:
         evidence = replace(evidence, code=(*code, *lines))
     later, complete = (
         _later(trace, charged, evidence, work, received),
-        with_storage_bytes(capture(trace), storage_bytes(trace)),
+        with_storage_bytes(capture(trace, cpu), storage_bytes(trace)),
     )
     answer = with_first_epoch(verdict(evidence), evidence, later, more.trend)
     uncertainty_ns = trace.run.clocks.uncertainty_ns

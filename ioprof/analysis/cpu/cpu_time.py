@@ -142,6 +142,7 @@ def _of_host(trace: Trace, host: str, usages: list[_Usage], steps_ns: int) -> Cp
         beside_programs=_programs(beside),
         beside_cores=_of_known([usage.cpu_s / steps_s for usage in beside]),
         beside_threads=sum(usage.runnable for usage in beside) / len(beside) if beside else None,
+        job_cores=sum(usage.cpu_s for usage in usages) / wall_s,
         involuntary_switches_per_s=sum(usage.switches for usage in usages) / wall_s,
         quota_cores=quota.cores,
         quota_group=quota.group,

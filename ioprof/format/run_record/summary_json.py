@@ -339,8 +339,10 @@ class Capture(Record, frozen=True):
     """What the capture library added to one call that reads or opens, measured likewise. Null: it
     was not loaded, or see `overhead_reason`."""
     overhead_ratio_most: float | None = None
-    """The same with the cost of a single span and call after other work, whose data caches then
-    hold: an upper estimate."""
+    """An upper estimate, with the cost of a single span and call after other work, whose data is
+    then in the caches: the share of the process that has the largest one, as if the job waited for
+    it alone; or, if more, what recording computes in the job and beside it over the CPU time of the
+    job, for the share of time in which no core was idle."""
     overhead_reason: Reason | None = None
     """Why `overhead_ratio` is null, as a code."""
     import_damage: tuple[str, ...] = ()
@@ -430,6 +432,8 @@ class CpuEvidence(Record, frozen=True):
     """Cores that these used, all together, on average."""
     beside_threads: float | None = None
     """Threads of one of them that ran or could have run, on average."""
+    job_cores: float | None = None
+    """Cores that ranks and workers used, all together, on average."""
     involuntary_switches_per_s: float | None = None
     """Involuntary context switches of main threads. High: more runnable threads than cores."""
     idle_ratio: float | None = None
