@@ -16,8 +16,8 @@ from repository import PROGRAMS
 from timeline import timeline
 from told import summarise
 
-from ioprof.analysis.reads.read_use import reads_of_ranks, repeated_reads
-from ioprof.format.run_record import Finding, ReadsOfRanks, RepeatedReads
+from ioprof.analysis.reads.read_use import reads_of_ranks, reads_of_workers, repeated_reads
+from ioprof.format.run_record import Finding, ReadsOfRanks, ReadsOfWorkers, RepeatedReads
 from ioprof.format.schema import RETURNED
 from ioprof.format.trace import Trace
 from ioprof.instrument.faults import refusal
@@ -119,6 +119,30 @@ def test_an_index_that_each_rank_reads_is_the_first_finding(tmp_path: Path) -> N
     assert [2, 32 << 20, 64 << 20] == facts
     with comparing_times():
         assert ("start-up", told) == (run.summary.verdict.phase, found[0])
+
+
+@needs_library
+@on_a_quiet_machine
+@pytest.mark.parametrize("how", ["discard", "divide"])
+def test_workers_that_each_read_all_of_a_file_are_told(how: str, tmp_path: Path) -> None:
+    """First where their work is the bound, and not where each reads a part."""
+    path, out = PROGRAMS / "lines_of_log.py", tmp_path / "run"
+    subprocess.run([sys.executable, path, "prepare", tmp_path], check=True)
+    job = [sys.executable, path, tmp_path, 2, 2, how]
+    command = [sys.executable, "-m", "ioprof", "record", "--quiet", "--out", out, "--", *job]
+    subprocess.run(list(map(str, command)), env=environment(None), check=True, timeout=200)
+    run = with_gains(Run.load(out))
+    found = run.summary.verdict.findings
+    if how == "divide":
+        assert "divide_data" not in [each.code for each in found]
+        return
+    told = of_code(found, "divide_data")
+    assert told.subject is not None
+    assert ("log.txt", 2) == (Path(told.subject.name).name, told.facts["workers"])
+    assert (tmp_path / "log.txt").stat().st_size == told.facts["bytes"]
+    with comparing_times():
+        assert told == found[0]
+        assert 1.3 < (told.gain or 0.0) <= 2.1
 
 
 # ------------------------------------------------------------------------------ what was returned
@@ -267,6 +291,57 @@ FOUR: Final = (0, 0, 4, "storage")
 def test_each_pass_and_each_rank_may_read_all(trace: Trace) -> None:
     """Then nothing is read again, as far as is known."""
     assert repeated(trace) is None
+
+
+def read_in_pieces(
+    *pids: int, pieces: int = 10, passes: int = 1, in_order: bool = True, sampler: str | None = None
+) -> Trace:
+    """A file of 10 MB that these workers, numbered by their ids, read in so many pieces each."""
+    starts = "".join("#="[each % 2] for each in range(passes))
+    workers = [
+        {"host": "node1", "pid": 100 + pid, "role": "worker", "rank": 0, "worker": pid % 10}
+        for pid in pids
+    ]
+    drawn = timeline(
+        f"step 0000\nwait name=start {starts}",
+        loaders=[{"sampler": sampler or "_InfiniteConstantSampler", "purposes": ["train", "step"]}],
+        processes=workers,
+    )
+    each = {"host": "node1", "rank": 0, "kind": "read", "batch": 0, "source": "page_cache"}
+    rows = [
+        each
+        | {"pid": 100 + pid, "tid": 100 + pid, "file": 0, "bytes": MB}
+        | {"start_ns": number, "end_ns": number + 1}
+        | {"offset": MB * (number % 10 if in_order else number * 7 % 10)}
+        for pid in pids
+        for number in range(pieces)
+    ]
+    return with_reads(drawn, rows, "/data/a")
+
+
+def by_each_worker(trace: Trace) -> ReadsOfWorkers | None:
+    sums = trace.spans.filter(IS_READ).group_by("file").agg(pl.col("bytes").sum(), end=10 * MB)
+    return reads_of_workers(trace, IS_READ, sums)
+
+
+@pytest.mark.parametrize(
+    ("trace", "workers"),
+    [
+        pytest.param(read_in_pieces(1, 2), 2, id="two workers"),
+        pytest.param(read_in_pieces(1, 2, 3, pieces=9), 3, id="the last pass is cut short"),
+        pytest.param(read_in_pieces(1, 2, 11, 12, passes=2), 2, id="workers that start anew"),
+        pytest.param(read_in_pieces(1, 2, pieces=20, passes=2), 2, id="persistent workers"),
+        pytest.param(read_in_pieces(1), None, id="one worker"),
+        pytest.param(read_in_pieces(1, 2, pieces=5), None, id="parts"),
+        pytest.param(read_in_pieces(1, 2, pieces=20), None, id="more than once"),
+        pytest.param(read_in_pieces(1, 2, in_order=False), None, id="at random"),
+        pytest.param(read_in_pieces(1, 2, sampler="RandomSampler"), None, id="by a sampler"),
+    ],
+)
+def test_files_that_each_worker_reads_whole(trace: Trace, workers: int | None) -> None:
+    """In order, once in each pass, and by more than one of them."""
+    expected = ReadsOfWorkers("/data/a", workers, 10 * MB) if workers else None
+    assert expected == by_each_worker(trace)
 
 
 def before_steps(*parts: tuple[int, int, int, str]) -> Trace:

@@ -1,5 +1,5 @@
 """What to read less of: parts that no sample has, bytes that were read before in the same epoch,
-and files that each rank of a node reads.
+and files that each worker of a rank, or each rank of a node, reads.
 """
 
 from typing import Any, Final
@@ -18,9 +18,11 @@ from ioprof.format.run_record import (
     ReturnedBytes,
 )
 
-READ_LESS: Final = ("read_part", "read_less", "read_again")
+READ_LESS: Final = ("read_part", "read_less", "read_again", "divide_data")
 """Codes of findings of fewer bytes for the same batches."""
 _CAUSES: Final = ("storage", "page_cache")
+_OF_READERS: Final = ("storage", "page_cache", "decode", "transform", "loader")
+"""What a worker does with what it reads, before a batch is put together."""
 
 
 def read_advice(evidence: Evidence) -> Found:
@@ -44,6 +46,17 @@ def read_advice(evidence: Evidence) -> Found:
         facts = {"file": again.file, "once_bytes": again.file_bytes, "times": again.times_read}
         if speedup is None or speedup > 1:
             yield _faster("read_again", cause, speedup, **facts).replace(is_bound=not is_known)
+
+
+def divided_data(evidence: Evidence) -> Found:
+    """Where each worker of an iterable dataset reads all of it. How much of a worker's time is for
+    samples of the others is not known: at most all but one part of it.
+    """
+    if (found := evidence.reads.by_each_worker) is not None:
+        cause = max(_OF_READERS, key=lambda each: evidence.shares.get(each, 0.0))
+        change = JobChange(speeds=dict.fromkeys(_OF_READERS, float(found.workers)))
+        facts: Facts = {"file": found.file, "workers": found.workers, "bytes": found.file_bytes}
+        yield finding("divide_data", cause=cause, change=change, **facts).replace(is_bound=True)
 
 
 def shared_reads(evidence: Evidence) -> Found:

@@ -7,7 +7,7 @@ from typing import Final
 
 from ioprof.analysis.answer.evidence import Evidence
 from ioprof.analysis.answer.finding import Found, finding, of_detail
-from ioprof.analysis.answer.read_advice import READ_LESS, read_advice
+from ioprof.analysis.answer.read_advice import READ_LESS, divided_data, read_advice
 from ioprof.analysis.reads.lineage import LEAVES
 from ioprof.format.run_record import Facts, Finding, JobChange, NoGain, PartCode
 
@@ -46,6 +46,7 @@ def use_advice(evidence: Evidence) -> Found:
         change = JobChange(workers=workers)
         yield finding("shards", cause="loader", change=change, idle=idle, workers=workers)
     yield from read_advice(evidence)
+    yield from divided_data(evidence)
     yield from _single_calls(evidence)
     yield from _padding(evidence)
     yield from _freed_memory(evidence)

@@ -27,6 +27,7 @@ from ioprof.analysis.reads.read_use import (
     MOST_AMPLIFICATION,
     ReadsOfBatches,
     reads_of_ranks,
+    reads_of_workers,
     repeated_reads,
 )
 from ioprof.analysis.reads.sources import CODE, INSTALLED, METADATA, is_received
@@ -202,6 +203,7 @@ class ReadPatterns:
             returned=self._of_batches.found(),
             repeated=repeated_reads(self._trace, self._is_counted, files),
             shared=reads_of_ranks(self._trace, steps_bounds(self._trace)[0]),
+            by_each_worker=reads_of_workers(self._trace, self._is_counted, files),
         )
 
     def _amplified(self, files: pl.DataFrame, num_epochs: int) -> Iterator[ReadPattern]:

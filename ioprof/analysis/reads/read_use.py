@@ -1,5 +1,5 @@
 """What was read and not used: more for a batch than the dataset returned for it, again in the same
-epoch, or by each rank of a node.
+epoch, by each worker of a rank, or by each rank of a node.
 
 What a dataset returned is known of torch's DataLoader, see
 `instrument/hooks/pytorch/sent_batches.py`.
@@ -13,7 +13,12 @@ import polars as pl
 
 from ioprof.analysis.loaders import known_samples
 from ioprof.analysis.reads.sources import CODE, INSTALLED, METADATA, is_access, is_received
-from ioprof.format.run_record import ReadsOfRanks, RepeatedReads, ReturnedBytes
+from ioprof.format.run_record import (
+    ReadsOfRanks,
+    ReadsOfWorkers,
+    RepeatedReads,
+    ReturnedBytes,
+)
 from ioprof.format.schema import RETURNED
 from ioprof.format.trace import Trace
 
@@ -31,6 +36,12 @@ _SAMPLERS_THAT_END: Final = {
     "DistributedSampler",
 }
 """Of torch, after one pass over the data."""
+_OF_ITERABLE: Final = "_InfiniteConstantSampler"
+"""What torch's DataLoader gives an iterable dataset for a sampler."""
+_IS_WHOLE: Final = 0.75, 1.25
+"""Bytes that a worker read of a file in a pass, over those that it has: all of it, once. The last
+pass of a job may be cut short; who takes samples at random has other numbers."""
+_MOSTLY: Final = 0.5
 _IS_MAPPED: Final = pl.col("kind") == "fault"
 _FROM_STORAGE: Final = pl.col("source") == "storage"
 
@@ -99,10 +110,7 @@ def repeated_reads(trace: Trace, is_counted: pl.Expr, files: pl.DataFrame) -> Re
     How many passes there were is known of loaders with workers, which wait for these to start, and
     of samplers that end.
     """
-    starts = trace.rows(
-        pl.col("name").cast(pl.String) == "start", pl.col("rank").is_not_null(), kinds=["wait"]
-    )
-    passes = starts.group_by("rank").agg(passes=pl.len())
+    passes = _passes(trace)
     samplers = {each.sampler for each in trace.run.loaders if each.is_trained_from}
     if passes.is_empty() or not samplers or not samplers <= _SAMPLERS_THAT_END:
         return None
@@ -141,6 +149,71 @@ def repeated_reads(trace: Trace, is_counted: pl.Expr, files: pl.DataFrame) -> Re
         times_read=moved / needed,
         again_from_storage=stored,
         again_from_cache=min(int(again["cached"].sum()), moved - needed - stored),
+    )
+
+
+def _passes(trace: Trace) -> pl.DataFrame:
+    """How often loaders with workers were iterated, by `rank`: `passes`."""
+    starts = trace.rows(
+        pl.col("name").cast(pl.String) == "start", pl.col("rank").is_not_null(), kinds=["wait"]
+    )
+    return starts.group_by("rank").agg(passes=pl.len())
+
+
+def reads_of_workers(
+    trace: Trace, is_counted: pl.Expr, files: pl.DataFrame
+) -> ReadsOfWorkers | None:
+    """Of `files`, as `ReadSums.files` has them, those that each of several workers reads from its
+    begin to its end in each pass over an iterable dataset: who divides the data only then makes
+    each worker read, decompress and parse all of them, and who does not gets each sample of each
+    worker.
+    """
+    passes = _passes(trace)
+    samplers = {each.sampler for each in trace.run.loaders if each.is_trained_from}
+    large = files.filter(pl.col("end") > 0).select("file", "end")
+    if passes.is_empty() or samplers != {_OF_ITERABLE} or large.is_empty():
+        return None
+    by, numbers = ["host", "pid", "file"], large["file"].to_list()
+
+    def sums(part: pl.LazyFrame) -> pl.LazyFrame:
+        is_read = pl.col("kind") == "read", pl.col("file").is_in(numbers), pl.col("offset") >= 0
+        reads = part.filter(is_counted, *is_read).sort("start_ns")
+        ends = (pl.col("offset") + pl.col("bytes")).shift().over("host", "pid", "tid", "file")
+        follows = (pl.col("offset") == ends).fill_null(value=False)
+        return reads.group_by(by).agg(pl.col("bytes").sum(), follows=follows.sum(), reads=pl.len())
+
+    of_processes = trace.summed(sums, by).with_columns(pl.col("host").cast(pl.String))
+    workers = pl.DataFrame(
+        [
+            (each.host, each.pid, each.rank, each.worker)
+            for each in trace.run.processes
+            if each.role == "worker"
+        ],
+        schema={"host": pl.String, "pid": pl.Int64, "rank": pl.Int64, "worker": pl.Int64},
+        orient="row",
+    )
+    read = (
+        of_processes.join(workers, on=["host", "pid"])
+        .group_by("rank", "worker", "file")
+        .agg(pl.col("bytes", "follows", "reads").sum())
+        .join(large, on="file")
+        .join(passes.with_columns(pl.col("rank").cast(pl.Int64)), on="rank")
+    )
+    (low, high), once = _IS_WHOLE, pl.col("passes") * pl.col("end")
+    is_whole = pl.col("bytes").is_between(low * once, high * once) & (
+        pl.col("follows") >= _MOSTLY * (pl.col("reads") - pl.col("passes"))
+    )
+    found = (
+        read.group_by("rank", "file")
+        .agg(is_whole.all().alias("is_whole"), pl.col("bytes").sum(), workers=pl.len())
+        .filter("is_whole", pl.col("workers") > 1)
+    )
+    if int(found["bytes"].sum()) <= LEAST_FETCHED:
+        return None
+    return ReadsOfWorkers(
+        file=_name(trace, found.group_by("file").agg(pl.col("bytes").sum())),
+        workers=int(found["workers"].to_numpy().min()),
+        file_bytes=int(large.join(found, on="file", how="semi")["end"].sum()),
     )
 
 

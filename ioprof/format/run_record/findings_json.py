@@ -191,6 +191,19 @@ class RepeatedReads(Record, frozen=True):
     """The same of the page cache."""
 
 
+class ReadsOfWorkers(Record, frozen=True):
+    """Files that each worker of a rank reads whole in a pass over an iterable dataset, of which
+    each has a copy.
+    """
+
+    file: str | None
+    """As that of `ReturnedBytes`."""
+    workers: int
+    """Of the rank with the fewest."""
+    file_bytes: int
+    """Of these files, up to the last byte that was read."""
+
+
 class ReadsOfRanks(Record, frozen=True):
     """Bytes of files that several ranks of a node read from storage before the first step."""
 
@@ -226,6 +239,8 @@ class Reads(Record, frozen=True):
     repeated: RepeatedReads | None = None
     """Null: few bytes, or not known."""
     shared: ReadsOfRanks | None = None
+    """Null: few bytes, or not known."""
+    by_each_worker: ReadsOfWorkers | None = None
     """Null: few bytes, or not known."""
 
 

@@ -113,6 +113,12 @@ ACTIONS: Final = {
         " chunk or row group one after the other; a sampler without repetitions): each of its"
         " {once_bytes:amount} is read {times:,.1f} times in a pass"
     ),
+    "divide_data": (
+        f"Give each worker a part of {_NAME} of its own before it reads (get_worker_info() in"
+        " __iter__: shards, files or ranges of lines): each of {workers} reads all of its"
+        " {bytes:amount} in every pass, so that the samples come {workers} times, or each worker"
+        " reads and parses what it then discards"
+    ),
     "share_reads": (
         f"Read {_NAME} once on each node, and share it (one rank reads and sends it to the others;"
         " shared memory; a map): {ranks} ranks read the same {once_bytes:amount}, so that"
