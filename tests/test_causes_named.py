@@ -238,16 +238,11 @@ def test_rare_slow_batches_want_a_longer_queue() -> None:
     that it helps."""
     verdict = rare_slow_batches(every=12, prefetch=1)
     assert "decode" == verdict.bound_by
-    assert verdict.findings[0].action.startswith(
-        "Prepare more batches ahead (prefetch_factor=8 instead of 1 per worker)"
-    )
-    assert verdict.findings[0].gain is not None
-    assert verdict.findings[0].gain > 1.2
-    assert (
-        not rare_slow_batches(every=4, prefetch=1)
-        .advice[0]
-        .action.startswith("Prepare more batches ahead")
-    )
+    first = verdict.findings[0]
+    assert ("prefetch", 8, 1) == (first.code, first.facts["prefetch"], first.facts["now"])
+    assert first.gain is not None
+    assert first.gain > 1.2
+    assert "prefetch" != rare_slow_batches(every=4, prefetch=1).findings[0].code
 
 
 def test_batches_that_are_on_their_way_are_too_large() -> None:
@@ -255,7 +250,7 @@ def test_batches_that_are_on_their_way_are_too_large() -> None:
     trace = timeline("step 0000000000\nwait 00000000..\nfetch w0 0\ncompute main ........00", **CPU)
     verdict = summarise(trace).verdict
     assert "delivery" == verdict.bound_by
-    assert verdict.findings[0].action.startswith("Send less per batch")
+    assert "send_less" == verdict.findings[0].code
 
 
 def reading(took_ms: list[float], files: list[int], sizes: int = 100_000) -> Trace:
@@ -285,11 +280,14 @@ def test_one_slow_file_of_many_is_to_be_copied() -> None:
     """A single file that all is read from is no exception."""
     files = [number % 20 for number in range(200)]
     verdict = summarise(reading([100 if file == 7 else 0.5 for file in files], files)).verdict
-    assert verdict.findings[0].action.startswith(
-        "Copy /data/7.bin to faster storage, or keep it in memory: 10 reads of this one file"
+    first = verdict.findings[0]
+    assert ("slow_file", "/data/7.bin", 10) == (
+        first.code,
+        first.facts["file"],
+        first.facts["reads"],
     )
     alone = summarise(reading([20.0] * 200, [0] * 200)).verdict
-    assert not any("this one file" in each.action for each in alone.findings)
+    assert "slow_file" not in [each.code for each in alone.findings]
 
 
 def test_small_reads_are_to_be_larger() -> None:
@@ -297,7 +295,7 @@ def test_small_reads_are_to_be_larger() -> None:
     verdict = summarise(
         reading([2.0] * 400, [number % 20 for number in range(400)], sizes=2048)
     ).verdict
-    assert verdict.findings[0].action.startswith("Read in larger pieces")
+    assert "larger_reads" == verdict.findings[0].code
 
 
 @pytest.mark.parametrize(
@@ -324,8 +322,9 @@ def test_a_first_epoch_from_storage_is_told_apart(
     assert (bound, first) == (verdict.bound_by, verdict.first_epoch)
     assert [] == contradictions(run)
     if first:
-        assert verdict.text.startswith("The first epoch waited 0.58 s for storage")
-        assert "only the first epoch waits for storage" in verdict.findings[-1].action
+        assert "first_epoch" == verdict.sentences[0].code
+        assert "first_epoch" == verdict.findings[-1].code
+        assert verdict.findings[-1].facts["seconds"] == pytest.approx(0.58, abs=0.01)
 
 
 @pytest.mark.parametrize(
