@@ -170,8 +170,13 @@ def reads_of_workers(
     """
     passes = _passes(trace)
     samplers = {each.sampler for each in trace.run.loaders if each.is_trained_from}
-    large = files.filter(pl.col("end") > 0).select("file", "end")
-    if passes.is_empty() or samplers != {_OF_ITERABLE} or large.is_empty():
+    if passes.is_empty() or samplers != {_OF_ITERABLE}:
+        return None
+    (low, high), fewest = _IS_WHOLE, int(passes["passes"].to_numpy().min())
+    large = files.filter(
+        pl.col("end") > 0, pl.col("bytes") >= 2 * low * fewest * pl.col("end")
+    ).select("file", "end")
+    if large.is_empty():
         return None
     by, numbers = ["host", "pid", "file"], large["file"].to_list()
 
@@ -199,7 +204,7 @@ def reads_of_workers(
         .join(large, on="file")
         .join(passes.with_columns(pl.col("rank").cast(pl.Int64)), on="rank")
     )
-    (low, high), once = _IS_WHOLE, pl.col("passes") * pl.col("end")
+    once = pl.col("passes") * pl.col("end")
     is_whole = pl.col("bytes").is_between(low * once, high * once) & (
         pl.col("follows") >= _MOSTLY * (pl.col("reads") - pl.col("passes"))
     )
