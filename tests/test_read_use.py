@@ -299,18 +299,19 @@ def read_in_pieces(
     """A file of 10 MB that these workers, numbered by their ids, read in so many pieces each."""
     starts = "".join("#="[each % 2] for each in range(passes))
     workers = [
-        {"host": "node1", "pid": 100 + pid, "role": "worker", "rank": 0, "worker": pid % 10}
+        {"host": "node1", "pid": 100 + pid, "role": "worker"}
+        | {"rank": pid // 100, "worker": pid % 10}
         for pid in pids
     ]
     drawn = timeline(
-        f"step 0000\nwait name=start {starts}",
+        f"step 0000\nstep r1 0000\nwait name=start {starts}\nwait r1 name=start {starts}",
         loaders=[{"sampler": sampler or "_InfiniteConstantSampler", "purposes": ["train", "step"]}],
         processes=workers,
     )
-    each = {"host": "node1", "rank": 0, "kind": "read", "batch": 0, "source": "page_cache"}
+    each = {"host": "node1", "kind": "read", "batch": 0, "source": "page_cache"}
     rows = [
         each
-        | {"pid": 100 + pid, "tid": 100 + pid, "file": 0, "bytes": MB}
+        | {"rank": pid // 100, "pid": 100 + pid, "tid": 100 + pid, "file": 0, "bytes": MB}
         | {"start_ns": number, "end_ns": number + 1}
         | {"offset": MB * (number % 10 if in_order else number * 7 % 10)}
         for pid in pids
@@ -331,6 +332,7 @@ def by_each_worker(trace: Trace) -> ReadsOfWorkers | None:
         pytest.param(read_in_pieces(1, 2, 3, pieces=9), 3, id="the last pass is cut short"),
         pytest.param(read_in_pieces(1, 2, 11, 12, passes=2), 2, id="workers that start anew"),
         pytest.param(read_in_pieces(1, 2, pieces=20, passes=2), 2, id="persistent workers"),
+        pytest.param(read_in_pieces(1, 101), 2, id="workers of two ranks"),
         pytest.param(read_in_pieces(1), None, id="one worker"),
         pytest.param(read_in_pieces(1, 2, pieces=5), None, id="parts"),
         pytest.param(read_in_pieces(1, 2, pieces=20), None, id="more than once"),

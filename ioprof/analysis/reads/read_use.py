@@ -163,10 +163,10 @@ def _passes(trace: Trace) -> pl.DataFrame:
 def reads_of_workers(
     trace: Trace, is_counted: pl.Expr, files: pl.DataFrame
 ) -> ReadsOfWorkers | None:
-    """Of `files`, as `ReadSums.files` has them, those that each of several workers reads from its
-    begin to its end in each pass over an iterable dataset: who divides the data only then makes
-    each worker read, decompress and parse all of them, and who does not gets each sample of each
-    worker.
+    """Of `files`, as `ReadSums.files` has them, those that each of several workers, also of several
+    ranks, reads from begin to end in each pass over an iterable dataset: who divides the data only
+    then makes each worker read, decompress and parse all of them, and who does not gets each sample
+    of each worker.
     """
     passes = _passes(trace)
     samplers = {each.sampler for each in trace.run.loaders if each.is_trained_from}
@@ -209,7 +209,7 @@ def reads_of_workers(
         pl.col("follows") >= _MOSTLY * (pl.col("reads") - pl.col("passes"))
     )
     found = (
-        read.group_by("rank", "file")
+        read.group_by("file")
         .agg(is_whole.all().alias("is_whole"), pl.col("bytes").sum(), workers=pl.len())
         .filter("is_whole", pl.col("workers") > 1)
     )

@@ -192,14 +192,14 @@ class RepeatedReads(Record, frozen=True):
 
 
 class ReadsOfWorkers(Record, frozen=True):
-    """Files that each worker of a rank reads whole in a pass over an iterable dataset, of which
-    each has a copy.
+    """Files that each worker reads whole in a pass over an iterable dataset, of which each has a
+    copy.
     """
 
     file: str | None
     """As that of `ReturnedBytes`."""
     workers: int
-    """Of the rank with the fewest."""
+    """That read so, of all ranks together; of the file with the fewest."""
     file_bytes: int
     """Of these files, up to the last byte that was read."""
 

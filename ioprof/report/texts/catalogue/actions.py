@@ -115,9 +115,9 @@ ACTIONS: Final = {
     ),
     "divide_data": (
         f"Give each worker a part of {_NAME} of its own before it reads (get_worker_info() in"
-        " __iter__: shards, files or ranges of lines): each of {workers} reads all of its"
-        " {bytes:amount} in every pass, so that the samples come {workers} times, or each worker"
-        " reads and parses what it then discards"
+        " __iter__, and the rank: shards, files or ranges of lines): each of {workers} reads all"
+        " of its {bytes:amount} in every pass, so that the samples come {workers} times, or each"
+        " worker reads and parses what it then discards"
     ),
     "share_reads": (
         f"Read {_NAME} once on each node, and share it (one rank reads and sends it to the others;"
