@@ -95,7 +95,7 @@ def test_a_change_with_a_gain_stands_beside_one_without():
         assert ("Change that" in text) == (findings[0] is unknown)
 
 
-def test_changes_that_have_no_room_are_a_line_each():
+def test_changes_that_have_no_room_are_two_lines_each():
     """With what they bring, if that is something."""
     found = sample_run().summary
     gains = {"first": 2.0, "second": 1.5, "third": 1.01}
@@ -104,7 +104,11 @@ def test_changes_that_have_no_room_are_a_line_each():
         for name, gain in gains.items()
     )
     lines = screen(found.replace(verdict=found.verdict.replace(findings=findings)))
-    assert "  2. 1.50 ×: Change second, which is told, really, really, really, really, …" in lines
+    place = next(place for place, line in enumerate(lines) if line.startswith("  2. "))
+    assert "  2. 1.50 ×: Change second, which is told, really, really, really," in lines[place]
+    assert lines[place + 1].startswith("     really, ")
+    assert lines[place + 1].endswith("…")
+    assert "really" not in lines[place + 2]
     assert "Change third" not in words(lines)
 
 

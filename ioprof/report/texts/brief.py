@@ -4,7 +4,7 @@ where to look.
 
 from collections.abc import Iterator, Sequence
 from io import StringIO
-from textwrap import shorten
+from textwrap import wrap
 from typing import Final
 
 import polars as pl
@@ -267,7 +267,7 @@ def _bar(columns: float) -> str:
 def _changes_that_fit(advice: tuple[Finding, ...], lines: int) -> list[RenderableType]:
     """The first of them, at most `_MOST_CHANGES`, as many as so many lines have room for; one
     always, and the next if that one is to buy something, or has no gain that is known. Of others
-    that bring something there is a line.
+    that bring something there are two lines at most.
     """
     is_open = advice and (advice[0].costs is Cost.HARDWARE or advice[0].gain is None)
     least = 2 if is_open else 1
@@ -286,9 +286,11 @@ def _in_short(advice: tuple[Finding, ...], first: int) -> Iterator[RenderableTyp
     """
     for number, entry in enumerate(advice[first:], first + 1):
         if (entry.gain or 0.0) >= _LEAST_GAIN:
-            text = f"{number}. {entry.gain:.2f} ×: {clean(entry.action, ADVICE_LENGTH)}"
-            line = shorten(text, WIDTH - _INDENT, placeholder=" …")
-            yield Padding(Text(line), (0, 0, 0, _INDENT))
+            text = f"{entry.gain:.2f} ×: {clean(entry.action, ADVICE_LENGTH)}"
+            lines = wrap(text, WIDTH - _INDENT - len("1. "), max_lines=2, placeholder=" …")
+            table = Table.grid(padding=(0, 1))
+            table.add_row(Text(f"  {number}."), Text("\n".join(lines)))
+            yield table
 
 
 def _changes(advice: tuple[Finding, ...]) -> Table:
