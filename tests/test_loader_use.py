@@ -15,7 +15,7 @@ from ioprof.analysis.loader_use import discarded, loader_use
 from ioprof.analysis.loaders import batches, samples_in
 from ioprof.format.run_record import KeptData as KeptDataRecord
 from ioprof.format.run_record import NoGain, PartCode, RunRecord
-from ioprof.format.schema import SPAN_COLUMNS
+from ioprof.format.schema import BATCHES_OF_SERIES, SPAN_COLUMNS
 from ioprof.format.trace import Trace, table_schema
 from ioprof.instrument.hooks.pytorch.kept_data import KeptData
 from ioprof.instrument.hooks.state import HookState
@@ -83,6 +83,15 @@ def test_a_batch_that_a_later_step_is_of_was_taken_ahead() -> None:
     )
     assert [0] == discarded(trace, batches(trace))["batch"].to_list()
     assert discarded(Trace(trace.run, spans), batches(trace)).is_empty()
+
+
+def test_a_step_of_batches_of_two_loaders_discards_none() -> None:
+    """As of zipped ones: the loop asks the other loader at once. Each numbers its batches apart."""
+    trace = job([False, True] * 20)
+    number = pl.col("batch") // 2 + BATCHES_OF_SERIES * (pl.col("batch") % 2)
+    spans = trace.spans.with_columns(batch=number.cast(trace.spans["batch"].dtype))
+    assert discarded(Trace(trace.run, spans), batches(Trace(trace.run, spans))).is_empty()
+    assert 20 == len(discarded(trace, batches(trace)))
 
 
 def test_debugging_that_was_left_on_is_told_before_a_faster_device() -> None:

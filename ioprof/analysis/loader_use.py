@@ -9,6 +9,7 @@ from typing import Final
 import polars as pl
 
 from ioprof.format.run_record import LoaderRecord
+from ioprof.format.schema import BATCHES_OF_SERIES
 from ioprof.format.trace import Trace
 
 _LEAST_USE: Final = 0.02
@@ -72,14 +73,15 @@ class LoaderUse:
 
 def discarded(trace: Trace, received: pl.DataFrame) -> pl.DataFrame:
     """The rows of `loaders.batches` with which nothing was done: batches to train on after which a
-    rank asked for the next one at once, and ended no step meanwhile; but for those that a later
-    step is of, as of a loop that takes one batch ahead.
+    rank asked the same loader for the next one at once, and ended no step meanwhile; but for those
+    that a later step is of, as of a loop that takes one batch ahead.
     """
     steps = trace.rows(pl.col("rank").is_not_null(), pl.col("step").is_not_null(), kinds=["step"])
     ends = steps.group_by("rank", "step").agg(ended_ns=pl.col("end_ns").max())
     training = received.filter(~pl.col("validates"), ~pl.col("of_pool")).sort("end_ns")
+    of_loader = "rank", "loader", pl.col("batch") // BATCHES_OF_SERIES
     training = training.with_columns(
-        next_ns=pl.col("start_ns").shift(-1).over("rank", order_by="end_ns")
+        next_ns=pl.col("start_ns").shift(-1).over(*of_loader, order_by="end_ns")
     )
     found = training.join_asof(
         ends.select("rank", "ended_ns").sort("ended_ns"),

@@ -37,6 +37,8 @@ method and `FAILED`. It is shown and never charged: what it waited for is reads 
 of the same file. New kinds are appended, since their places are in capture files.
 """
 
+BATCHES_OF_SERIES: Final = 1024
+"""Numbers that a loader takes at once for its batches; no other one has any of these."""
 BLOCK, WAKE = "block", "wake"
 RECORDS_OF_WAITS: Final = {BLOCK: 64, WAKE: 65}
 """Kinds of records that are no spans, and their numbers: that a thread was blocked, and the call of

@@ -18,13 +18,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ioprof.format.schema import BATCHES_OF_SERIES
 from ioprof.instrument.appending import append
 from ioprof.instrument.host import host
 
 if TYPE_CHECKING:
     from ioprof.instrument.hooks.loader_use import LoaderUse
 
-BLOCK: Final = 1024
+BLOCK: Final = BATCHES_OF_SERIES
 """Numbers that a loader takes at once. What it did not use is given back if no other loader has
 taken the next block meanwhile."""
 
