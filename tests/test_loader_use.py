@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulated_loader import Job, simulate
 from timeline import timeline
+from told import summarise
 
 from ioprof.analysis.loader_use import discarded, loader_use
 from ioprof.analysis.loaders import batches, samples_in
@@ -92,6 +93,37 @@ def test_a_step_of_batches_of_two_loaders_discards_none() -> None:
     spans = trace.spans.with_columns(batch=number.cast(trace.spans["batch"].dtype))
     assert discarded(Trace(trace.run, spans), batches(Trace(trace.run, spans))).is_empty()
     assert 20 == len(discarded(trace, batches(trace)))
+
+
+@pytest.mark.parametrize(
+    ("slow", "others", "is_told"), [(0, 2, True), (2, 0, False), (0, 0, False), (2, 2, False)]
+)
+def test_a_loader_whose_batches_the_loop_makes_beside_one_with_workers(
+    slow: int, others: int, is_told: bool
+) -> None:
+    """It is to have workers, too, if it is waited for most."""
+    drawing = """
+        step                000000000011111111112222222222
+        sampler name=Heavy  0.........1.........2.........
+        wait                00000.....11111.....22222.....
+        transform main      .0000......1111......2222.....
+        compute main        .....00000.....11111.....22222
+        """
+    known = {"purposes": ["train", "step"]}
+    found = timeline(
+        drawing,
+        config={"device": "cpu", "workers": others, "ranks": 1, "loader": "torch DataLoader"},
+        loaders=[
+            {**known, "dataset": "Heavy", "workers": slow, "made_at": "train.py:7"},
+            {**known, "dataset": "Light", "workers": others, "made_at": "train.py:9"},
+        ],
+    )
+    verdict = summarise(found).verdict
+    told = [each for each in verdict.candidates if each.code == "loader_workers"]
+    assert is_told == bool(told)
+    for each in told:
+        facts = each.facts["dataset"], each.facts["workers"], each.facts["made_at"]
+        assert ("Heavy", 2, "train.py:7") == facts
 
 
 def test_debugging_that_was_left_on_is_told_before_a_faster_device() -> None:

@@ -72,6 +72,7 @@ _LESS_IS_DONE: Final = (
 take each other's cores, and bytes that no batch has: what they cost is lost, whatever else is
 changed."""
 _FREE: Final = (
+    "loader_workers",
     "prefetch",
     "persistent_workers",
     "keep_cache",

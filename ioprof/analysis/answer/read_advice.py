@@ -21,6 +21,8 @@ from ioprof.format.run_record import (
 READ_LESS: Final = ("read_part", "read_less", "read_again", "divide_data")
 """Codes of findings of fewer bytes for the same batches."""
 _CAUSES: Final = ("storage", "page_cache")
+_LEAST_SHARE: Final = 0.005
+"""Of the time of the steps: a cause of less changes nothing, and a replay may know none of it."""
 _OF_READERS: Final = ("storage", "page_cache", "decode", "transform", "loader")
 """What a worker does with what it reads, before a batch is put together."""
 
@@ -53,10 +55,22 @@ def divided_data(evidence: Evidence) -> Found:
     samples of the others is not known: at most all but one part of it.
     """
     if (found := evidence.reads.by_each_worker) is not None:
-        cause = max(_OF_READERS, key=lambda each: evidence.shares.get(each, 0.0))
-        change = JobChange(speeds=dict.fromkeys(_OF_READERS, float(found.workers)))
         facts: Facts = {"file": found.file, "workers": found.workers, "bytes": found.file_bytes}
-        yield finding("divide_data", cause=cause, change=change, **facts).replace(is_bound=True)
+        yield less_of_readers("divide_data", evidence, float(found.workers), **facts)
+
+
+def less_of_readers(code: str, evidence: Evidence, speedup: float | None, **facts: Any) -> Finding:
+    """All that is done before a batch is put together is so many times as fast, at most; None: it
+    costs nothing.
+    """
+    shares = {
+        each: share
+        for each in _OF_READERS
+        if (share := evidence.shares.get(each, 0.0)) >= _LEAST_SHARE
+    }
+    cause = max(shares, key=lambda each: shares[each], default="loader")
+    change = JobChange(speeds=dict.fromkeys(shares or (cause,), speedup))
+    return finding(code, cause=cause, change=change, **facts).replace(is_bound=True)
 
 
 def shared_reads(evidence: Evidence) -> Found:

@@ -7,7 +7,12 @@ from typing import Final
 
 from ioprof.analysis.answer.evidence import Evidence
 from ioprof.analysis.answer.finding import Found, finding, of_detail
-from ioprof.analysis.answer.read_advice import READ_LESS, divided_data, read_advice
+from ioprof.analysis.answer.read_advice import (
+    READ_LESS,
+    divided_data,
+    less_of_readers,
+    read_advice,
+)
 from ioprof.analysis.reads.lineage import LEAVES
 from ioprof.format.run_record import Facts, Finding, JobChange, NoGain, PartCode
 
@@ -47,10 +52,25 @@ def use_advice(evidence: Evidence) -> Found:
         yield finding("shards", cause="loader", change=change, idle=idle, workers=workers)
     yield from read_advice(evidence)
     yield from divided_data(evidence)
+    yield from _made_by_loop(evidence)
     yield from _single_calls(evidence)
     yield from _padding(evidence)
     yield from _freed_memory(evidence)
     yield from _frames(evidence)
+
+
+def _made_by_loop(evidence: Evidence) -> Found:
+    """Of several loaders to train from one without workers, if it is waited for most: at most, its
+    batches are there when they are wanted.
+    """
+    trained = [each for each in evidence.run.loaders if "train" in each.purposes]
+    slowest = next((each for each in evidence.loaders if each.purpose == "train"), None)
+    workers = max((each.workers or 0 for each in trained), default=0)
+    for loader in trained:
+        if workers and slowest and (loader.workers, loader.dataset) == (0, slowest.name):
+            facts: Facts = {"made_at": loader.made_at, "dataset": loader.dataset}
+            yield less_of_readers("loader_workers", evidence, None, workers=workers, **facts)
+            return
 
 
 def keep_cache(found: list[Finding], evidence: Evidence) -> list[Finding]:

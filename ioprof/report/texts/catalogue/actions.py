@@ -311,6 +311,10 @@ ACTIONS: Final = {
     "workers_of_shards": (
         f"Use {{shards:with_workers}} instead of {{now}}, and more with more shards: {_SHARDS}"
     ),
+    "loader_workers": (
+        "Give the loader of {dataset} workers, too (num_workers={workers} instead of 0"
+        "[; made at {made_at}]): the loop makes its batches itself, one after the other"
+    ),
     "shards": (
         "Divide the data into {workers} shards or more, one for each worker (get_worker_info):"
         " {idle} of {workers} workers made no batch, and more of them would make none either"
