@@ -22,7 +22,7 @@ from timeline import pid, timeline
 from told import summarise
 
 from ioprof.analysis.cpu.cpu_time import cpu_evidence
-from ioprof.format.run_record import CpuLimit, Doubt, Summary
+from ioprof.format.run_record import CpuEvidence, CpuLimit, Doubt, Summary
 from ioprof.format.schema import COUNTER_COLUMNS
 from ioprof.format.series import find_series
 from ioprof.format.trace import Trace, table_schema
@@ -526,6 +526,20 @@ def test_other_processes_that_use_the_cores_are_named() -> None:
     assert "Ranks waited for a core 64.3% of the time in which they could run." == short_of_cores(
         found.cpu
     )
+
+
+@pytest.mark.parametrize(
+    ("ranks", "workers", "who"),
+    [
+        (0.3, 0.4, "Ranks and workers share the cores, and waited for one 30.0% and 40.0%"),
+        (0.01, 0.4, "Workers waited for a core 40.0%"),
+        (0.3, None, "Ranks waited for a core 30.0%"),
+    ],
+)
+def test_who_waited_for_a_core_is_told(ranks: float, workers: float | None, who: str) -> None:
+    """Both, where both did."""
+    found = CpuEvidence(host="node1", rank_run_delay_ratio=ranks, worker_run_delay_ratio=workers)
+    assert f"{who} of the time in which they could run." == short_of_cores(found)
 
 
 def test_a_launcher_is_not_what_ranks_wait_for() -> None:

@@ -11,7 +11,7 @@ from sample_run import SampleRun, sample_run
 from test_report import command, printed
 
 from ioprof.analysis.gpu_time import gpu_time
-from ioprof.format.run_record import Finding, NoGain, Summary
+from ioprof.format.run_record import CpuEvidence, Finding, NoGain, Summary
 from ioprof.report.page.page_file import is_page
 from ioprof.report.texts.brief import WIDTH, brief_text
 
@@ -93,6 +93,17 @@ def test_a_change_with_a_gain_stands_beside_one_without():
         text = words(screen(found.replace(verdict=found.verdict.replace(findings=findings))))
         assert "Change this" in text
         assert ("Change that" in text) == (findings[0] is unknown)
+
+
+@pytest.mark.parametrize(("delay", "is_told"), [(0.24, True), (0.05, False), (None, False)])
+def test_a_job_that_computes_says_how_long_its_loop_waited_for_a_core(delay, is_told):
+    """Its workers had the cores, and computing takes less where these do less."""
+    found = sample_run().summary
+    cpu = CpuEvidence(host="node1", rank_run_delay_ratio=delay, worker_run_delay_ratio=0.28)
+    verdict = found.verdict.replace(bound_by="compute", cpu_limits=())
+    run = found.run.replace(device="cpu", device_basis="measured")
+    told = words(screen(found.replace(cpu=cpu, verdict=verdict, run=run)))
+    assert is_told == ("share the cores, and waited for one 24.0% and 28.0%" in told)
 
 
 def test_changes_that_have_no_room_are_two_lines_each():

@@ -21,6 +21,11 @@ _CPU: Final = (
 )
 
 
+LEAST_SHARED: Final = 0.15
+"""Part of the time in which threads could run that they waited for a core, from which on the first
+screen says so."""
+
+
 def cpu_text(found: CpuEvidence) -> str:
     """Cores, quota, run-queue delay and threads, as far as each is known."""
     return tell(_CPU, found=found)
@@ -34,6 +39,11 @@ def short_of_cores(found: CpuEvidence) -> str:
             " quota."
         )
     workers, ranks = found.worker_run_delay_ratio or 0.0, found.rank_run_delay_ratio or 0.0
-    of_ranks = ranks > workers or CpuLimit.PROCESSES in found.limits
-    who, ratio = ("Ranks", ranks) if of_ranks else ("Workers", workers)
-    return f"{who} waited for a core {percent(ratio)} of the time in which they could run."
+    if CpuLimit.PROCESSES in found.limits or workers < LEAST_SHARED:
+        who = f"Ranks waited for a core {percent(ranks)}"
+    elif ranks < LEAST_SHARED:
+        who = f"Workers waited for a core {percent(workers)}"
+    else:
+        both = f"{percent(ranks)} and {percent(workers)}"
+        who = f"Ranks and workers share the cores, and waited for one {both}"
+    return f"{who} of the time in which they could run."
