@@ -8,11 +8,23 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ioprof.instrument.hooks.batch_numbering import BLOCK, Allotment, PublishedNumbers, Series
+from ioprof.format.schema import BATCHES_OF_SERIES
+from ioprof.instrument.hooks.batch_numbering import Allotment, PublishedNumbers, Series
 
 EPOCHS = st.lists(
     st.tuples(
-        st.integers(0, 2), st.sampled_from([0, 1, 7, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 3])
+        st.integers(0, 2),
+        st.sampled_from(
+            [
+                0,
+                1,
+                7,
+                BATCHES_OF_SERIES - 1,
+                BATCHES_OF_SERIES,
+                BATCHES_OF_SERIES + 1,
+                2 * BATCHES_OF_SERIES + 3,
+            ]
+        ),
     ),
     max_size=12,
 )
@@ -72,7 +84,7 @@ def test_what_was_not_sent_is_given_back() -> None:
     assert (0, 1) == (first.number(0), second.take(Path(), -1))
 
 
-@given(st.integers(0, BLOCK), st.integers(0, 3), st.booleans())
+@given(st.integers(0, BATCHES_OF_SERIES), st.integers(0, 3), st.booleans())
 def test_numbers_ahead_of_what_is_sent_are_nobody_elses(
     sent: int, ahead: int, between: bool
 ) -> None:
@@ -81,7 +93,7 @@ def test_numbers_ahead_of_what_is_sent_are_nobody_elses(
     allotment = Allotment()
     first, second = Series(allotment), Series(allotment)
     first.begin_epoch()
-    first.sent = BLOCK
+    first.sent = BATCHES_OF_SERIES
     first.reach(Path(), -1)
     second.begin_epoch()
     seen = [first.number(task) for task in range(sent)]

@@ -490,12 +490,12 @@ def test_busy_cores_are_not_shared_by_more_workers() -> None:
     """No core is idle and workers wait for one: the verdict stays and says so, and no advice is to
     change nothing."""
     busy = [(HOST, "cpu.user", 159.0), (HOST, "cpu.idle", 1.0)]
-    found, text, _ = said(*busy, *used(RANK, 1.0, 0.5), *used(WORKER, 5.0, 4.0))
+    found, _, _ = said(*busy, *used(RANK, 1.0, 0.5), *used(WORKER, 5.0, 4.0))
     assert found.cpu
     assert (CpuLimit.CORES,) == found.cpu.limits
-    assert text.startswith("The accelerators were idle")
-    assert "A higher num_workers would only share the cores: all 16 were busy" in text
-    assert not any(advice.action.startswith("Keep") for advice in found.verdict.findings)
+    assert ["batches", CpuLimit.CORES] == [each.code for each in found.verdict.sentences]
+    assert 16 == found.verdict.sentences[1].facts["cores"]
+    assert ["decode_less"] == [each.code for each in found.verdict.findings]
 
 
 def test_other_processes_that_use_the_cores_are_named() -> None:
@@ -516,22 +516,22 @@ def test_other_processes_that_use_the_cores_are_named() -> None:
         found.cpu.beside_cores,
         found.cpu.beside_threads,
     )
-    assert found.verdict.text.startswith(
-        "The ranks waited for a core 64% of the time in which they could run: 10 other processes"
+    assert found.verdict.sentences[0].code == CpuLimit.PROCESSES
+    told = found.verdict.findings[0]
+    assert ("cpu_processes", "xz, actor", 10) == (
+        told.code,
+        told.facts["programs"],
+        told.facts["beside"],
     )
+    assert told.facts["rank_delay"] == pytest.approx(9 / 14)
     assert ("xz", "actor") == found.cpu.beside_programs
-    assert "torch.set_num_threads(1)" in found.verdict.findings[0].action
-    assert found.verdict.findings[0].facts["programs"] == "xz, actor"
     assert found.verdict.cpu_limits == found.cpu.limits
-    assert "Ranks waited for a core 64.3% of the time in which they could run." == short_of_cores(
-        found.cpu
-    )
 
 
 @pytest.mark.parametrize(
     ("ranks", "workers", "who"),
     [
-        (0.3, 0.4, "Ranks and workers share the cores, and waited for one 30.0% and 40.0%"),
+        (0.3, 0.4, "Ranks and workers share the cores: ranks waited for one 30.0%, workers 40.0%"),
         (0.01, 0.4, "Workers waited for a core 40.0%"),
         (0.3, None, "Ranks waited for a core 30.0%"),
     ],

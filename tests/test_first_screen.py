@@ -100,10 +100,10 @@ def test_a_job_that_computes_says_how_long_its_loop_waited_for_a_core(delay, is_
     """Its workers had the cores, and computing takes less where these do less."""
     found = sample_run().summary
     cpu = CpuEvidence(host="node1", rank_run_delay_ratio=delay, worker_run_delay_ratio=0.28)
-    verdict = found.verdict.replace(bound_by="compute", cpu_limits=())
+    verdict = found.verdict.replace(cpu_limits=())
     run = found.run.replace(device="cpu", device_basis="measured")
     told = words(screen(found.replace(cpu=cpu, verdict=verdict, run=run)))
-    assert is_told == ("share the cores, and waited for one 24.0% and 28.0%" in told)
+    assert is_told == ("ranks waited for one 24.0%, workers 28.0%" in told)
 
 
 def test_changes_that_have_no_room_are_two_lines_each():

@@ -46,7 +46,6 @@ def capture(trace: Trace, cpu: CpuEvidence | None = None) -> Capture:
     recorded = trace.run.capture
     busy_ns = _job_ns(trace)
     cost_ns = _cost_ns(trace, _positive(recorded.ns_per_span), _positive(recorded.ns_per_call))
-    most = _most_ratio(trace, cpu)
     return Capture(
         events=trace.num_spans,
         lost=sum(process.lost or 0 for process in trace.run.processes),
@@ -57,7 +56,7 @@ def capture(trace: Trace, cpu: CpuEvidence | None = None) -> Capture:
         overhead_ratio=cost_ns / busy_ns if cost_ns is not None and busy_ns else None,
         not_seen=(),
         gaps=tuple(gaps(trace)),
-        overhead_ratio_most=most if cost_ns is not None and busy_ns else None,
+        overhead_ratio_most=_most_ratio(trace, cpu) if cost_ns is not None and busy_ns else None,
         overhead_reason=recorded.cost_reason or Reason.COST_UNRESOLVED if cost_ns is None else None,
         native=recorded.native,
         negligible_gaps=tuple(_noted(trace, are_negligible=True)),
@@ -134,35 +133,48 @@ def _most_ratio(trace: Trace, cpu: CpuEvidence | None) -> float | None:
     cost_ns = _cost_ns(trace, each_ns, call_ns)
     if cost_ns is None or each_ns is None:
         return None
-    total_ns, known = _job_ns(trace), list(_ranks_and_workers(trace))
-    shares = [cost_ns / total_ns] if total_ns else []
-    own: Counter[tuple[str, int | None, int | None]] = Counter()
-    length: Counter[tuple[str, int | None, int | None]] = Counter()
-    for process in known:
-        # of workers that start anew each epoch all that had the same number
-        key = (process.role or "", process.rank, process.worker)
+    total_ns = _job_ns(trace)
+    return max(
+        cost_ns / total_ns if total_ns else 0.0,
+        _largest_ratio(trace, each_ns, call_ns or 0.0),
+        _cores_ratio(trace, cpu, cost_ns),
+    )
+
+
+def _largest_ratio(trace: Trace, each_ns: float, call_ns: float) -> float:
+    """Of the rank or worker in which spans and calls took the largest share of its time. Workers
+    that start anew each epoch are one if they had the same number.
+    """
+    own_ns: Counter[tuple[str | None, int | None, int | None]] = Counter()
+    length_ns: Counter[tuple[str | None, int | None, int | None]] = Counter()
+    for process in _ranks_and_workers(trace):
+        key = (process.role, process.rank, process.worker)
         reads = process.reads or ReadCounters()
-        calls, short = reads.spans or 0, reads.short_calls or 0
-        spans = max(0, (process.spans or 0) - calls)
-        own[key] += round(spans * each_ns + (calls + short) * (call_ns or 0))
-        length[key] += _length_ns(process)
-    shares.extend(own[key] / length_ns for key, length_ns in length.items() if length_ns > 0)
-    if cpu is not None and cpu.job_cores and known:
-        wall_ns = max(each.last_ns or 0 for each in known) - min(
-            each.first_ns or 0 for each in known
-        )
-        hosts = len({each.host for each in known})
-        beside_s = sum(
-            each or 0.0
-            for each in (
-                recorded.samplers and recorded.samplers.cpu_s,
-                recorded.stacks and recorded.stacks.cpu_s,
-                recorded.faults and recorded.faults.copier_cpu_s,
-            )
-        )
-        added_cores = (cost_ns / hosts + beside_s * 1e9) / wall_ns if wall_ns > 0 else 0.0
-        shares.append((1 - (cpu.idle_ratio or 0.0)) * added_cores / cpu.job_cores)
-    return max(shares, default=None)
+        calls = reads.spans or 0
+        own_ns[key] += round(max(0, (process.spans or 0) - calls) * each_ns)
+        own_ns[key] += round((calls + (reads.short_calls or 0)) * call_ns)
+        length_ns[key] += _length_ns(process)
+    return max((own_ns[key] / each for key, each in length_ns.items() if each > 0), default=0.0)
+
+
+def _cores_ratio(trace: Trace, cpu: CpuEvidence | None, cost_ns: float) -> float:
+    """What recording computes, `cost_ns` in the job and the rest beside it, over the CPU time of
+    the job, where no core is idle for either.
+    """
+    recorded, known = trace.run.capture, list(_ranks_and_workers(trace))
+    if cpu is None or not cpu.job_cores or not known:
+        return 0.0
+    wall_ns = max(each.last_ns or 0 for each in known) - min(each.first_ns or 0 for each in known)
+    beside_s = (
+        recorded.samplers and recorded.samplers.cpu_s,
+        recorded.stacks and recorded.stacks.cpu_s,
+        recorded.faults and recorded.faults.copier_cpu_s,
+    )
+    of_host_ns = cost_ns / len({each.host for each in known}) + 1e9 * sum(
+        each or 0.0 for each in beside_s
+    )
+    busy = 1 - (cpu.idle_ratio or 0.0)
+    return busy * of_host_ns / (wall_ns * cpu.job_cores) if wall_ns > 0 else 0.0
 
 
 def _positive(cost_ns: float | None) -> float | None:

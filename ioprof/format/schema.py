@@ -38,7 +38,8 @@ of the same file. New kinds are appended, since their places are in capture file
 """
 
 BATCHES_OF_SERIES: Final = 1024
-"""Numbers that a loader takes at once for its batches; no other one has any of these."""
+"""Numbers that a loader takes at once for its batches. What it did not use is given back if no
+other loader has taken the next ones meanwhile."""
 BLOCK, WAKE = "block", "wake"
 RECORDS_OF_WAITS: Final = {BLOCK: 64, WAKE: 65}
 """Kinds of records that are no spans, and their numbers: that a thread was blocked, and the call of

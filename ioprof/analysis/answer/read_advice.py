@@ -1,5 +1,5 @@
 """What to read less of: parts that no sample has, bytes that were read before in the same epoch,
-and files that each worker of a rank, or each rank of a node, reads.
+and files that each worker, or each rank of a node, reads.
 """
 
 from typing import Any, Final

@@ -64,13 +64,12 @@ def _made_by_loop(evidence: Evidence) -> Found:
     batches are there when they are wanted.
     """
     trained = [each for each in evidence.run.loaders if "train" in each.purposes]
-    slowest = next((each for each in evidence.loaders if each.purpose == "train"), None)
     workers = max((each.workers or 0 for each in trained), default=0)
-    for loader in trained:
-        if workers and slowest and (loader.workers, loader.dataset) == (0, slowest.name):
-            facts: Facts = {"made_at": loader.made_at, "dataset": loader.dataset}
-            yield less_of_readers("loader_workers", evidence, None, workers=workers, **facts)
-            return
+    slowest = next((each.name for each in evidence.loaders if each.purpose == "train"), None)
+    of_loop = [each for each in trained if each.workers == 0 and each.dataset == slowest]
+    if workers and of_loop:
+        facts: Facts = {"made_at": of_loop[0].made_at, "dataset": slowest, "workers": workers}
+        yield less_of_readers("loader_workers", evidence, None, **facts)
 
 
 def keep_cache(found: list[Finding], evidence: Evidence) -> list[Finding]:

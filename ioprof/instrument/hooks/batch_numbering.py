@@ -25,10 +25,6 @@ from ioprof.instrument.host import host
 if TYPE_CHECKING:
     from ioprof.instrument.hooks.loader_use import LoaderUse
 
-BLOCK: Final = BATCHES_OF_SERIES
-"""Numbers that a loader takes at once. What it did not use is given back if no other loader has
-taken the next block meanwhile."""
-
 _MOST_ENTRIES: Final = 4096
 _ENTRY: Final = struct.Struct("<Q4q")
 """Inode of the pipe, epoch, first task, its number, rank of the consumer or -1."""
@@ -42,12 +38,12 @@ class Allotment:
         self._last: weakref.ref[Series] | None = None
 
     def take(self, series: "Series") -> int:
-        """The first of `BLOCK` numbers that no other series has."""
+        """The first of `BATCHES_OF_SERIES` numbers that no other series has."""
         last = self._last() if self._last is not None else None
         if last is not None and last is not series and last.is_over:
             self.free = min(self.free, last.next_number)
         self._last = weakref.ref(series)
-        first, self.free = self.free, self.free + BLOCK
+        first, self.free = self.free, self.free + BATCHES_OF_SERIES
         return first
 
     def give_back(self, series: "Series") -> None:
@@ -113,7 +109,7 @@ class Series:
             self._blocks.append((self.limit, number))
             if self.pipe:
                 _publish(spool, _ENTRY.pack(self.pipe, self.epoch, self.limit, number, rank))
-            self.limit += BLOCK
+            self.limit += BATCHES_OF_SERIES
 
     def take(self, spool: Path, rank: int) -> int:
         """The number of the next batch, of a loader without workers."""
@@ -132,7 +128,7 @@ class Series:
         """The number of a task that was sent; -1 for one that was not."""
         if self._blocks:
             first, number = self._blocks[-1]  # it is nearly always of the newest block
-            if 0 <= task - first < BLOCK:
+            if 0 <= task - first < BATCHES_OF_SERIES:
                 return number + task - first
         return _number(self._blocks, task)
 
@@ -160,7 +156,7 @@ class PublishedNumbers:
 
     def number(self, task: int) -> int:
         """The number of a task that has arrived; -1 where the file has no entry for it."""
-        if not self._blocks or task >= self._blocks[-1][0] + BLOCK:
+        if not self._blocks or task >= self._blocks[-1][0] + BATCHES_OF_SERIES:
             self._read()
             self._blocks += [
                 (first, number) for epoch, first, number in self._later if epoch == self._epoch
@@ -173,7 +169,7 @@ class PublishedNumbers:
         see `look`.
         """
         for of, first, number in reversed(self._later):
-            if of == epoch and first <= task < first + BLOCK:
+            if of == epoch and first <= task < first + BATCHES_OF_SERIES:
                 return number + task - first
         return -1
 
@@ -216,7 +212,7 @@ def _number(blocks: list[tuple[int, int]], task: int) -> int:
     place = len(blocks) - 1
     if place >= 0 and task < blocks[place][0]:
         place = bisect_right(blocks, task, key=lambda block: block[0]) - 1
-    if place < 0 or task >= blocks[place][0] + BLOCK:
+    if place < 0 or task >= blocks[place][0] + BATCHES_OF_SERIES:
         return -1
     first, number = blocks[place]
     return number + task - first

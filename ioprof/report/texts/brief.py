@@ -298,7 +298,13 @@ def _in_short(advice: tuple[Finding, ...], first: int) -> Iterator[RenderableTyp
     for number, entry in enumerate(advice[first:], first + 1):
         if (entry.gain or 0.0) >= _LEAST_GAIN:
             text = f"{entry.gain:.2f} ×: {clean(entry.action, ADVICE_LENGTH)}"
-            lines = wrap(text, WIDTH - _INDENT - len("1. "), max_lines=2, placeholder=" …")
+            lines = wrap(
+                text,
+                WIDTH - _INDENT - len("1. "),
+                max_lines=2,
+                placeholder=" …",
+                break_on_hyphens=False,
+            )
             table = Table.grid(padding=(0, 1))
             table.add_row(Text(f"  {number}."), Text("\n".join(lines)))
             yield table

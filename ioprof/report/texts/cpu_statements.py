@@ -44,6 +44,6 @@ def short_of_cores(found: CpuEvidence) -> str:
     elif ranks < LEAST_SHARED:
         who = f"Workers waited for a core {percent(workers)}"
     else:
-        both = f"{percent(ranks)} and {percent(workers)}"
-        who = f"Ranks and workers share the cores, and waited for one {both}"
+        both = f"ranks waited for one {percent(ranks)}, workers {percent(workers)}"
+        who = f"Ranks and workers share the cores: {both}"
     return f"{who} of the time in which they could run."

@@ -114,10 +114,10 @@ ACTIONS: Final = {
         " {once_bytes:amount} is read {times:,.1f} times in a pass"
     ),
     "divide_data": (
-        f"Give each worker a part of {_NAME} of its own before it reads (get_worker_info() in"
-        " __iter__, and the rank: shards, files or ranges of lines): each of {workers} reads all"
-        " of its {bytes:amount} in every pass, so that the samples come {workers} times, or each"
-        " worker reads and parses what it then discards"
+        f"Give each worker its own part of {_NAME} (shards, files or ranges of lines, by"
+        " get_worker_info() and the rank in __iter__): each of {workers} workers reads all of its"
+        " {bytes:amount} in every pass, so either each sample comes {workers} times, or each worker"
+        " reads and parses what it then discards"
     ),
     "share_reads": (
         f"Read {_NAME} once on each node, and share it (one rank reads and sends it to the others;"
