@@ -21,8 +21,12 @@ from repository import EXAMPLES, PROGRAMS
 from timeline import block, timeline, with_blocks
 from told import summarise
 
+from ioprof.analysis.answer.evidence import Evidence
+from ioprof.analysis.cpu.callers import Callers
 from ioprof.analysis.cpu.code_lines import functions
-from ioprof.analysis.cpu.stacks import place_of, unexplained
+from ioprof.analysis.cpu.frames import place_of
+from ioprof.analysis.cpu.stacks import unexplained
+from ioprof.analysis.reads.demand import Fetched
 from ioprof.analysis.totals import code_of_causes, totals
 from ioprof.errors import RunError
 from ioprof.format.run_record import CodeShare, Doubt, RunRecord
@@ -130,6 +134,64 @@ def test_of_each_line_it_is_known_how_much_of_it_is_waiting() -> None:
     two = lines_of(with_blocks(trace, *blocks))[:2]
     both = functions([line.replace(function="main", file="train.py") for line in two])
     assert [(3, 1.0)] == [(line.samples, line.waits) for line in both]
+
+
+@pytest.mark.parametrize(
+    ("shares", "named"),
+    [((3, 3, 3), ("encode", 0, 9)), ((6, 2, 1), ("normalize", 1, 6)), ((1, 1, 1), None)],
+    ids=["of several functions", "mostly of one", "too few samples"],
+)
+def test_a_function_counts_with_what_it_calls(
+    shares: tuple[int, int, int], named: tuple[str, int, int] | None
+) -> None:
+    """Below the loop, which calls the model too, where none of its functions has most of it."""
+    count = sum(shares)
+    trace = timeline(
+        f"step {'0' * 2 * count}\ncompute main {'0' * count}{'.' * count}",
+        config={"device": "cpu"},
+    )
+    loop = "/job/train.py:9:<module>\n/job/train.py:7:train"
+    functions_of = [
+        f"/job/text.py:{number}:{name}"
+        for number, (name, part) in enumerate(
+            zip(("normalize", "split", "lookup"), shares, strict=True), 1
+        )
+        for _ in range(part)
+    ]
+    samples = [(tick, 0, 100, f"{loop}\n/job/train.py:8:forward") for tick in range(count)]
+    samples += [
+        (count + tick, 0, 100, f"{loop}\n/job/text.py:20:batch\n/job/text.py:9:encode\n{function}")
+        for tick, function in enumerate(functions_of)
+    ]
+    found = Run.of(with_stacks(trace, samples)).summary
+    assert {"encode (/job/text.py)"} == {
+        each.group for each in found.unexplained if each.cause == "host"
+    }
+    line = Evidence(
+        found.run,
+        found.steps,
+        found.storage,
+        found.demand,
+        {},
+        Fetched(),
+        {},
+        {},
+        code=found.unexplained,
+    ).largest_line("host")
+    assert named == (line and (line.function, line.line, line.samples))
+
+
+def test_a_function_that_a_worker_runs_is_no_part_of_it() -> None:
+    """What a dataset's function calls may cost less; that function is all of a worker's work."""
+    ended = [f"/job/data.py:{number}:{name}" for number, name in ((1, "seek"), (2, "parse"))]
+    stacks = pl.DataFrame(
+        {"cause": ["loader"] * 2, "stack": [f"/job/data.py:9:Data.__getitem__\n{x}" for x in ended]}
+    )
+    callers = Callers(stacks)
+    assert ["seek (/job/data.py)", "parse (/job/data.py)", None] == [
+        callers.group_of("loader", stack)
+        for stack in (*stacks["stack"], "/job/data.py:9:Data.__getitem__")
+    ]
 
 
 def test_samples_of_decoding_collating_and_sampling_have_lines() -> None:

@@ -808,6 +808,25 @@ def test_ways_of_batches_that_were_not_waited_for_are_not_those_of_late_ones() -
     assert (found.transit_s + found.held_s <= tasks.transit_most_s).all()
 
 
+def test_the_first_batch_of_a_worker_says_nothing_of_the_way_of_others() -> None:
+    """To send it a worker starts a thread. Where the loop waited for no other batch, those that it
+    had at once are not taken for as late as that one."""
+    job = Job(1, 2, ({"decode": 5 * MS},) * 100, ({"compute": 15 * MS},) * 100)
+    recorded = pipeline(simulate(job).trace)
+    (rank,) = recorded.ranks
+    (iteration,) = rank.iterations
+    is_first = np.arange(100) == 0
+    tasks = replace(
+        iteration.tasks,
+        transit_s=np.where(is_first, 0.017, np.nan),
+        held_s=np.where(is_first, 0.0, np.nan),
+        transit_most_s=np.where(is_first, np.inf, 0.018),
+    )
+    changed_rank = replace(rank, iterations=(replace(iteration, tasks=tasks),))
+    found = filled(replace(recorded, ranks=(changed_rank,))).ranks[0].iterations[0].tasks
+    assert [0.017, 0.0] == [found.transit_s[is_first].mean(), found.transit_s[~is_first].max()]
+
+
 def test_a_job_that_computes_says_where_a_faster_device_would_wait() -> None:
     """Workers take as long as the device: its first change is theirs, and no part of the report
     says that the device comes first."""

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from page_runs import LOOP, numbers_of, parts_of, sample, sampled_run
 
-from ioprof.analysis.cpu.stacks import frames_of, place_of
+from ioprof.analysis.cpu.frames import frames_of, place_of
 from ioprof.format.run_record import CodeShare
 from ioprof.report.page import stacks as module
 from ioprof.report.page.code_section import code_of_causes

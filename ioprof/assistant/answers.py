@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from ioprof.analysis.cpu.stacks import frames_of
+from ioprof.analysis.cpu.frames import frames_of
 from ioprof.errors import CommandError
 from ioprof.format.run_record import CodeShare, Finding, Summary
 from ioprof.format.trace import Trace

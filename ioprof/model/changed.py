@@ -726,10 +726,21 @@ class _Way:
 
     @classmethod
     def of(cls, iterations: tuple[Iteration, ...]) -> "_Way":
-        """From all batches of a rank that were taken."""
+        """From the batches of a rank that were taken, but for the first of each worker: to send
+        that one, a worker starts a thread.
+        """
         names = ("transit_s", "held_s", "transit_most_s")
+        first = [each.workers if each.starts_workers else 0 for each in iterations]
         transit, held, most = (
-            np.concatenate([np.zeros(0), *(getattr(each.tasks, name) for each in iterations)])
+            np.concatenate(
+                [
+                    np.zeros(0),
+                    *(
+                        getattr(each.tasks, name)[new:]
+                        for each, new in zip(iterations, first, strict=True)
+                    ),
+                ]
+            )
             for name in names
         )
         exact = ~np.isnan(transit) & ~np.isnan(held)

@@ -15,7 +15,10 @@ from ioprof.analysis.cpu.code_lines import (
     computes,
     function_of,
     functions,
+    groups,
+    is_group,
     line_text,
+    same_code,
 )
 from ioprof.analysis.cpu.memory_faults import MemoryFaults
 from ioprof.analysis.cpu.stacks import OF_BATCHES, WORKERS
@@ -341,16 +344,16 @@ class Evidence:
         return found is not None and found.reason_code is Reason.BY_MODE
 
     def largest_line(self, cause: str) -> CodeShare | None:
-        """The line of the user's own code that took most of a cause, if that is not too little or
-        too uncertain to be named.
+        """The line of the user's own code that took most of a cause, or the function that did so
+        with what it calls, if that is not too little or too uncertain to be named.
 
-        Else the function whose lines together are enough, as a line 0.
+        Else the function whose lines together are enough. A function is a line 0.
         """
         total_s = self.charged[cause].seconds if cause in self.charged else None
         if self._are_of_workers(cause):
             total_s = self._worker_lines_s
         own = self._own_lines(cause)
-        for found in (own, functions(own)):
+        for found in ([*own, *groups(own)], functions(own)):
             largest = max(found, key=lambda line: line.seconds, default=None)
             if (
                 largest
@@ -363,14 +366,18 @@ class Evidence:
 
     def further_functions(self, cause: str, named: CodeShare | None) -> list[CodeShare]:
         """Other functions of the user's own code than that of a line that took much of a cause, the
-        most first.
+        most first; with what they call, where that takes most of it.
         """
         own = self._own_lines(cause)
-        other = [line for line in own if named is None or function_of(line) != function_of(named)]
-        each = {function_of(line): line for line in (*other, *functions(other))}.values()
+        same = same_code(named, own) if named else []
+        other = [line for line in own if line not in same]
+        whole = [each for each in groups(other) if named is None or each.group != named.group]
+        within = {each.group for each in whole if self.part_of(each) >= _LEAST_FURTHER}
+        rest = [line for line in other if line.group not in within]
+        each = {function_of(line): line for line in (*rest, *functions(rest))}.values()
         large = [
             line
-            for line in each
+            for line in (*each, *whole)
             if line.samples >= FEWEST_SAMPLES and self.part_of(line) >= _LEAST_FURTHER
         ]
         return sorted(large, key=lambda line: -line.seconds)[:_MOST_FURTHER]
@@ -531,13 +538,9 @@ class Evidence:
         return line if line and computes(line) else None
 
     def _whole_function(self, line: CodeShare, causes: tuple[str, ...]) -> CodeShare:
-        """The sum over the lines of a line's function in these causes."""
-        same = [
-            other
-            for other in self.code
-            if other.cause in causes and function_of(other) == function_of(line)
-        ]
-        return next(iter(functions(same)), line)
+        """The sum over the lines of a line's function in these causes, or over a group."""
+        same = same_code(line, [other for other in self.code if other.cause in causes])
+        return next(iter((groups if is_group(line) else functions)(same)), line)
 
     def largest_part(self, cause: str) -> Facts:
         """The largest part of a cause, as facts: a file, a span, a line of code, or several. Empty:

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from ioprof.analysis.charge.steps import steps
 from ioprof.analysis.charge.training_process import in_main_thread
-from ioprof.analysis.cpu.stacks import frames_of, module_path
+from ioprof.analysis.cpu.frames import frames_of, module_path
 from ioprof.analysis.intervals import charge, covered, is_within, subtract, total, union, union_all
 from ioprof.analysis.reads.flushes import is_flush, of_checkpoints
 from ioprof.analysis.selection import intervals, of_kind

@@ -3,10 +3,11 @@ took.
 """
 
 import math
-import re
+from collections.abc import Callable, Hashable, Iterable
 from pathlib import PurePosixPath
 from typing import Final
 
+from ioprof.analysis.cpu.frames import without_inner
 from ioprof.format.run_record import CodeShare
 
 FEWEST_SAMPLES: Final = 4
@@ -25,8 +26,9 @@ _WAITING: Final = {
 _COMPUTING: Final = ("torch/nn/functional.py", "torch/functional.py")
 """Files of functions of tensors, such as losses; torch/_tensor.py is none: a loop of Python over a
 tensor is there too."""
-_INNER: Final = re.compile(r"((\.<locals>)?\.<(listcomp|setcomp|dictcomp|genexpr|lambda)>)+$")
-"""The end of the qualified name of what Python before 3.12 runs as a function of its own."""
+_MOST_OF_GROUP: Final = 0.5
+"""Part of the time of a function and of what it calls from which on the one of them that has it is
+named instead."""
 
 
 def shortened(name: str, longest: int = 44) -> str:
@@ -39,9 +41,12 @@ def shortened(name: str, longest: int = 44) -> str:
 
 
 def line_text(line: CodeShare) -> str:
-    """A line of code: `train.py:42 in main`; a function of several lines: `train.py in main`."""
+    """A line of code: `train.py:42 in main`; a function of several lines: `train.py in main`, and
+    ` with its callees` where it is the sum over these too.
+    """
     place = f":{line.line}" if line.line else ""
-    return f"{shortened(line.file, 30)}{place} in {function_of(line)[1]}"
+    callees = " with its callees" if is_group(line) else ""
+    return f"{shortened(line.file, 30)}{place} in {function_of(line)[1]}{callees}"
 
 
 def awaits(line: CodeShare) -> bool:
@@ -63,7 +68,7 @@ def function_of(line: CodeShare) -> tuple[str, str]:
     """The file and the function of a line; a comprehension is part of the function that it is
     in.
     """
-    return line.file, _INNER.sub("", line.function)
+    return line.file, without_inner(line.function)
 
 
 def _of_both(a: CodeShare, of_a: float | None, b: CodeShare, of_b: float | None) -> float | None:
@@ -72,18 +77,49 @@ def _of_both(a: CodeShare, of_a: float | None, b: CodeShare, of_b: float | None)
     return (of_a * a.samples + of_b * b.samples) / (a.samples + b.samples)
 
 
-def functions(lines: list[CodeShare]) -> list[CodeShare]:
-    """The sums over the lines of each function, as a line 0."""
-    found: dict[tuple[str, str], CodeShare] = {}
+def functions(lines: Iterable[CodeShare]) -> list[CodeShare]:
+    """The sums over the lines of each function of several, as a line 0."""
+    return [
+        found.replace(function=function_of(found)[1], group=None)
+        for found in _sums(lines, function_of)
+    ]
+
+
+def groups(lines: Iterable[CodeShare]) -> list[CodeShare]:
+    """The sums over the lines of each function and of what it calls, as a line 0 with a group,
+    where none of its functions has most of the time.
+    """
+    found = []
+    for whole in _sums((line for line in lines if line.group), lambda line: line.group or ""):
+        inner = [line for line in lines if line.group == whole.group]
+        largest_s = max(each.seconds for each in (*inner, *functions(inner)))
+        if largest_s < _MOST_OF_GROUP * whole.seconds:
+            function, _, file = (whole.group or "").rstrip(")").partition(" (")
+            found.append(whole.replace(file=file, function=function))
+    return found
+
+
+def same_code(line: CodeShare, lines: Iterable[CodeShare]) -> list[CodeShare]:
+    """Those of the same function; of a group, those in it."""
+    if is_group(line):
+        return [other for other in lines if other.group == line.group]
+    return [other for other in lines if function_of(other) == function_of(line)]
+
+
+def is_group(line: CodeShare) -> bool:
+    """Whether it is the sum over a function and what it calls."""
+    return not line.line and line.group is not None
+
+
+def _sums(lines: Iterable[CodeShare], key: Callable[[CodeShare], Hashable]) -> list[CodeShare]:
+    found: dict[Hashable, CodeShare] = {}
     for line in lines:
-        key = function_of(line)
-        if before := found.get(key):
+        if before := found.get(key(line)):
             share = (
                 None if line.share is None or before.share is None else before.share + line.share
             )
-            found[key] = before.replace(
+            found[key(line)] = before.replace(
                 line=0,
-                function=key[1],
                 library=None,
                 share=share,
                 seconds=before.seconds + line.seconds,
@@ -94,5 +130,5 @@ def functions(lines: list[CodeShare]) -> list[CodeShare]:
                 uncertainty_s=math.hypot(before.uncertainty_s, line.uncertainty_s),
             )
         else:
-            found[key] = line
+            found[key(line)] = line
     return [line for line in found.values() if not line.line]

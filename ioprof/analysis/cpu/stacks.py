@@ -12,13 +12,10 @@ were not sampled has no line: what the rank's own thread did meanwhile is the li
 waited.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import cache
 from math import sqrt
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import polars as pl
@@ -32,6 +29,8 @@ from ioprof.analysis.charge.interpreter_lock import (
     of_threads,
 )
 from ioprof.analysis.charge.training_process import in_main_thread
+from ioprof.analysis.cpu.callers import Callers
+from ioprof.analysis.cpu.frames import place_of
 from ioprof.analysis.graph.wakers import of_working_threads, with_blocked
 from ioprof.analysis.intervals import Intervals, is_within, overlaps, subtract, total, union
 from ioprof.analysis.reads.lineage import fetchers
@@ -68,17 +67,9 @@ MOST_LINES: Final = 25
 LEAST_START_S: Final = 1.0
 """A shorter time before the first step is not looked at."""
 
-_LIBRARY: Final = re.compile(
-    r"^<(?!stdin>|ipython)|/lib(?:64)?/python3[^/]*/|/(?:site|dist)-packages/|/torchinductor_[^/]*/"
-)
-"""Files of the standard library, of installed packages, and code that has no file."""
-_PACKAGE: Final = re.compile(r"^.*/(?:site|dist)-packages/[^/:]+/")
-_MODEL_CALL: Final = re.compile(r"/torch/nn/modules/module\.py$")
-_COMMAND: Final = re.compile(r"/(?:bin|Scripts)/[^/.]+$")
-"""The file of a command that an installed package has, such as `/usr/bin/yolo`."""
-_CHILD: Final = re.compile(r"/multiprocessing/process\.py:\d+:(?:BaseProcess\.)?_bootstrap$")
-"""The frame below which a forked child runs; those above it are what its parent did when it started
-the child."""
+_OTHER: Final = "other"
+"""The time of the ranks' own threads in which they computed what has no lines here: no cause, but
+what tells the loop from what it calls."""
 _SAMPLES: Final = {
     "cause": pl.String(),
     "stack": pl.Categorical(),
@@ -88,81 +79,6 @@ _SAMPLES: Final = {
     "by_threads": pl.Boolean(),
 }
 """Stacks stay categories, since as text each sample is some 2 KB."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where in the code a stack is."""
-
-    file: str
-    line: int
-    function: str
-    is_own: bool
-    """Whether it is the user's code; false: the stack has none."""
-    library: str | None
-    """The innermost function of a library that was called from there, as `function (file)`."""
-
-
-class Frame(NamedTuple):
-    """One frame of a stack."""
-
-    file: str
-    line: int
-    function: str
-    is_library: bool
-    """Whether it is not of the user's own code."""
-
-
-def frames_of(stack: str) -> list[Frame]:
-    """The frames of a stack of `schema.STACK_COLUMNS`, outermost first, without those of ioprof,
-    and without what its parent did when it started a forked child. Where a command of an installed
-    package runs, and no other code of the user's, that package is the user's code.
-    """
-    lines = stack.split("\n")
-    first = max((number for number, frame in enumerate(lines) if _CHILD.search(frame)), default=0)
-    frames = [_split(frame) for frame in lines]
-    own = [
-        number
-        for number, frame in enumerate(frames)
-        if not (frame.is_library or frame.file.startswith("<ioprof>"))
-    ]
-    if own and all(_COMMAND.search(frames[number].file) for number in own):
-        packages = (_PACKAGE.match(frame.file) for frame in frames[own[0] :])
-        package = next((found[0] for found in packages if found), "\n")
-        frames = [
-            frame._replace(is_library=frame.is_library and not frame.file.startswith(package))
-            for frame in frames
-        ]
-    frames = frames[first:]
-    return [frame for frame in frames if not frame.file.startswith("<ioprof>")] or frames[-1:]
-
-
-@cache
-def place_of(stack: str, calls_model: bool = False) -> Place:
-    """The innermost frame of the user's own code in a stack, or its innermost frame; the stack is
-    one of `schema.STACK_COLUMNS`. With `calls_model` the frame that calls a model, where the user's
-    own code does that.
-    """
-    frames = frames_of(stack)
-    inner = frames[-1]
-    call = next((n for n, frame in enumerate(frames) if _MODEL_CALL.search(frame.file)), 0)
-    if calls_model and call and not frames[call - 1].is_library:
-        return Place(*frames[call - 1][:3], True, None)
-    for frame in reversed(frames):
-        if not frame.is_library:
-            called = f"{inner.function} ({module_path(inner.file)})" if inner.is_library else None
-            return Place(*frame[:3], True, called)
-    return Place(*inner[:3], False, None)
-
-
-def _split(frame: str) -> Frame:
-    file, line, function = frame.rsplit(":", 2)
-    return Frame(file, int(line), function, bool(_LIBRARY.search(file)))
-
-
-def module_path(file: str) -> str:
-    """`torch/nn/functional.py` of a file in a folder of packages."""
-    return re.sub(r"^.*/(?:(?:site|dist)-packages|lib(?:64)?/python3[^/]*)/", "", file)
 
 
 def unexplained(trace: Trace, charges: Charges, found: pl.DataFrame) -> tuple[CodeShare, ...]:
@@ -176,12 +92,13 @@ def unexplained(trace: Trace, charges: Charges, found: pl.DataFrame) -> tuple[Co
     charged = charges.steps.filter(pl.col("host_ns").is_not_null())
     total_s = int((charged["end_ns"] - charged["start_ns"]).sum()) / 1e9
     shares: list[CodeShare] = []
+    callers = Callers(found)
     for cause in CAUSES:
         seconds, threads_s = _seconds(charges, charged, cause)
-        by_others = _shares(
-            cause, found.filter(~pl.col("by_threads")), seconds - threads_s, total_s
+        by_others, by_threads = (
+            _shares(cause, found.filter(pl.col("by_threads") == are), part_s, total_s, callers)
+            for are, part_s in ((False, seconds - threads_s), (True, threads_s))
         )
-        by_threads = _shares(cause, found.filter("by_threads"), threads_s, total_s)
         shares += (
             sorted((*by_others, *by_threads), key=lambda share: -share.seconds)
             if by_threads
@@ -296,10 +213,11 @@ class ChargedSamples:
         losses = of_kind(spans, "compute").filter(
             pl.col("name").cast(pl.String).is_in([code.value for code in _WITH_LINES])
         )
-        if len(losses):
-            self._parts.append(
-                _within(own, overlaps(instants[_COMPUTED], union(intervals(losses))), _COMPUTED)
-            )
+        at_losses = overlaps(instants[_COMPUTED], union(intervals(losses)))
+        self._parts += [
+            _within(own, at_losses, _COMPUTED),
+            _within(own, subtract(instants[_COMPUTED], at_losses), _OTHER),
+        ]
         mine = of_kind(spans, "wait", "sampler").filter(in_main_thread(spans))
         choosing = union(intervals(of_kind(mine, "sampler")))
         elsewhere = subtract(union(intervals(of_kind(mine, "wait"))), choosing)
@@ -406,8 +324,13 @@ def _start(trace: Trace) -> tuple[pl.DataFrame, float]:
 
 
 def _shares(
-    cause: str, samples: pl.DataFrame, seconds: float, total_s: float | None
+    cause: str,
+    samples: pl.DataFrame,
+    seconds: float,
+    total_s: float | None,
+    callers: Callers | None = None,
 ) -> list[CodeShare]:
+    """Without `callers` the samples of the cause are all that is known of its threads."""
     counts = (
         samples.filter(pl.col("cause") == cause)
         .group_by("stack")
@@ -424,7 +347,9 @@ def _shares(
     number = int(stacks["len"].sum())
     if not number or not seconds or total_s == 0:
         return []
+    callers = callers or Callers(samples)
     lines: dict[tuple[str, int, str, bool], Counter[str | None]] = {}
+    groups: dict[tuple[str, int, str, bool], Counter[str | None]] = {}
     blocked, known, others, asks = (Counter[tuple[str, int, str, bool]]() for _ in range(4))
     for stack, count, of_blocked, of_known, of_others, of_asks in stacks.iter_rows():
         if OWN_WORK in stack:
@@ -432,6 +357,8 @@ def _shares(
         place = place_of(stack, cause in _CALLS_MODEL)
         at = (place.file, place.line, place.function, place.is_own)
         lines.setdefault(at, Counter())[place.library] += count
+        group = None if cause in _CALLS_MODEL else callers.group_of(cause, stack)
+        groups.setdefault(at, Counter())[group] += count
         blocked[at] += of_blocked
         known[at] += of_known
         others[at] += of_others
@@ -455,6 +382,7 @@ def _shares(
                 share=share,
                 uncertainty_s=error,
                 library=libraries.most_common(1)[0][0],
+                group=groups[at].most_common(1)[0][0],
                 is_own=is_own,
                 waits=blocked[at] / known[at] if known[at] else None,
                 others=others[at] / libraries.total(),

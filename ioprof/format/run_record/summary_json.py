@@ -483,6 +483,10 @@ class CodeShare(Record, frozen=True):
     `function (file)`. Null: none."""
     is_own: bool = True
     """Whether the frame is the user's; false: all frames were those of libraries."""
+    group: str | None = None
+    """The function with which most of this time could be left out, as `function (file)`: the
+    outermost one of the user's below the loop, or below what a worker or a thread runs. Null:
+    none, or not known."""
     waits: float | None = None
     """Part of the samples in which their thread was blocked, such as in a sleep, on a lock or for a
     socket, 0 to 1; in the rest it computed, or read. Null: not known."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from ioprof.analysis.cpu.stacks import Frame, frames_of, module_path
+from ioprof.analysis.cpu.frames import Frame, frames_of, module_path
 from ioprof.format.trace import Trace
 from ioprof.report.page.encoding import block, differences, ticks, varints
 from ioprof.report.texts.units import NAME_LENGTH, clean
