@@ -14,6 +14,7 @@ from ioprof.analysis.gpu_time import gpu_time
 from ioprof.format.run_record import CpuEvidence, Finding, NoGain, Summary
 from ioprof.report.page.page_file import is_page
 from ioprof.report.texts.brief import WIDTH, brief_text
+from ioprof.report.texts.headline import headline
 
 COMMAND = "python train.py --data /scratch/imagenet --epochs 3"
 
@@ -95,15 +96,28 @@ def test_a_change_with_a_gain_stands_beside_one_without():
         assert ("Change that" in text) == (findings[0] is unknown)
 
 
-@pytest.mark.parametrize(("delay", "is_told"), [(0.24, True), (0.05, False), (None, False)])
-def test_a_job_that_computes_says_how_long_its_loop_waited_for_a_core(delay, is_told):
-    """Its workers had the cores, and computing takes less where these do less."""
+@pytest.mark.parametrize(
+    ("delay", "workers", "told"),
+    [
+        (0.24, 0.8, " 24.0% of it waiting for a core that workers use for decode)"),
+        (0.24, None, " 24.0% of it waiting for a core)"),
+        (0.05, 0.8, None),
+        (None, 0.8, None),
+    ],
+)
+def test_a_job_that_computes_says_how_long_its_loop_waited_for_a_core(delay, workers, told):
+    """Where its workers had the cores, and what they did: computing takes less where they do
+    less."""
     found = sample_run().summary
-    cpu = CpuEvidence(host="node1", rank_run_delay_ratio=delay, worker_run_delay_ratio=0.28)
-    verdict = found.verdict.replace(cpu_limits=())
+    cpu = CpuEvidence(host="node1", rank_run_delay_ratio=delay, worker_running_threads=workers)
+    causes = tuple(
+        each.replace(workers_share=0.7 if each.cause == "decode" else None)
+        for each in found.steps.causes
+    )
     run = found.run.replace(device="cpu", device_basis="measured")
-    told = words(screen(found.replace(cpu=cpu, verdict=verdict, run=run)))
-    assert is_told == ("ranks waited for one 24.0%, workers 28.0%" in told)
+    said = headline(found.replace(cpu=cpu, run=run, steps=found.steps.replace(causes=causes)))
+    assert ("waiting for a core" in said) == (told is not None)
+    assert (told or "") in said
 
 
 def test_changes_that_have_no_room_are_two_lines_each():

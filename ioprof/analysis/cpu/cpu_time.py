@@ -203,8 +203,8 @@ def _is_short(delay_ratio: float | None, waiting: float | None) -> bool:
 
 
 def _usages(trace: Trace, steps_ns: int) -> dict[str, list[_Usage]]:
-    """By host, the processes of the job that were sampled for long enough; what is neither rank nor
-    worker since the first step, which began at `steps_ns`.
+    """By host, the processes of the job that were sampled for long enough; all but workers since
+    the first step, which began at `steps_ns`.
     """
     records = {
         (record.host, record.pid): record
@@ -243,16 +243,18 @@ def _usage(record: ProcessRecord, values: Mapping[str, Mapping[str, float]]) -> 
     """Cumulative series count from the start of the process, of which its first span is the first
     known sign.
 
-    What is neither rank nor worker (a launcher that imports torch, say) counts from the last sample
-    before the first step.
+    A worker counts from its start, what else there is from the last sample before the first step:
+    what ranks import, and a launcher, says nothing of the steps.
     """
     begin_ns = min(row["first_ns"] for row in values.values())
     if record.first_ns is not None:
         begin_ns = min(begin_ns, record.first_ns)
     last_ns = max(row["last_ns"] for row in values.values())
     used = {name: row["last"] for name, row in values.items()}
-    if record.role == "other":
-        begin_ns = max(begin_ns, *(row["before_ns"] or 0 for row in values.values()))
+    before_ns = max((row["before_ns"] or 0 for row in values.values()), default=0)
+    is_long = last_ns - before_ns >= _LEAST_SAMPLED_S * 1e9
+    if record.role == "other" or (record.role == "rank" and is_long):
+        begin_ns = max(begin_ns, before_ns)
         used = {name: row["last"] - (row["before"] or 0.0) for name, row in values.items()}
     return _Usage(
         record,
@@ -262,9 +264,7 @@ def _usage(record: ProcessRecord, values: Mapping[str, Mapping[str, float]]) -> 
         last_ns=last_ns,
         threads=round(values["threads"]["most"]),
         cores=round(values["cpus_allowed"]["last"]),
-        switches=(
-            values["involuntary_switches"]["last"] if "involuntary_switches" in values else 0.0
-        ),
+        switches=used.get("involuntary_switches", 0.0),
     )
 
 

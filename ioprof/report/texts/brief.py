@@ -21,7 +21,7 @@ from ioprof.format.trace import Trace
 from ioprof.report import views
 from ioprof.report.palette import CAUSE_COLOURS, DARK
 from ioprof.report.texts.caveats import limits, no_steps
-from ioprof.report.texts.cpu_statements import LEAST_SHARED, short_of_cores
+from ioprof.report.texts.cpu_statements import short_of_cores
 from ioprof.report.texts.epoch_statements import epochs_text
 from ioprof.report.texts.gpu_time_statements import gpu_time_statements
 from ioprof.report.texts.headline import headline, share_of_stragglers
@@ -34,7 +34,6 @@ from ioprof.report.texts.statements import (
     failure_lines,
     identity,
     interval_statement,
-    is_on_cpu,
     job_statements,
     setting,
     storage_statements,
@@ -80,7 +79,7 @@ def brief_text(
         Text(line, style=failure_style(summary)) for line in failure_lines(summary)[:_MOST_FAILURES]
     ]
     blocks.append(Text(headline(summary), style="bold"))
-    if summary.cpu and (summary.verdict.cpu_limits or _shares_cores(summary)):
+    if summary.cpu and summary.verdict.cpu_limits:
         blocks.append(Text(short_of_cores(summary.cpu), style="bold"))
     blocks += _setting(summary)
     for line in _asked(summary, trace):
@@ -103,16 +102,6 @@ def brief_text(
         blocks += [Text(""), bars]
         left -= 1 + bars.row_count
     return Report([*blocks, *_changes_that_fit(summary.verdict.findings, left), *ends], WIDTH)
-
-
-def _shares_cores(summary: Summary) -> bool:
-    """Whether a job on the CPU mostly computed, as it says, while its loop often waited for a core:
-    workers had it, and computing takes less where these do less.
-    """
-    largest = max(summary.steps.causes, key=lambda each: each.share or 0.0, default=None)
-    is_computing = largest is not None and largest.cause == "compute" and is_on_cpu(summary)
-    delay = summary.cpu.rank_run_delay_ratio if summary.cpu else None
-    return is_computing and (delay or 0.0) >= LEAST_SHARED
 
 
 def _asked(summary: Summary, trace: Trace | None) -> Iterator[str]:

@@ -10,8 +10,9 @@ from typing import Final
 from ioprof.analysis.ranks.stragglers import late_ranks
 from ioprof.analysis.reads.lineage import LEAVES
 from ioprof.format.run_record import PartCode, Summary
+from ioprof.report.texts.cpu_statements import LEAST_SHARED
 from ioprof.report.texts.statements import cause_rows, is_emulated, is_on_cpu
-from ioprof.report.texts.units import sentence
+from ioprof.report.texts.units import percent, sentence
 
 _MOST_PARTS: Final = 2
 """Causes of waiting for batches that are named."""
@@ -76,12 +77,14 @@ def _of_steps(summary: Summary) -> str:
 
 
 def _parts(summary: Summary, group: str, waits: dict[str, Decimal], most: int) -> str:
-    """The largest causes of waiting for batches, at most so many, or what made the slowest rank
-    late; the bound before others that are as large.
+    """The largest causes of waiting for batches, at most so many, the bound before others that are
+    as large; what made the slowest rank late; who has the cores that computing waits for.
     """
     if group == "straggler":
         late = late_ranks(summary.steps.straggler_wait_s)
         return f": {late[0].by.replace('_', ' ')}" if late else ""
+    if group == "compute" and (waiting := _without_cores(summary)):
+        return f", {waiting}"
     if group != "batches":
         return ""
     bound = summary.verdict.bound_by
@@ -92,6 +95,22 @@ def _parts(summary: Summary, group: str, waits: dict[str, Decimal], most: int) -
     whole = len(named) == 1 and waits[named[0]] == sum(waits.values())
     parts = [cause.replace("_", " ") + ("" if whole else f" {waits[cause]}%") for cause in named]
     return f": {', '.join(parts)}" if parts else ""
+
+
+def _without_cores(summary: Summary) -> str:
+    """How much of what a model computes on the CPU is waiting for a core, and who has it, within a
+    sentence; empty: little, or not known. Computing takes less where workers do less.
+    """
+    found = summary.cpu
+    delay = found.rank_run_delay_ratio if found and is_on_cpu(summary) else None
+    if found is None or (delay or 0.0) < LEAST_SHARED:
+        return ""
+    text = f"{percent(delay)} of it waiting for a core"
+    if not (found.worker_running_threads or 0.0) >= LEAST_SHARED:
+        return text
+    made = max(summary.steps.causes, key=lambda each: each.workers_share or 0.0)
+    doing = f" for {made.cause}" if 100 * (made.workers_share or 0.0) >= _MOSTLY else ""
+    return f"{text} that workers use{doing}"
 
 
 def _name(summary: Summary, group: str) -> str:

@@ -92,7 +92,7 @@ def parts(values: Sequence[float | None], total: float, digits: int) -> list[str
     floors = [int(value) for value in exact]
     order = sorted(range(len(exact)), key=lambda place: floors[place] - exact[place])
     if exact:
-        largest = max(order, key=lambda place: exact[place])
+        largest = max(order, key=lambda place: known[place])
         order.remove(largest)
         floors[largest] = round(exact[largest])
     for place in order[: max(0, units - sum(floors))] if weight > 0 else []:
