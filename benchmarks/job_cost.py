@@ -39,6 +39,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -178,11 +179,17 @@ def without_launcher(found: Measured) -> Measured:
     return Measured(found.rate, (*found.cpu_us[:2], 0.0))
 
 
-def started(command: list[object], core: int) -> "subprocess.Popen[str]":
-    """Run a command and its children on one core."""
+def started(
+    command: Sequence[object], core: int, variables: Mapping[str, str] = MEMORY
+) -> "subprocess.Popen[str]":
+    """Run a command and its children on one core, with these variables of the environment."""
     words = ["taskset", "-c", str(core), *map(str, command)]
     return subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | MEMORY
+        words,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **variables},
     )
 
 

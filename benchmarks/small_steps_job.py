@@ -1,8 +1,9 @@
 """Training loops of small steps, for small_steps.py.
 
-    python benchmarks/small_steps_job.py KIND SECONDS
+    python benchmarks/small_steps_job.py KIND SECONDS START
 
-Prints steps per second and microseconds of CPU time per step, of about so many seconds.
+Prints steps per second and microseconds of CPU time per step, of about so many seconds from START
+on, by the monotonic clock.
 """
 
 import os
@@ -170,17 +171,20 @@ KINDS: dict[str, Callable[[], Iterator[None]]] = {
 }
 
 
-def run(kind: str, seconds: float) -> tuple[float, float]:
+def run(kind: str, seconds: float, start_s: float) -> tuple[float, float]:
     """Steps per second, and microseconds of CPU time per step."""
     torch.set_num_threads(1)
     if kind == "ranks":
         dist.init_process_group("gloo")
     steps = KINDS[kind]()
     timed(steps, WARM_UP)
-    wanted = torch.tensor([int(seconds * timed(steps, WARM_UP)[0])])
+    rate = timed(steps, WARM_UP)[0]
+    before = max(0.0, start_s - time.monotonic())
+    wanted = torch.tensor([int(before * rate), int(seconds * rate)])
     if kind == "ranks":  # which must make as many each
         dist.broadcast(wanted, 0)
-    found = timed(steps, int(wanted))
+    timed(steps, int(wanted[0]))
+    found = timed(steps, int(wanted[1]))
     if kind == "ranks":  # else one that ends first may fail the other
         dist.barrier()
         dist.destroy_process_group()
@@ -193,12 +197,11 @@ def timed(steps: Iterator[None], number: int) -> tuple[float, float]:
     for _ in range(number):
         next(steps)
     elapsed_s, cpu_s = time.perf_counter() - start_s, time.process_time() - start_cpu_s
-    return number / elapsed_s, cpu_s / number * 1e6
+    return number / elapsed_s, cpu_s / max(1, number) * 1e6
 
 
 def main() -> None:
-    kind, seconds = sys.argv[1], float(sys.argv[2])
-    rate, cpu_us = run(kind, seconds)
+    rate, cpu_us = run(sys.argv[1], float(sys.argv[2]), float(sys.argv[3]))
     if int(os.environ.get("RANK", "0")) == 0:
         print(rate, cpu_us)
 

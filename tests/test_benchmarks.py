@@ -1,5 +1,6 @@
 """Programs of benchmarks/: what they do without arguments, and what they write."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -16,12 +17,15 @@ def test_small_steps_measures_all_kinds_of_loops(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Without arguments, as `make bench` calls it; with some only these, if there are such."""
-    monkeypatch.setattr(small_steps, "measured", lambda *_, recorded: (99.0 + recorded, 5.0))
+    both = small_steps.Measured(100.0, 5.0), small_steps.Measured(99.0, 5.1, (0.001, 0.02))
+    monkeypatch.setattr(small_steps, "pair", lambda *_: both)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     for arguments, kinds in (([], small_steps.KINDS), (["rnn", "dqn"], ("rnn", "dqn"))):
         monkeypatch.setattr(sys, "argv", ["small_steps.py", *arguments])
         small_steps.main()
         lines = capsys.readouterr().out.splitlines()
         assert list(kinds) == [line.split()[0] for line in lines]
+        assert all("stated 0.10% to 2.00%" in line for line in lines)
     monkeypatch.setattr(sys, "argv", ["small_steps.py", "rnm"])
     with pytest.raises(SystemExit):
         small_steps.main()

@@ -85,6 +85,7 @@ def place_of(stack: str, calls_model: bool = False) -> Place:
     return Place(*inner[:3], False, None)
 
 
+@cache
 def _split(frame: str) -> Frame:
     file, line, function = frame.rsplit(":", 2)
     return Frame(file, int(line), function, bool(_LIBRARY.search(file)))
