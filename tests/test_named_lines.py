@@ -17,6 +17,7 @@ from ioprof.analysis.answer.evidence import Evidence
 from ioprof.analysis.answer.queue_advice import waiting_workers
 from ioprof.analysis.ceilings import ceilings
 from ioprof.analysis.charge.blame import charges
+from ioprof.analysis.cpu.code_lines import line_text
 from ioprof.analysis.cpu.stacks import WORKERS
 from ioprof.analysis.reads.demand import Fetched
 from ioprof.analysis.summary import _unexplained_ratio, summarise
@@ -150,6 +151,23 @@ def test_functions_that_take_as_much_are_named_together() -> None:
         assert [f"train.py:{number}" for number in numbers] == [
             each.facts["line"].split()[0] for each in told
         ]
+
+
+def test_functions_of_a_group_are_no_findings_of_their_own() -> None:
+    """A function is told once, with what it calls; beside it what is not part of it."""
+    encode = [line(n, 1.5, name).replace(group="encode (t.py)") for n, name in enumerate("abc", 1)]
+    alone = line(9, 2.0, "log")
+    known = evidence(*encode, alone)
+    largest = known.largest_line("host")
+    assert largest is not None
+    assert ("t.py in encode with its callees", 4.5) == (line_text(largest), largest.seconds)
+    assert [alone] == known.further_functions("host", largest)
+    assert pytest.approx(0.45) == known.part_of_cause("host", largest)[0]
+    few = evidence(*encode, line(9, 5.0, "log"))
+    assert [(alone.replace(seconds=5.0, share=0.25), "encode")] == [
+        (few.largest_line("host"), each.function)
+        for each in few.further_functions("host", few.largest_line("host"))
+    ]
 
 
 def test_each_line_of_workers_is_told_with_what_it_waits() -> None:
