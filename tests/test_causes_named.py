@@ -13,6 +13,7 @@ from told import summarise
 from ioprof.analysis import summary as summary_module
 from ioprof.analysis.answer.details import PLACES, Details
 from ioprof.analysis.charge.blame import charges
+from ioprof.analysis.charge.sent_views import batch_bytes
 from ioprof.analysis.reads.storage_bytes import with_doubt
 from ioprof.format.run_record import CauseDetail, CpuEvidence, Doubt, PartCode, Verdict
 from ioprof.format.schema import SENT
@@ -204,6 +205,15 @@ def test_ranks_that_are_late_in_turn_are_not_one_slow_rank(
     assert "straggler" == verdict.bound_by
     assert code == verdict.findings[0].code
     assert larger == verdict.findings[0].facts.get("larger")
+
+
+def test_bytes_read_tell_whose_batches_are_larger() -> None:
+    """Where no worker sends them: of a loop that makes its batches itself."""
+    trace = timeline(
+        "step r0 00001111\nread r0 100B 0.......\nread r0 300B ....1...\n"
+        "step r1 00001111\nread r1 50B 0.......\nread r1 50B ..#....."
+    )
+    assert {0: 200.0, 1: 50.0} == batch_bytes(trace)
 
 
 def test_a_headline_says_what_the_verdict_says() -> None:

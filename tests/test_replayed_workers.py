@@ -23,6 +23,7 @@ from ioprof.model.engine import (
     Simulation,
     _Shared,
 )
+from ioprof.model.equal_ranks import with_equal_ranks, with_mixed_ranks
 from ioprof.model.pace import replayed
 from ioprof.model.pipeline import STAGES, CpuUse, Op, Pipeline, Rank
 from ioprof.model.plan import plan
@@ -343,3 +344,47 @@ def test_what_other_threads_do_for_a_blocked_maker_is_in_its_stages() -> None:
     assert [pytest.approx(4 * TICK_NS / 1e9)] * 6 == stages[:, STAGES.index("loader")].tolist()
     alone = pipeline(trace).ranks[0].iterations[0].tasks.stages_s
     assert not alone[:, STAGES.index("storage")].any()
+
+
+@pytest.mark.parametrize(("cores", "gain"), [(1.0, 1.0), (8.0, 2.0)])
+def test_the_first_workers_of_a_loop_need_cores(cores: float, gain: float) -> None:
+    """What the loop computed to make its batches, workers compute, too."""
+    job = Job(0, 2, ({"decode": 10 * MS},) * 300, ({"compute": 10 * MS},) * 300)
+    recorded = pipeline(simulate(job).trace)
+    (rank,) = recorded.ranks
+    own = replace(rank, loop_cpu=CpuUse(cpu_s=1.2))
+    recorded = replace(recorded, ranks=(own,), cores={rank.host: cores}, shares_cores=True)
+    after = replayed(filled(changed(recorded, Change(workers=4))))
+    assert replayed(recorded).step_s / after.step_s == pytest.approx(gain, rel=0.05)
+
+
+def test_work_that_is_divided_among_ranks_stays_the_same() -> None:
+    """Of two ranks of which one has three times as much to do: equal in each step, the steps take
+    what they take on average; by chance, more than that and less than before."""
+    both = []
+    for number, each in enumerate((5, 15)):
+        job = Job(0, 2, ({"decode": each * MS},) * 60, ({"compute": each * MS},) * 60)
+        (rank,) = pipeline(simulate(job).trace).ranks
+        takes = np.array([op is Op.TAKE for op in rank.program.ops])
+        step = np.where(takes, np.cumsum(takes), -1)
+        arrive_s = np.where(takes, rank.program.after_s.sum(1), np.nan)
+        program = replace(rank.program, step=step, arrive_s=arrive_s)
+        both.append(replace(rank, rank=number, program=program))
+    recorded = replace(pipeline(simulate(job).trace), ranks=tuple(both))
+    equal, mixed = with_equal_ranks(recorded), with_mixed_ranks(recorded)
+    assert equal is not None
+    assert mixed is not None
+
+    def work_s(changed: Pipeline) -> float:
+        return sum(
+            float(rank.program.after_s.sum() + each.tasks.stages_s.sum())
+            for rank in changed.ranks
+            for each in rank.iterations
+        )
+
+    assert [work_s(recorded)] * 2 == pytest.approx([work_s(equal), work_s(mixed)])
+    as_it_was, alike, by_chance = (replayed(each).step_s for each in (recorded, equal, mixed))
+    assert (0.03, 0.02) == pytest.approx((as_it_was, alike), rel=0.02)
+    assert 0.022 < by_chance < 0.029
+    shorter = replace(both[1], program=replace(both[1].program, step=both[1].program.step + 1))
+    assert with_equal_ranks(replace(recorded, ranks=(both[0], shorter))) is None

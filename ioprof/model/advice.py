@@ -34,6 +34,7 @@ from ioprof.model.changed import (
 )
 from ioprof.model.changes import Change, change_of
 from ioprof.model.cores.after_waits import unbroken_ratio
+from ioprof.model.equal_ranks import with_equal_ranks, with_mixed_ranks
 from ioprof.model.gains import Replays
 from ioprof.model.pace import replayed
 from ioprof.model.pipeline import Iteration, Op, Pipeline
@@ -151,6 +152,27 @@ class Predictor:
             1.0,
             self._as_recorded,
         )
+
+    def with_equal_ranks(self, advice: Finding) -> Finding:
+        """The advice to look at the ranks that others wait for: no more than without any wait.
+        Where they have more to do than the others, it is to divide that, which may leave one of
+        them late in each step.
+        """
+        found, recorded = self.of_cause(advice, "straggler"), self._as_recorded.recorded
+        mixed = with_mixed_ranks(recorded)
+        if found.gain is None or mixed is None:
+            return found
+        least = self._as_recorded.base.step_s / replayed(mixed).step_s / (1 + (found.error or 0.0))
+        if advice.code == "equal_ranks" or advice.facts.get("larger"):
+            equal = self._predicted(
+                advice,
+                lambda each: with_equal_ranks(each) or each,
+                (Kind.STAGE,),
+                1.0,
+                self._as_recorded,
+            )
+            found = equal.replace(high=max(equal.high or 1.0, found.gain))
+        return found.replace(low=min(found.low or 1.0, least))
 
     def with_own_locks(self, advice: Finding) -> Finding:
         """The advice that workers share no lock; whether they can do without is not known."""
@@ -389,6 +411,8 @@ def _with_prediction(advice: Finding, predictor: Predictor) -> Finding:
         return advice
     if advice.change is not None and not advice.change.pin_memory:
         return predictor.of_change(advice, change_of(advice.change))
+    if advice.code in ("late_rank", "equal_ranks"):
+        return predictor.with_equal_ranks(advice)
     if advice.cause is None:
         return advice.replace(no_gain=NoGain.NOT_MODELLED)
     return predictor.of_cause(advice, advice.cause)

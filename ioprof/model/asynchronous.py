@@ -1,4 +1,5 @@
-"""What a device computes while the training loop goes on, and how far ahead of it the loop is.
+"""What a device computes while the training loop goes on, how far ahead of it the loop is, and how
+batches are copied to it.
 
 A loop on an accelerator launches work and waits for it later: when it reads the loss, or some steps
 on. When, no record says, but one that asks for a batch while the device still computes has not
@@ -10,13 +11,15 @@ batch hides is not in it.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
 import polars as pl
 
-from ioprof.analysis.intervals import covered, union
+from ioprof.analysis.charge.gpu_windows import pageable_ratio
+from ioprof.analysis.intervals import Intervals, covered, union
 from ioprof.analysis.ranks.stragglers import arrivals
 from ioprof.analysis.selection import COMPUTE, by_rank, intervals, kind_in, on_stream
 from ioprof.format.trace import Trace
@@ -24,6 +27,7 @@ from ioprof.model.changed import shortened
 from ioprof.model.cores.contention import MOST_COMPARED
 from ioprof.model.pace import Pace, measured, replayed
 from ioprof.model.pipeline import Op, Pipeline, Program, Rank
+from ioprof.train.copies import COPIES
 
 _DEPTHS: Final = (0, 1, 2)
 _OFTEN: Final = 0.9
@@ -38,6 +42,10 @@ _MOST_OFF: Final = 0.1
 _LEAST_KNOWN: Final = 4
 """Steps whose computation on the device must have been recorded: as many as a replay needs.
 Profiles of other programs often have six."""
+_OVERLAPPED, _PINNED, _PAGEABLE = COPIES
+_MOST: Final = 0.5
+"""Part of the copies' time beside which the device did nothing, up to which they count as
+overlapped."""
 
 
 def with_depth(trace: Trace, recorded: Pipeline) -> Pipeline:
@@ -145,3 +153,29 @@ def _with_work(
         transfer_s[row] = transfers.get(step, 0.0)
         device_step[row] = step if step in transfers else -1
     return replace(program, device_s=device_s, transfer_s=transfer_s, device_step=device_step)
+
+
+def copy_s(trace: Trace) -> float:
+    """The median over steps of the time of their copies to the device."""
+    copies = trace.rows(pl.col("step").is_not_null(), kinds=["h2d"]).group_by("rank", "step")
+    took = copies.agg(ns=(pl.col("end_ns") - pl.col("start_ns")).sum())["ns"].to_numpy()
+    return float(np.median(took)) / 1e9 if len(took) else 0.0
+
+
+def way(trace: Trace, exposed: Mapping[int, Intervals]) -> str:
+    """How batches are copied, one of `ioprof.train.copies.COPIES`: as the job says, or as its
+    copies were recorded.
+
+    `exposed`: the instants of each rank that are charged to `h2d`.
+    """
+    if trace.run.config.copy:
+        return trace.run.config.copy
+    copies = trace.rows(pl.col("rank").is_not_null(), kinds=["h2d"])
+    alone = [
+        covered(intervals(part), exposed[rank]).sum()
+        for (rank,), part in copies.partition_by("rank", as_dict=True).items()
+        if rank in exposed
+    ]
+    if sum(alone) <= _MOST * int((copies["end_ns"] - copies["start_ns"]).sum()):
+        return _OVERLAPPED
+    return _PAGEABLE if (pageable_ratio(trace) or 0.0) > _MOST else _PINNED

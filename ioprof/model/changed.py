@@ -79,7 +79,10 @@ def changed(pipeline: Pipeline, change: Change, grounds: Grounds = NONE) -> Pipe
         found = replace(
             found,
             ranks=tuple(
-                _with_spawning(new, old, pipeline.cores.get(old.host, 1.0)) for new, old in pairs
+                _with_first_workers(
+                    _with_spawning(new, old, pipeline.cores.get(old.host, 1.0)), old
+                )
+                for new, old in pairs
             ),
         )
     if change.persistent_workers:
@@ -477,6 +480,17 @@ def _with_spawning(rank: Rank, before: Rank, cores: float) -> Rank:
     factors = np.where(is_end, ends[of_iteration], starts[of_iteration])
     factors[0] = 1.0 if rank.starts_early else factors[0]
     return replace(rank, program=replace(program, spent_s=program.spent_s * factors))
+
+
+def _with_first_workers(rank: Rank, before: Rank) -> Rank:
+    """Workers of a loop that made its batches itself use the cores for them as it did."""
+    if before.worker_cpu.is_measured or any(each.workers for each in before.iterations):
+        return rank
+    made_s, loop = _made_s(before, has_workers=False)[0], before.loop_cpu
+    waits = np.array(_known(_WORKING, before.stage_waits))
+    waits = np.where(np.isnan(waits), 1 - loop.busy_ratio, waits)
+    busy = 1 - float((made_s * waits).sum() / made_s.sum()) if made_s.any() else loop.busy_ratio
+    return replace(rank, worker_cpu=replace(loop, busy_ratio=busy, threads=1.0))
 
 
 def without_lock(pipeline: Pipeline) -> Pipeline:

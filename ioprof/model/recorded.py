@@ -47,12 +47,11 @@ from ioprof.analysis.selection import (
 from ioprof.analysis.study import OPTIMIZER
 from ioprof.format.run_record import PartCode, ProcessRecord
 from ioprof.format.trace import Trace
-from ioprof.model.asynchronous import with_depth
+from ioprof.model.asynchronous import copy_s, way, with_depth
 from ioprof.model.choices import chosen_s, with_choices
 from ioprof.model.cores.contention import with_others
 from ioprof.model.cores.cpu_use import Counted, Worked, counted, cpu_use, usable_cores
 from ioprof.model.cores.others import Others, others
-from ioprof.model.device_copies import copy_s, way
 from ioprof.model.iterations import Visit, Visits, visits
 from ioprof.model.pipeline import (
     OWN,

@@ -27,7 +27,7 @@ _MOST_OTHERS: Final = 2
 _LEAST_DELAY: Final = 0.05
 """Part of the time in which a rank can run that it waits for a core, from which on what the workers
 do costs the model time."""
-_WHOLE: Final = ("storage", "decode", "validation", "checkpoint", "gc")
+_WHOLE: Final = ("storage", "decode", "validation", "checkpoint", "gc", "straggler")
 """Causes of which all may be left out; of others a line or a setting is named."""
 _LEAST_OF_CANDIDATE: Final = 0.02
 """Share of the steps' time, or of the workers', below which removing a cause brings nothing that is
@@ -109,7 +109,9 @@ def _candidates(evidence: Evidence, shares: dict[str, float]) -> list[Finding]:
     for cause, share in shares.items():
         charged = evidence.charged.get(cause)
         worked = (charged.workers_share if charged else None) or 0.0
-        if charged is None or cause in _WITH_RANKS or max(share, worked) < _LEAST_OF_CANDIDATE:
+        if cause == "straggler" and charged:  # of all causes that made ranks late
+            share = charged.share or 0.0
+        if charged is None or max(share, worked) < _LEAST_OF_CANDIDATE:
             continue
         is_own = evidence.own.get(cause, 0.0) > 0.5 * share
         for each in advice_for(evidence, cause, is_own=is_own):

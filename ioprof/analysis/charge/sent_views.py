@@ -36,9 +36,16 @@ def sent_views(trace: Trace) -> SentViews | None:
 
 
 def batch_bytes(trace: Trace) -> dict[int, float]:
-    """Bytes of the tensors of a batch, the mean of those of each rank that were looked at."""
-    found = _sent(trace).group_by("rank").agg(pl.col("offset").mean()).drop_nulls()
-    return dict(found.iter_rows())
+    """By rank, the mean bytes of the tensors of a batch that workers sent, of those that were
+    looked at; where there are none, of what is read for one.
+    """
+    sent = _sent(trace).group_by("rank").agg(pl.col("offset").mean()).drop_nulls()
+    if len(sent):
+        return dict(sent.iter_rows())
+    known = (pl.col(name).is_not_null() for name in ("rank", "batch"))
+    reads = trace.rows(*known, kinds=["read"])
+    each = pl.col("bytes").sum() / pl.col("batch").n_unique()
+    return dict(reads.group_by("rank").agg(each).drop_nulls().iter_rows())
 
 
 def _sent(trace: Trace) -> pl.DataFrame:

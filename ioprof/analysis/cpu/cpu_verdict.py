@@ -45,6 +45,10 @@ def with_cpu_limit(verdict: Verdict, found: CpuEvidence | None, run: RunRecord) 
     """
     if found is None or not _explains(found, verdict.bound_by, run):
         return verdict
+    if any(each.code == "served_line" for each in verdict.findings):
+        # the process beside the ranks does what workers ask it for
+        limits = tuple(each for each in found.limits if each is not CpuLimit.PROCESSES)
+        found = found.replace(limits=limits)
     verdict = verdict.replace(cpu_limits=found.limits)
     facts = cpu_facts(found, run.config.workers)
     named = [limit for limit in found.limits if limit is not CpuLimit.CORES]

@@ -24,7 +24,7 @@ from ioprof.report.texts.caveats import limits, no_steps
 from ioprof.report.texts.cpu_statements import short_of_cores
 from ioprof.report.texts.epoch_statements import epochs_text
 from ioprof.report.texts.gpu_time_statements import gpu_time_statements
-from ioprof.report.texts.headline import headline, share_of_stragglers
+from ioprof.report.texts.headline import headline, share_of_stragglers, waiting_for_cores
 from ioprof.report.texts.import_statements import import_notes
 from ioprof.report.texts.prediction import gain_text, proof_hint
 from ioprof.report.texts.statements import (
@@ -234,6 +234,8 @@ def _notes(entry: CauseShare, row: CauseRow, summary: Summary, most: float) -> s
             notes.append(f"and {behind:.1%} of stragglers")
     if row.cause == bound and (entry.share or 0.0) < most and (of_workers := by_workers(row)):
         notes.append(of_workers)
+    if row.cause == "compute" and (waited := waiting_for_cores(summary)):
+        notes.append(f"{waited:.0%} of it waiting for a core")
     late = late_ranks(summary.steps.straggler_wait_s) if row.cause == "straggler" else []
     if late:
         by = f"rank {late[0].rank}: {late[0].by.replace('_', ' ')}"

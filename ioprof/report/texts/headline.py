@@ -12,7 +12,7 @@ from ioprof.analysis.reads.lineage import LEAVES
 from ioprof.format.run_record import PartCode, Summary
 from ioprof.report.texts.cpu_statements import LEAST_SHARED
 from ioprof.report.texts.statements import cause_rows, is_emulated, is_on_cpu
-from ioprof.report.texts.units import percent, sentence
+from ioprof.report.texts.units import sentence
 
 _MOST_PARTS: Final = 2
 """Causes of waiting for batches that are named."""
@@ -83,8 +83,8 @@ def _parts(summary: Summary, group: str, waits: dict[str, Decimal], most: int) -
     if group == "straggler":
         late = late_ranks(summary.steps.straggler_wait_s)
         return f": {late[0].by.replace('_', ' ')}" if late else ""
-    if group == "compute" and (waiting := _without_cores(summary)):
-        return f", {waiting}"
+    if group == "compute":
+        return _without_cores(summary)
     if group != "batches":
         return ""
     bound = summary.verdict.bound_by
@@ -97,20 +97,28 @@ def _parts(summary: Summary, group: str, waits: dict[str, Decimal], most: int) -
     return f": {', '.join(parts)}" if parts else ""
 
 
-def _without_cores(summary: Summary) -> str:
-    """How much of what a model computes on the CPU is waiting for a core, and who has it, within a
-    sentence; empty: little, or not known. Computing takes less where workers do less.
+def waiting_for_cores(summary: Summary) -> float | None:
+    """How much of what a model computes on the CPU is waiting for a core, 0 to 1. None: little, or
+    not known.
     """
-    found = summary.cpu
-    delay = found.rank_run_delay_ratio if found and is_on_cpu(summary) else None
-    if found is None or (delay or 0.0) < LEAST_SHARED:
+    delay = summary.cpu.rank_run_delay_ratio if summary.cpu and is_on_cpu(summary) else None
+    return delay if (delay or 0.0) >= LEAST_SHARED else None
+
+
+def _without_cores(summary: Summary) -> str:
+    """Who has the cores that computing waits for; empty: it waits little, or that is not known.
+    Computing takes less where workers do less.
+    """
+    verdict = summary.verdict
+    is_long = verdict.device_waits or verdict.first_epoch or verdict.phase
+    if summary.cpu is None or waiting_for_cores(summary) is None or is_long:
         return ""
-    text = f"{percent(delay)} of it waiting for a core"
-    if not (found.worker_running_threads or 0.0) >= LEAST_SHARED:
-        return text
+    if not (summary.cpu.worker_running_threads or 0.0) >= LEAST_SHARED:
+        return ", short of cores"
     made = max(summary.steps.causes, key=lambda each: each.workers_share or 0.0)
-    doing = f" for {made.cause}" if 100 * (made.workers_share or 0.0) >= _MOSTLY else ""
-    return f"{text} that workers use{doing}"
+    is_most = 100 * (made.workers_share or 0.0) >= _MOSTLY
+    doing = f" for {made.cause.replace('_', ' ')}" if is_most else ""
+    return f", short of cores that workers use{doing}"
 
 
 def _name(summary: Summary, group: str) -> str:
