@@ -117,6 +117,8 @@ def test_other_workers_and_prefetch_are_what_the_simulator_says(
     all."""
     job = replace(job, workers=max(1, job.workers))
     recorded = pipeline(simulate(job).trace)
+    # what the first batches of workers take longer by chance is that of all new workers
+    assume(not any(each.first_s.any() for each in recorded.ranks[0].iterations))
     truth = simulate(replace(job, workers=workers, prefetch=prefetch))
     found = replay_of(changed(recorded, Change(workers=workers, prefetch=prefetch)))
     np.testing.assert_allclose(found, seconds(truth.got), atol=1e-7)

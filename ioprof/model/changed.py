@@ -265,7 +265,9 @@ def _scaled(each: Iteration, factors: Mapping[str, float]) -> Iteration:
     tasks = each.tasks
     by_stage = np.array([factors.get(stage, 1.0) for stage in STAGES])
     by_stage *= np.where(_OF_CALLS, factors.get(CALLS, 1.0), 1.0)
-    serial = factors.get(_SERIAL, float(by_stage[STAGES.index(each.serial_stage)]))
+    of_parts = float(by_stage @ each.serial_parts) if each.serial_parts else None
+    of_stage = float(by_stage[STAGES.index(each.serial_stage)])
+    serial = factors.get(_SERIAL, of_stage if of_parts is None else of_parts)
     stages = tasks.stages_s * by_stage
     work = float(stages.sum() / max(tasks.stages_s.sum(), 1e-12))
     delivery, loader = factors.get("delivery", 1.0), factors.get("loader", 1.0)
@@ -442,8 +444,11 @@ def _with_workers(each: Iteration, workers: int | None, prefetch: int | None) ->
         apart = (startup[-1] - startup[0]) / (len(startup) - 1) if len(startup) > 1 else 0.0
         startup = startup[0] + number * apart if len(startup) else np.zeros(0)
     tasks = each.tasks if workers or not each.workers else _by_loop(each.tasks)
+    ahead = each.prefetch
+    if each.is_pool and workers > each.workers:  # its queue has as much room as before
+        ahead = max(1, (each.workers * (each.prefetch - 1) + workers) // workers)
     return replace(
-        each, workers=workers, prefetch=prefetch or each.prefetch, startup_s=startup, tasks=tasks,
+        each, workers=workers, prefetch=prefetch or ahead, startup_s=startup, tasks=tasks,
         starts_workers=each.starts_workers and workers > 0,
         first_s=first_s[np.arange(workers if len(first_s) else 0) % max(1, len(first_s))],
         makers=each.makers if workers == each.workers else (),
@@ -500,7 +505,8 @@ def without_lock(pipeline: Pipeline) -> Pipeline:
         if not each.has_lock:
             return each
         stages = each.tasks.stages_s.copy()
-        stages[:, STAGES.index(each.serial_stage)] += each.tasks.serial_own_s
+        parts = each.serial_parts or [stage == each.serial_stage for stage in STAGES]
+        stages += np.outer(each.tasks.serial_own_s, parts)
         none = np.zeros(len(each.tasks))
         tasks = replace(each.tasks, stages_s=stages, serial_s=none, serial_own_s=none)
         return replace(each, tasks=tasks, has_lock=False)
@@ -740,24 +746,26 @@ class _Way:
 
     @classmethod
     def of(cls, iterations: tuple[Iteration, ...]) -> "_Way":
-        """From the batches of a rank that were taken, but for the first of each worker: to send
-        that one, a worker starts a thread.
+        """From all batches of a rank that were taken. To send its first one a worker starts a
+        thread: others take no longer, and how long is not known by it.
         """
         names = ("transit_s", "held_s", "transit_most_s")
-        first = [each.workers if each.starts_workers else 0 for each in iterations]
         transit, held, most = (
-            np.concatenate(
-                [
-                    np.zeros(0),
-                    *(
-                        getattr(each.tasks, name)[new:]
-                        for each, new in zip(iterations, first, strict=True)
-                    ),
-                ]
-            )
+            np.concatenate([np.zeros(0), *(getattr(each.tasks, name) for each in iterations)])
             for name in names
         )
-        exact = ~np.isnan(transit) & ~np.isnan(held)
+        is_first = np.concatenate(
+            [
+                np.zeros(0, np.bool_),
+                *(
+                    np.arange(len(each.tasks)) < each.workers * each.starts_workers
+                    for each in iterations
+                ),
+            ]
+        )
+        known = ~np.isnan(transit) & ~np.isnan(held)
+        most = np.where(is_first & known, transit + held, most)
+        exact = known & ~is_first
         limits = np.sort(most[~exact & np.isfinite(most)])
         order = np.argsort((transit + held)[exact], kind="stable")
         transit, held = transit[exact][order], held[exact][order]

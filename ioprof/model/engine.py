@@ -1,10 +1,10 @@
 """The discrete-event simulation: processes that work in turn, on cores and storage that all share.
 
 A process is a generator that yields what it does next: a segment of work, or a wait for a message
-or for other ranks. A segment takes time (`DELAY`), or is work on a shared resource (`CORES`,
-`STORAGE`, `SERIAL`), which gives each user the same part of it (processor sharing). A resource
-keeps the work that each user has received since the start as one number, so that a change of the
-number of users costs O(log n).
+or for other ranks. A segment takes time (`DELAY`), or is work on shared resources (`CORES`,
+`STORAGE`, `SERIAL`, `LOCKED`), which give each user the same part of them (processor sharing). A
+resource keeps the work that each user has received since the start as one number, so that a change
+of the number of users costs O(log n).
 
 Where two things happen at one instant, that which was arranged first happens first: the same plan
 gives the same result.
@@ -27,14 +27,14 @@ BESIDE: Final = 3
 """What somebody else computes meanwhile: nobody waits for it."""
 SERIAL: Final = 4
 """What one at a time can do, such as what a lock guards."""
-_MESSAGE: Final = 5
-_BARRIER: Final = 6
+LOCKED: Final = 5
+"""What one at a time can compute: it takes the lock and a core, at the same time."""
+_MESSAGE: Final = 6
+_BARRIER: Final = 7
 
 
 class Segment(NamedTuple):
-    """Work: seconds for `DELAY`, `CORES`, `SERIAL` and `BESIDE`, bytes for `STORAGE`; `weight` is
-    the number of threads that compute.
-    """
+    """Work: bytes for `STORAGE`, else seconds; `weight` is the number of threads that compute."""
 
     resource: int
     amount: float
@@ -265,6 +265,15 @@ class _Process:
         self.resume, self.cores = steps.__next__, cores
 
 
+class _Both:
+    """A process that goes on when it had both of two resources."""
+
+    __slots__ = ("had_one", "process")
+
+    def __init__(self, process: _Process) -> None:
+        self.process, self.had_one = process, False
+
+
 class Simulation:
     """One run of a plan."""
 
@@ -327,7 +336,12 @@ class Simulation:
         self._number += 1
         heapq.heappush(self._events, (at_s, self._number, receiver, message))
 
-    def _resume(self, process: _Process) -> None:
+    def _resume(self, process: _Process | _Both) -> None:
+        if isinstance(process, _Both):
+            if not process.had_one:
+                process.had_one = True
+                return
+            process = process.process
         try:
             resource, amount, weight = process.resume()
         except StopIteration:
@@ -343,6 +357,11 @@ class Simulation:
         elif resource == SERIAL:
             self._number += 1
             self._serial.add(self.now_s, amount, weight, self._number, process)
+        elif resource == LOCKED:
+            self._number += 1
+            both = _Both(process)
+            self._serial.add(self.now_s, amount, 1.0, self._number, both)
+            process.cores.add(self.now_s, amount, weight, self._number, both)
         elif resource == _MESSAGE:
             amount.readers.append(process)
         elif resource == BESIDE:

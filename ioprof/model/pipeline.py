@@ -134,7 +134,9 @@ class Iteration:
     """Tasks that the loop gives to a pool when it wants the first of them, and waits for all. 0: it
     gives them ahead, as `prefetch` says."""
     serial_stage: str = "loader"
-    """The stage that `Tasks.serial_s` is of."""
+    """The stage that `Tasks.serial_s` is mostly of."""
+    serial_parts: tuple[float, ...] = ()
+    """The part of it that is of each stage. Empty: all of it is of that one."""
     has_lock: bool = False
     """Whether that is what workers do while they hold a lock that they share, see
     `model.serial`."""

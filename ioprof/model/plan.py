@@ -16,6 +16,7 @@ from ioprof.model.engine import (
     BESIDE,
     CORES,
     DELAY,
+    LOCKED,
     SERIAL,
     STORAGE,
     LoaderPlan,
@@ -216,7 +217,9 @@ def _loader(
     # What was measured in workers is shortened by their delay, also where the loop does it in the
     # changed job.
     cpu = rank.worker_cpu if rank.worker_cpu.is_measured or each.workers else rank.loop_cpu
-    segments = _task_segments(tasks, cpu, storage, shares)
+    # whoever holds the interpreter lock computes
+    one_at_a_time = LOCKED if each.lock_wait_s and shares and cpu.is_measured else SERIAL
+    segments = _task_segments(tasks, cpu, storage, one_at_a_time, shares)
     lag_s = tasks.lag_s
     if shares and cpu.is_measured:  # taking a task is work as making its batch is
         segments = [
@@ -250,9 +253,9 @@ def _loader(
 
 
 def _task_segments(
-    tasks: Tasks, cpu: CpuUse, storage: StorageUse, shares: bool
+    tasks: Tasks, cpu: CpuUse, storage: StorageUse, one_at_a_time: int, shares: bool
 ) -> list[tuple[Segment, ...]]:
-    """What a worker does for each task."""
+    """What a worker does for each task; `one_at_a_time`: the resource that `serial_s` is of."""
     stages_s = tasks.stages_s
     others_s = stages_s.sum(1) - stages_s[:, _STORAGE]
     sleep_s, work_s = others_s * _waiting_ratio(cpu), others_s * cpu.cores_ratio + tasks.reads_cpu_s
@@ -278,7 +281,7 @@ def _task_segments(
         if work > 0:
             one.append(Segment(CORES, work / slices, cpu.threads))
         if serial > 0:
-            one.append(Segment(SERIAL, serial / slices))
+            one.append(Segment(one_at_a_time, serial / slices))
         if served > 0:
             one.append(Segment(BESIDE, served / slices))
         segments = one * slices

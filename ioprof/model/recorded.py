@@ -865,13 +865,19 @@ def _with_serial(each: Iteration, one_at_a_time: Serial, served_s: float) -> Ite
     if not one_at_a_time.batch_s:
         return each
     stages, place = each.tasks.stages_s.copy(), STAGES.index(one_at_a_time.stage)
-    taken = np.minimum(stages[:, place], one_at_a_time.batch_s)
-    stages[:, place] -= taken
+    taken = np.zeros_like(stages)
+    taken[:, place] = np.minimum(stages[:, place], one_at_a_time.batch_s)
+    if one_at_a_time.lock_wait_s:  # Python within reads and decoding, which its lock is held for
+        others = np.where(np.arange(len(STAGES)) == STAGES.index("storage"), 0.0, stages - taken)
+        more_s, whole_s = one_at_a_time.batch_s - taken.sum(1), others.sum(1)
+        taken += others * np.minimum(1.0, more_s / np.maximum(whole_s, 1e-12))[:, None]
     serial_s = np.full(len(each.tasks), one_at_a_time.batch_s)
-    tasks = replace(each.tasks, stages_s=stages, serial_s=serial_s, serial_own_s=taken)
+    own_s = taken.sum(1)
+    tasks = replace(each.tasks, stages_s=stages - taken, serial_s=serial_s, serial_own_s=own_s)
     return replace(
         each,
         tasks=tasks,
+        serial_parts=tuple((taken.sum(0) / own_s.sum()).tolist()) if own_s.any() else (),
         serial_stage=one_at_a_time.stage,
         has_lock=one_at_a_time.is_lock,
         lock_wait_s=one_at_a_time.lock_wait_s,

@@ -207,7 +207,6 @@ def _page_cache(evidence: Evidence) -> Found:
             "fewer_bytes",
             reads=seen.accesses,
             each_bytes=seen.bytes / seen.accesses,
-            p50_s=seen.read_p50_s,
             originals=evidence.stores_originals,
         )
     step_s = evidence.seconds_per_step("page_cache")

@@ -15,7 +15,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ioprof.analysis.cpu.cpu_time import cpu_evidence
-from ioprof.analysis.intervals import Intervals, total
+from ioprof.analysis.intervals import Intervals
 from ioprof.format.trace import Trace
 from ioprof.model.pipeline import CpuUse
 
@@ -92,7 +92,9 @@ class Worked:
 
     counts: Counted | None
     busy: Intervals
-    """When it was neither waiting for storage nor for batches."""
+    """When it was neither waiting for storage nor for batches; each of its threads that makes
+    batches by itself, so that these may overlap.
+    """
     since_ns: int
     """When it began. A process that began within the recording counts from zero."""
     reading: Intervals = field(default_factory=lambda: np.empty((0, 2), np.int64))
@@ -129,10 +131,10 @@ def cpu_use(processes: Sequence[Worked], most_threads: int | None) -> CpuUse:
         from_start = is_new and begin == 0
         busy_s += max(
             0.0,
-            total(np.clip(busy, times[begin], times[end])) / 1e9
+            _length_s(np.clip(busy, times[begin], times[end]))
             - (each.once_s if from_start else 0.0),
         )
-        reads_s += total(np.clip(each.reading, times[begin], times[end])) / 1e9
+        reads_s += _length_s(np.clip(each.reading, times[begin], times[end]))
         none = np.zeros(len(times) - len(counts.times_ns))  # it began with nothing
         cpu, delay = np.concatenate((none, counts.cpu_s)), np.concatenate((none, counts.delay_s))
         ran_s, waited_s = float(cpu[end] - cpu[begin]), float(delay[end] - delay[begin])
@@ -168,6 +170,11 @@ def cpu_use(processes: Sequence[Worked], most_threads: int | None) -> CpuUse:
         )
     runnable = min(runnable, float(most_threads)) if most_threads else runnable
     return CpuUse(min(1.0, runnable), (cpu_s + delay_s) / cpu_s, max(1.0, runnable), cpu_s)
+
+
+def _length_s(times: Intervals) -> float:
+    """Of all of its threads together."""
+    return float((times[:, 1] - times[:, 0]).sum()) / 1e9
 
 
 def _start_s(processes: Sequence[Worked]) -> float:

@@ -184,9 +184,8 @@ ACTIONS: Final = {
     ),
     "fewer_bytes": (
         "Read fewer bytes per sample: {reads:,} reads were served from memory, {each_bytes:kB} on"
-        " average[, {p50_s:ms} each (p50)][{originals:if}; images stored smaller (ioprof convert"
-        " ..."
-        " --image rgb256) are read faster]"
+        " average[{originals:if}; images stored smaller (ioprof convert ... --image rgb256) are"
+        " read faster]"
     ),
     "first_epoch": (
         "Read the data once before the job starts, or copy it to node-local storage: only the first"
