@@ -54,6 +54,35 @@ def test_other_batches_are_none_of_text(batch: Any) -> None:
     assert tokens(batch) is None
 
 
+@given(st.lists(st.integers(1, 30), min_size=2, max_size=8), st.sampled_from([0, 1, 50256]))
+def test_rows_that_end_in_one_value_are_padded(lengths: list[int], pad: int) -> None:
+    """Where no mask says so, if they do so after different numbers of others."""
+    ids = torch.arange(2, 2 + len(lengths) * 32).reshape(len(lengths), 32)
+    for row, length in enumerate(lengths):
+        ids[row, length:] = pad
+    batch = [ids, torch.ones(len(lengths), dtype=torch.int64)]
+    if min(lengths) < max(lengths) and min(lengths) < 24:
+        assert (sum(lengths), ids.numel()) == tokens(batch)
+        assert len(lengths) * max(lengths) == as_wide_as_longest(batch)
+    else:
+        assert tokens(batch) is None
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        torch.nn.functional.one_hot(torch.arange(32), 32),
+        (torch.arange(32 * 32).reshape(32, 32) * 2654435761 % 97 == 0).long(),
+        torch.zeros(8, 32, dtype=torch.int64),
+        torch.arange(8 * 32).reshape(8, 32),
+    ],
+    ids=["classes", "sparse", "nothing", "full rows"],
+)
+def test_rows_that_are_no_text_are_not_padded(rows: torch.Tensor) -> None:
+    """Their last value is common before the end, or each row has another one."""
+    assert tokens([rows, torch.ones(len(rows), dtype=torch.int64)]) is None
+
+
 def test_the_rate_is_that_of_the_samples() -> None:
     """By the mean of the batches that were looked at; padding counts for nothing."""
     drawing = """

@@ -1,5 +1,5 @@
 """The tokens of a batch of text, and how many of its positions are padding: by its mask, by the
-lengths of the sequences that are packed in it, or by its shape alone.
+lengths of the sequences that are packed in it, or by the value that its rows end in.
 """
 
 import sys
@@ -17,6 +17,10 @@ _EVERY: Final = 16
 positions takes 10 us."""
 _INPUTS: Final = ("input_ids", "tokens", "decoder_input_ids")
 _MASK: Final = "attention_mask"
+_NARROW: Final = 16
+"""Columns of a batch without a mask below which nothing is said of its rows' ends."""
+_MOSTLY_OTHERS: Final = 0.95
+"""Part of the positions before the padding that have other values than it."""
 _LENGTHS: Final = ("cu_seqlens", "cu_seq_lens_q", "cu_seq_lens")
 
 
@@ -41,8 +45,13 @@ def tokens(batch: object) -> tuple[int, int] | None:
         if not _is_text(ids):
             return None
         return _without_padding(batch, ids), ids.numel()
+    if not isinstance(batch, list | tuple):
+        return None
+    if (found := _padded(batch)) is not None:
+        ids, ends = found
+        return int(ids.numel() - ends.sum()), ids.numel()
     # inputs and targets, each a row of tokens for every sample
-    if isinstance(batch, list | tuple) and len(batch) == 2 and all(map(_is_text, batch)):
+    if len(batch) == 2 and all(map(_is_text, batch)):
         inputs, targets = batch
         if tuple(inputs.shape) == tuple(targets.shape) and inputs.dim() == 2:
             return -1, inputs.numel()
@@ -54,6 +63,9 @@ def as_wide_as_longest(batch: Any) -> int | None:
     A column in which each sample has padding is wanted by none.
     """
     batch = batch.data if isinstance(batch, UserDict) else batch
+    if isinstance(batch, list | tuple) and (found := _padded(batch)) is not None:
+        ids, ends = found
+        return int(ids.numel() - len(ids) * ends.min())
     mask: Any = dict.get(batch, _MASK) if isinstance(batch, dict) else None
     if not _is_text(mask) or mask.dim() != 2:
         return None
@@ -70,6 +82,30 @@ def _is_text(value: Any) -> bool:
         and value.device.type == "cpu"
         and value.shape[-1] > 1
     )
+
+
+def _padded(batch: Any) -> tuple[Any, Any] | None:
+    """Of a batch without a mask: the first of its tensors whose rows are padded, and how many
+    positions at the end of each row are. Most rows end in the same value, after as many others as
+    each has, among which it is rare: rows of labels, classes, counts or bits are not so.
+    """
+    for ids in batch:
+        if not _is_text(ids) or ids.dim() != 2 or ids.shape[1] < _NARROW or len(ids) < 2:
+            continue
+        width, last = ids.shape[1], ids[:, -1]
+        value = last.mode().values
+        others = ids != value
+        own = others.sum(1)
+        ends = others.flip(1).byte().argmax(1).where(own > 0, width)
+        ending = ends[last == value]
+        if (
+            2 * len(ending) > len(ids)
+            and ending.min() < ending.max()
+            and 2 * ending.max() > _NARROW
+            and own.sum() >= _MOSTLY_OTHERS * (ids.numel() - ends.sum())
+        ):
+            return ids, ends
+    return None
 
 
 def _without_padding(batch: dict[Any, Any], ids: Any) -> int:
