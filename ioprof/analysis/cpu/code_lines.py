@@ -94,7 +94,7 @@ def groups(lines: Iterable[CodeShare]) -> list[CodeShare]:
         inner = [line for line in lines if line.group == whole.group]
         largest_s = max(each.seconds for each in (*inner, *functions(inner)))
         if largest_s < _MOST_OF_GROUP * whole.seconds:
-            function, _, file = (whole.group or "").rstrip(")").partition(" (")
+            function, _, file = (whole.group or "").removesuffix(")").partition(" (")
             found.append(whole.replace(file=file, function=function))
     return found
 
