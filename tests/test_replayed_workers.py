@@ -9,7 +9,9 @@ import pytest
 from simulated_loader import Job, seconds, simulate
 from timeline import TICK_NS, block, timeline, with_blocks
 
+from ioprof.format.run_record import JobKind
 from ioprof.format.trace import Trace
+from ioprof.model.advice import ranked
 from ioprof.model.changed import (
     _with_workers,
     changed,
@@ -276,6 +278,21 @@ def test_what_holds_a_lock_computes_too(cores: float, took_s: float) -> None:
     rank = RankPlan(0, [loader], ops, [0] * 3, [()] * 3, before, [-1] * 3, [()] * 3)
     plan = Plan([rank], [Resource(cores, 1.0)], Resource(1.0))
     assert took_s == pytest.approx(Simulation(plan).run()[0].end_s)
+
+
+def test_a_pool_that_gets_the_next_batch_early_works_beside_the_loop() -> None:
+    """Each task is given when its batch is wanted, and waited for; with two ahead it is made
+    meanwhile, and that is told."""
+    job = Job(1, 1, ({"decode": 10 * MS},) * 60, ({"compute": 10 * MS},) * 60, pool=1, threads=True)
+    recorded = pipeline(simulate(job).trace)
+    assert [1] == [each.together for each in recorded.ranks[0].iterations]
+    before, after = (
+        replayed(filled(changed(recorded, change))).step_s
+        for change in (Change(), Change(prefetch=2))
+    )
+    assert (0.02, 0.01) == pytest.approx((before, after), rel=0.02)
+    told = ranked((), recorded, 0.0, JobKind.OTHER)
+    assert [2] == [each.facts["prefetch"] for each in told if each.facts.get("when_wanted")]
 
 
 def test_more_threads_of_a_pool_have_no_longer_queue() -> None:

@@ -492,6 +492,8 @@ def _proposals(
         return
     if (ahead := _ahead(prefetch, predictor)) is not None:
         facts = {"prefetch": ahead, "now": prefetch, "more_batches": (ahead - prefetch) * workers}
+        if all(each.together for each in _training(recorded)):
+            facts["when_wanted"] = True
         yield finding("prefetch", change=JobChange(prefetch=ahead), **facts)
     starts = sum(op is Op.START for op in recorded.ranks[0].program.ops)
     starts_anew = starts > 1 and sum(each.starts_workers for each in _training(recorded)) > len(

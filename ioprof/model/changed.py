@@ -452,7 +452,8 @@ def _with_workers(each: Iteration, workers: int | None, prefetch: int | None) ->
         starts_workers=each.starts_workers and workers > 0,
         first_s=first_s[np.arange(workers if len(first_s) else 0) % max(1, len(first_s))],
         makers=each.makers if workers == each.workers else (),
-        together=workers if each.together else 0,
+        # with batches ahead it no longer gives them when it wants them
+        together=workers if each.together and not prefetch else 0,
     )  # fmt: skip
 
 

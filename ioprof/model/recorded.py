@@ -867,7 +867,7 @@ def _with_serial(each: Iteration, one_at_a_time: Serial, served_s: float) -> Ite
     stages, place = each.tasks.stages_s.copy(), STAGES.index(one_at_a_time.stage)
     taken = np.zeros_like(stages)
     taken[:, place] = np.minimum(stages[:, place], one_at_a_time.batch_s)
-    if one_at_a_time.lock_wait_s:  # Python within reads and decoding, which its lock is held for
+    if one_at_a_time.lock_wait_s or one_at_a_time.is_lock:  # held within reads and decoding, too
         others = np.where(np.arange(len(STAGES)) == STAGES.index("storage"), 0.0, stages - taken)
         more_s, whole_s = one_at_a_time.batch_s - taken.sum(1), others.sum(1)
         taken += others * np.minimum(1.0, more_s / np.maximum(whole_s, 1e-12))[:, None]

@@ -324,11 +324,11 @@ ACTIONS: Final = {
         " step, the mean is {mean_s:ms1}"
     ),
     "prefetch": (
-        "Prepare more batches ahead[ ({prefetch:with_prefetch} instead of {now} per worker): the"
-        " workers make a batch in {supply_s:ms1} on average and the loop takes {consumer_s:ms1},"
-        " but"
-        " a batch took up to {longest_s:ms0}|: {prefetch:with_prefetch} instead of {now} per"
-        " worker]"
+        "[{when_wanted:if}Give the next batch to the pool before this one is used: now each is"
+        " given when it is wanted, and waited for at once|Prepare more batches ahead["
+        " ({prefetch:with_prefetch} instead of {now} per worker): the workers make a batch in"
+        " {supply_s:ms1} on average and the loop takes {consumer_s:ms1}, but a batch took up to"
+        " {longest_s:ms0}|: {prefetch:with_prefetch} instead of {now} per worker]]"
     ),
     "persistent_workers": (
         _KEEP_WORKERS + "[: starting and ending workers took {share:.1%} of the steps' time;"
