@@ -248,6 +248,8 @@ WAYS: Final = {
 def test_a_saving_job_is_told_what_its_saves_took(how: str, tmp_path: Path) -> None:
     """Each of them, as long as the job's own clock says and as large as its files are, whatever
     saves; and the report has it."""
+    if how in ("safetensors", "accelerate"):
+        pytest.importorskip(how)
     program = [sys.executable, PROGRAMS / "save_in_ways.py", how, 8, tmp_path / "models"]
     ended = ioprof("record", "--quiet", "--out", "run", "--", *program, cwd=tmp_path)
     assert 0 == ended.code, ended.err
