@@ -294,8 +294,8 @@ def test_a_start_is_divided_into_its_parts(tmp_path: Path) -> None:
     """Weights that come by map, with their file, and batches that a resumed job skips; they sum to
     the time to the first step."""
     import torch
-    from safetensors.torch import save_file
 
+    save_file = pytest.importorskip("safetensors.torch").save_file
     weights = tmp_path / "all.safetensors"
     save_file({"weight": torch.arange(4_000_000, dtype=torch.int64)}, weights)
     with weights.open("rb") as file:
