@@ -99,7 +99,7 @@ def test_a_change_with_a_gain_stands_beside_one_without():
 @pytest.mark.parametrize(
     ("delay", "workers", "told"),
     [
-        (0.24, 0.8, ", short of cores that workers use for decode)"),
+        (0.24, 0.8, ", short of cores: workers use them for decode)"),
         (0.24, None, ", short of cores)"),
         (0.05, 0.8, None),
         (None, 0.8, None),
@@ -118,7 +118,8 @@ def test_a_job_that_computes_says_how_long_its_loop_waited_for_a_core(delay, wor
     found = found.replace(cpu=cpu, run=run, steps=found.steps.replace(causes=causes))
     assert ("short of cores" in headline(found)) == (told is not None)
     assert (told or "") in headline(found)
-    assert ("24% of it waiting for a core" in words(screen(found))) == (told is not None)
+    shown = words(screen(found))
+    assert ("without a core 24.0% of its runnable time" in shown) == (told is not None)
 
 
 def test_changes_that_have_no_room_are_two_lines_each():

@@ -808,7 +808,7 @@ def test_ways_of_batches_that_were_not_waited_for_are_not_those_of_late_ones() -
     assert (found.transit_s + found.held_s <= tasks.transit_most_s).all()
 
 
-def test_the_first_batch_of_a_worker_says_nothing_of_the_way_of_others() -> None:
+def test_first_batches_of_workers_bound_the_way_of_others() -> None:
     """To send it a worker starts a thread. Where the loop waited for no other batch, those that it
     had at once are not taken for as late as that one."""
     job = Job(1, 2, ({"decode": 5 * MS},) * 100, ({"compute": 15 * MS},) * 100)

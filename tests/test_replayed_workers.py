@@ -13,7 +13,6 @@ from ioprof.format.run_record import JobKind
 from ioprof.format.trace import Trace
 from ioprof.model.advice import ranked
 from ioprof.model.changed import (
-    _with_workers,
     changed,
     filled,
     with_factors,
@@ -298,11 +297,16 @@ def test_a_pool_that_gets_the_next_batch_early_works_beside_the_loop() -> None:
 def test_more_threads_of_a_pool_have_no_longer_queue() -> None:
     """Those of a job's own threads wait in a queue of its own, whose length stays as it was."""
     job = Job(2, 2, ({"decode": 10 * MS},) * 40, ({"compute": 2 * MS},) * 40, pool=6, threads=True)
-    (each,) = pipeline(simulate(job).trace).ranks[0].iterations
-    pool = replace(each, is_pool=True, workers=2, prefetch=3)
-    changed_pool = _with_workers(pool, 8, None)
-    assert (8, 1) == (changed_pool.workers, changed_pool.prefetch)
-    assert 3 == _with_workers(replace(pool, is_pool=False), 8, None).prefetch
+    recorded = pipeline(simulate(job).trace)
+    for is_pool, ahead in ((True, 1), (False, 3)):
+        (rank,) = recorded.ranks
+        (each,) = rank.iterations
+        pool = replace(each, is_pool=is_pool, workers=2, prefetch=3)
+        more = changed(
+            replace(recorded, ranks=(replace(rank, iterations=(pool,)),)), Change(workers=8)
+        )
+        (found,) = more.ranks[0].iterations
+        assert (8, ahead) == (found.workers, found.prefetch)
 
 
 def test_receiving_a_batch_takes_time_also_where_the_loop_waited_for_another_one() -> None:

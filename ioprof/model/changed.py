@@ -265,9 +265,7 @@ def _scaled(each: Iteration, factors: Mapping[str, float]) -> Iteration:
     tasks = each.tasks
     by_stage = np.array([factors.get(stage, 1.0) for stage in STAGES])
     by_stage *= np.where(_OF_CALLS, factors.get(CALLS, 1.0), 1.0)
-    of_parts = float(by_stage @ each.serial_parts) if each.serial_parts else None
-    of_stage = float(by_stage[STAGES.index(each.serial_stage)])
-    serial = factors.get(_SERIAL, of_stage if of_parts is None else of_parts)
+    serial = factors.get(_SERIAL, float(by_stage @ each.of_serial))
     stages = tasks.stages_s * by_stage
     work = float(stages.sum() / max(tasks.stages_s.sum(), 1e-12))
     delivery, loader = factors.get("delivery", 1.0), factors.get("loader", 1.0)
@@ -506,8 +504,7 @@ def without_lock(pipeline: Pipeline) -> Pipeline:
         if not each.has_lock:
             return each
         stages = each.tasks.stages_s.copy()
-        parts = each.serial_parts or [stage == each.serial_stage for stage in STAGES]
-        stages += np.outer(each.tasks.serial_own_s, parts)
+        stages += np.outer(each.tasks.serial_own_s, each.of_serial)
         none = np.zeros(len(each.tasks))
         tasks = replace(each.tasks, stages_s=stages, serial_s=none, serial_own_s=none)
         return replace(each, tasks=tasks, has_lock=False)

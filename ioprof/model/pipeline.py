@@ -147,6 +147,13 @@ class Iteration:
     """False: no loader gave batches to the loop. Each task is a step, which costs nothing: all time
     is the loop's own."""
 
+    @property
+    def of_serial(self) -> Seconds:
+        """The part of `Tasks.serial_s` that is of each stage."""
+        return np.array(
+            self.serial_parts or [stage == self.serial_stage for stage in STAGES], np.float64
+        )
+
 
 @dataclass(frozen=True)
 class Program:

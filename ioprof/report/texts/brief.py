@@ -235,7 +235,7 @@ def _notes(entry: CauseShare, row: CauseRow, summary: Summary, most: float) -> s
     if row.cause == bound and (entry.share or 0.0) < most and (of_workers := by_workers(row)):
         notes.append(of_workers)
     if row.cause == "compute" and (waited := waiting_for_cores(summary)):
-        notes.append(f"{waited:.0%} of it waiting for a core")
+        notes.append(f"without a core {waited:.1%} of its runnable time")
     late = late_ranks(summary.steps.straggler_wait_s) if row.cause == "straggler" else []
     if late:
         by = f"rank {late[0].rank}: {late[0].by.replace('_', ' ')}"

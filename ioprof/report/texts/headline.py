@@ -98,8 +98,8 @@ def _parts(summary: Summary, group: str, waits: dict[str, Decimal], most: int) -
 
 
 def waiting_for_cores(summary: Summary) -> float | None:
-    """How much of what a model computes on the CPU is waiting for a core, 0 to 1. None: little, or
-    not known.
+    """Of a model on the CPU: how much of the time in which its ranks could run they waited for a
+    core, 0 to 1. None: little, or not known.
     """
     delay = summary.cpu.rank_run_delay_ratio if summary.cpu and is_on_cpu(summary) else None
     return delay if (delay or 0.0) >= LEAST_SHARED else None
@@ -118,7 +118,7 @@ def _without_cores(summary: Summary) -> str:
     made = max(summary.steps.causes, key=lambda each: each.workers_share or 0.0)
     is_most = 100 * (made.workers_share or 0.0) >= _MOSTLY
     doing = f" for {made.cause.replace('_', ' ')}" if is_most else ""
-    return f", short of cores that workers use{doing}"
+    return f", short of cores: workers use them{doing}"
 
 
 def _name(summary: Summary, group: str) -> str:

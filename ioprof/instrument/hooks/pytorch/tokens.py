@@ -30,43 +30,40 @@ def record_tokens(batch: object, number: int, place: int) -> None:
         return
     with suppress(Exception):  # tensors of the job's own, which must not fail for this
         if (found := tokens(batch)) is not None:
-            now_ns = monotonic_ns()
-            emit("deliver", now_ns, now_ns, TOKENS, batch=number, bytes=found[0], offset=found[1])
-            if (wanted := as_wide_as_longest(batch)) is not None:
+            now_ns, (real, positions, wanted) = monotonic_ns(), found
+            emit("deliver", now_ns, now_ns, TOKENS, batch=number, bytes=real, offset=positions)
+            if wanted is not None:
                 emit("deliver", now_ns, now_ns, LONGEST, batch=number, bytes=wanted)
 
 
-def tokens(batch: object) -> tuple[int, int] | None:
-    """Tokens that are no padding (-1: not known) and positions; None: it is no batch of text."""
+def tokens(batch: object) -> tuple[int, int, int | None] | None:
+    """Tokens that are no padding (-1: not known), positions, and how many these were if its rows
+    were as wide as its longest sample (null: not known). None: it is no batch of text.
+    """
     if isinstance(batch, UserDict):  # transformers' BatchEncoding
         batch = batch.data
     if isinstance(batch, dict):
         ids: Any = next((dict.get(batch, name) for name in _INPUTS if name in batch), None)
         if not _is_text(ids):
             return None
-        return _without_padding(batch, ids), ids.numel()
+        return _without_padding(batch, ids), ids.numel(), _as_wide_as_longest(batch)
     if not isinstance(batch, list | tuple):
         return None
     if (found := _padded(batch)) is not None:
         ids, ends = found
-        return int(ids.numel() - ends.sum()), ids.numel()
+        wanted = ids.numel() - len(ids) * int(ends.min())
+        return ids.numel() - int(ends.sum()), ids.numel(), wanted
     # inputs and targets, each a row of tokens for every sample
     if len(batch) == 2 and all(map(_is_text, batch)):
         inputs, targets = batch
         if tuple(inputs.shape) == tuple(targets.shape) and inputs.dim() == 2:
-            return -1, inputs.numel()
+            return -1, inputs.numel(), None
     return None
 
 
-def as_wide_as_longest(batch: Any) -> int | None:
-    """Positions of a batch of text if its rows were as wide as its longest sample; None: not known.
-    A column in which each sample has padding is wanted by none.
-    """
-    batch = batch.data if isinstance(batch, UserDict) else batch
-    if isinstance(batch, list | tuple) and (found := _padded(batch)) is not None:
-        ids, ends = found
-        return int(ids.numel() - len(ids) * ends.min())
-    mask: Any = dict.get(batch, _MASK) if isinstance(batch, dict) else None
+def _as_wide_as_longest(batch: dict[Any, Any]) -> int | None:
+    """By the mask; a column in which each sample has padding is wanted by none."""
+    mask: Any = dict.get(batch, _MASK)
     if not _is_text(mask) or mask.dim() != 2:
         return None
     return int(len(mask) * sys.modules["torch"].count_nonzero(mask.any(0)))

@@ -324,8 +324,8 @@ ACTIONS: Final = {
         " step, the mean is {mean_s:ms1}"
     ),
     "prefetch": (
-        "[{when_wanted:if}Give the next batch to the pool before this one is used: now each is"
-        " given when it is wanted, and waited for at once|Prepare more batches ahead["
+        "[{when_wanted:if}Submit the next batch to the pool before using this one: now each is"
+        " submitted only when it is needed, and then awaited at once|Prepare more batches ahead["
         " ({prefetch:with_prefetch} instead of {now} per worker): the workers make a batch in"
         " {supply_s:ms1} on average and the loop takes {consumer_s:ms1}, but a batch took up to"
         " {longest_s:ms0}|: {prefetch:with_prefetch} instead of {now} per worker]]"
@@ -668,7 +668,7 @@ _PROCESSES: Final = (
 PRICES: Final = {
     "workers": _PROCESSES,
     "workers_of_shards": _PROCESSES,
-    "prefetch": "memory for {more_batches} more batches per rank",
+    "prefetch": "memory for {more_batches} more batch{more_batches:es} per rank",
     "persistent_workers": "the memory of the workers between epochs",
     "validation_workers": "the memory of the workers between epochs",
     "keep_memory": "a setting; the process keeps the most memory that it ever used",
