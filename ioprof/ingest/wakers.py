@@ -39,7 +39,8 @@ _NO_CALL_ENDS: Final = [
 _TIME_WAS_OVER, _HUNG_UP = ENDS.index("time was over"), ENDS.index("hung up")
 _INTERRUPTED: Final = ENDS.index("interrupted")
 _LATE_NS: Final = 100_000_000
-"""How long after the end of a process somebody whom it woke may run."""
+"""How long after a process began to end somebody whom its end woke may run: it is recorded before
+the kernel takes its memory apart and closes what it had open."""
 _LEAST_ID: Final = 2
 """Lower ids are of no object, see native/capture/channels.h."""
 _TRIES: Final = 4
@@ -180,7 +181,7 @@ def _closing_calls(blocks: pl.DataFrame, closings: pl.DataFrame) -> _Array:
         order = np.lexsort((times, of_call))
         place = _place(of_call[order], times[order], of_block, until, "right") - 1
         at = order[np.maximum(place, 0)]
-        early = since if by_id else np.maximum(since, until - _LATE_NS)
+        early = since if by_id else until - _LATE_NS
         fits = _is_of(of_call[order], times[order], place, of_block, until)
         fits &= (times[at] >= early) & (threads[at] != own) & (times[at] > latest)
         if by_id:
