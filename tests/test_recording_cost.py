@@ -129,6 +129,18 @@ def test_the_upper_estimate_is_of_the_process_that_recorded_most() -> None:
     assert found.overhead_ratio_most == pytest.approx(0.1)
 
 
+def test_what_hooks_of_steps_took_is_in_the_cost() -> None:
+    """Instead of that of their spans, if it is more; at most several times that, and
+    their spans."""
+    times = {"first_ns": 0, "last_ns": 1_000_000_000}
+    rank = {"role": "rank", "rank": 0, "pid": 1, "spans": 1000, "hooks_ns": 20_000_000, **times}
+    costs = {"ns_per_span": 1.0, "ns_per_cold_span": 10_000.0}
+    run = RunRecord.of({"processes": [rank], "capture": costs})
+    found = capture(Trace(run, empty_table(SPAN_COLUMNS)))
+    bounds = found.overhead_ratio, found.overhead_ratio_most
+    assert (0.02, 0.08) == pytest.approx(bounds)
+
+
 @pytest.mark.parametrize(("idle", "expected"), [(0.0, 0.05), (0.5, 0.025), (1.0, 0.0)])
 def test_what_samplers_compute_is_in_the_upper_estimate_where_no_core_is_idle(
     idle: float, expected: float

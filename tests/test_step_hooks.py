@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from ioprof import _native
 from ioprof.instrument import hooks, span
+from ioprof.instrument.hooks import python_observers
 from ioprof.instrument.hooks.pytorch import compute, python_step_hooks
 from ioprof.instrument.hooks.pytorch.evaluations import Evaluation
 from ioprof.instrument.hooks.steps import Steps
@@ -36,9 +37,11 @@ class Watch:
         self.is_on = False
         self.calls.append(now_ns)
 
-    def count(self) -> None:
+    def count(self, times: int = 1) -> int:
+        assert times == 1
         self.calls.append("count")
         self.wanted = self.calls.count("count") % 2 == 1
+        return 0
 
     @property
     def is_computation(self) -> bool:
@@ -138,12 +141,13 @@ class Work:
 
 
 class Hooks:
-    """What hooks of collectives ask of a `HookState`."""
+    """What hooks of collectives and passes ask of a `HookState`."""
 
-    is_on = True
+    is_on, is_deferred, validates = True, False, False
+    identity = SimpleNamespace(role="rank")
 
     def __init__(self, loop: Any, steps: Steps) -> None:
-        self.per_thread = SimpleNamespace(current=SimpleNamespace(loop=loop))
+        self.per_thread = SimpleNamespace(current=SimpleNamespace(loop=loop, fetching=False))
         self.steps, self.in_progress = steps, WeakKeyDictionary[Any, Any]()
         self.deferred = 0
 
@@ -159,6 +163,54 @@ def watched() -> Iterator[None]:
     _native.watch(False, False, lambda: None)
     if (state := hooks.installed()) is not None:
         _native.follow(state, state.steps)
+
+
+PASSES = st.lists(
+    st.tuples(st.sampled_from(["train", "call", "step", "feed"]), st.integers(0, 1)), max_size=60
+)
+"""What a thread does, with one of two models."""
+
+
+def play_passes(
+    implementation: Any, loop_class: Callable[..., Any], done: list[tuple[str, int]], size: int
+) -> tuple[list[Any], list[Any]]:
+    """What is known of the passes after each thing done, and the spans of those that are apart."""
+    steps = Steps()
+    state = Hooks(loop_class(Watch(), Watch(), Evaluation()), steps)
+    implementation.follow(state, steps)
+    evaluation = state.per_thread.current.loop.evaluation
+    models = [torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)]
+    call, seen = implementation.calling(lambda _model, _batch: None), []
+    with emitted() as spans:
+        for operation, number in done:
+            match operation:
+                case "train":
+                    call(models[number], torch.zeros(4, 2))
+                case "call":
+                    with torch.no_grad():
+                        call(models[number], torch.zeros(size, 2))
+                case "step":
+                    steps.number, steps.trains = steps.number + 1, True
+                case "feed":
+                    evaluation.was_fed = True
+            trained = evaluation._trained() if evaluation._trained else None
+            known = evaluation.num_passes, evaluation.is_known, evaluation.was_fed
+            seen.append((*known, trained and models.index(trained)))
+    apart = [(kind, name) for kind, _, _, name, *_ in spans if kind in ("user", "validate")]
+    return seen, [each for each in apart if each[1] != "waiting for a core"]
+
+
+@pytest.mark.usefixtures("watched")
+@given(PASSES, st.integers(1, 8))
+def test_both_know_the_same_of_passes(done: list[tuple[str, int]], size: int) -> None:
+    """A model that is trained on batches of four, and called without gradients on others."""
+    python_observers.watch(True, False, lambda: None)
+    try:
+        in_python = play_passes(python_step_hooks, compute.Loop, done, size)
+    finally:
+        python_observers.watch(False, False, lambda: None)
+    assert in_python == play_passes(_native, _native.Loop, done, size)
+    assert python_step_hooks.hooks_ns() == 0 <= _native.hooks_ns()
 
 
 SENT = {

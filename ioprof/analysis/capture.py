@@ -33,6 +33,9 @@ _LEAST_RAW_BYTES: Final = 1_000_000
 all that the process read. Allocators and torch read their settings in /proc and /sys so: 50 bytes
 to 2 kB."""
 _LEAST_RAW_RATIO: Final = 0.01
+_DISPLACED: Final = 3.5
+"""What hooks of training steps take at most, as a multiple of their own time: calls of them, and
+what they take from the processor's caches (`benchmarks/small_steps.py`)."""
 _RAW: Final = "raw system calls"
 _UNPREPARED: Final = "exec without capture"
 IMPORT_DAMAGE: Final = "import_damage"
@@ -108,9 +111,12 @@ def _length_ns(process: ProcessRecord) -> int:
     return (process.last_ns or 0) - (process.first_ns or 0)
 
 
-def _cost_ns(trace: Trace, each_ns: float | None, call_ns: float | None) -> float | None:
-    """What recording took: spans at the cost of one span, calls that the library saw at the cost of
-    one call, and programs that the job started, each at the cost of one.
+def _cost_ns(
+    trace: Trace, each_ns: float | None, call_ns: float | None, *, is_most: bool = False
+) -> float | None:
+    """What recording took: spans at the cost of one span, the hooks of training steps, calls that
+    the library saw at the cost of one call, and programs that the job started, each at the cost of
+    one. The hooks write spans, so at least it is the longer of the two.
     """
     counters = _read_counters(trace)
     calls = sum(reads.spans or 0 for reads in counters)
@@ -118,8 +124,10 @@ def _cost_ns(trace: Trace, each_ns: float | None, call_ns: float | None) -> floa
     if each_ns is None or (calls + short and call_ns is None):
         return None
     programs = sum(process.role == "other" for process in trace.run.processes)
+    spans_ns = (trace.num_spans - calls) * each_ns
+    hooks_ns = sum(process.hooks_ns for process in trace.run.processes)
     return (
-        (trace.num_spans - calls) * each_ns
+        (spans_ns + _DISPLACED * hooks_ns if is_most else max(spans_ns, hooks_ns))
         + (calls + short) * (call_ns or 0)
         + programs * (trace.run.capture.ns_per_process or 0)
         + window_cost_ns(trace)
@@ -130,7 +138,7 @@ def _most_ratio(trace: Trace, cpu: CpuEvidence | None) -> float | None:
     """What recording took at most, as a share of the job's time; see `Capture`."""
     recorded = trace.run.capture
     each_ns, call_ns = map(_positive, (recorded.ns_per_cold_span, recorded.ns_per_cold_call))
-    cost_ns = _cost_ns(trace, each_ns, call_ns)
+    cost_ns = _cost_ns(trace, each_ns, call_ns, is_most=True)
     if cost_ns is None or each_ns is None:
         return None
     total_ns = _job_ns(trace)
@@ -142,8 +150,8 @@ def _most_ratio(trace: Trace, cpu: CpuEvidence | None) -> float | None:
 
 
 def _largest_ratio(trace: Trace, each_ns: float, call_ns: float) -> float:
-    """Of the rank or worker in which spans and calls took the largest share of its time. Workers
-    that start anew each epoch are one if they had the same number.
+    """Of the rank or worker in which recording took the largest share of its time. Workers that
+    start anew each epoch are one if they had the same number.
     """
     own_ns: Counter[tuple[str | None, int | None, int | None]] = Counter()
     length_ns: Counter[tuple[str | None, int | None, int | None]] = Counter()
@@ -153,6 +161,7 @@ def _largest_ratio(trace: Trace, each_ns: float, call_ns: float) -> float:
         calls = reads.spans or 0
         own_ns[key] += round(max(0, (process.spans or 0) - calls) * each_ns)
         own_ns[key] += round((calls + (reads.short_calls or 0)) * call_ns)
+        own_ns[key] += round(_DISPLACED * process.hooks_ns)
         length_ns[key] += _length_ns(process)
     return max((own_ns[key] / each for key, each in length_ns.items() if each > 0), default=0.0)
 

@@ -1,9 +1,10 @@
 """Adds to the processes of a run which CPUs each could use, the sizes of its libraries' thread
-pools, and what the dataset of a worker kept.
+pools, what hooks took there, and what the dataset of a worker kept.
 """
 
 import json
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +18,8 @@ THREAD_POOLS: Final = "thread_pools"
 """Key of the facts that `ioprof.instrument.hooks.thread_pools` records."""
 KEPT_DATA: Final = "kept_data"
 """The same of `ioprof.instrument.hooks.pytorch.kept_data`."""
+HOOKS_NS: Final = "hooks_ns"
+"""The same of what hooks of training steps took."""
 
 
 def with_cpus(
@@ -27,35 +30,45 @@ def with_cpus(
     """
     seen: dict[_Key, SampledProcess] = {(process.host, process.pid): process for process in sampled}
     cpus = {key: process.cpus for key, process in seen.items() if process.cpus}
-    pools, kept = _facts_of_processes(folder)
+    facts = _facts_of_processes(folder)
     return tuple(
         record.replace(
             program=seen[key].command if (key := (record.host, record.pid)) in seen else None,
             cpus_allowed=cpus.get(key),
-            thread_pools=pools.get((record.host, record.pid), {}),
-            kept_data=kept.get((record.host, record.pid)),
+            **facts.get((record.host, record.pid), {}),
         )
         for record in records
     )
 
 
-def _facts_of_processes(folder: Path) -> tuple[dict[_Key, dict[str, int]], dict[_Key, KeptData]]:
-    pools, kept = dict[_Key, dict[str, int]](), dict[_Key, KeptData]()
+def _facts_of_processes(folder: Path) -> dict[_Key, dict[str, Any]]:
+    """By process, the fields of its record that its facts give."""
+    found: defaultdict[_Key, dict[str, Any]] = defaultdict(dict)
     for path in sorted(folder.glob("facts-*.jsonl")):
         for line in lines_of(path):
-            if not any(key.encode() in line for key in (THREAD_POOLS, KEPT_DATA)):
+            if not any(key.encode() in line for key in _FIELDS):
                 continue
             try:
                 fact: dict[str, Any] = json.loads(line)
-                process = fact["host"], fact["pid"]
-                if KEPT_DATA in fact:
-                    kept[process] = KeptData.of(fact[KEPT_DATA])
-                    continue
-                pools[process] = {
-                    str(name): int(size)
-                    for name, size in fact[THREAD_POOLS].items()
-                    if int(size) >= 0
-                }
+                for key, value_of in _FIELDS.items():
+                    if key in fact:
+                        found[fact["host"], fact["pid"]][key] = value_of(fact[key])
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
                 continue  # its process was killed while it wrote
-    return pools, kept
+    return found
+
+
+def _sizes(value: Any) -> dict[str, int]:
+    return {str(name): int(size) for name, size in value.items() if int(size) >= 0}
+
+
+def _time_ns(value: Any) -> int:
+    return max(int(value), 0)
+
+
+_FIELDS: Final[dict[str, Callable[[Any], Any]]] = {
+    THREAD_POOLS: _sizes,
+    KEPT_DATA: KeptData.of,
+    HOOKS_NS: _time_ns,
+}
+"""Key of a fact, which is also the field of the record, to what makes its value."""

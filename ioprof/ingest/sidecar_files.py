@@ -35,7 +35,7 @@ from ioprof.ingest.page_faults.faults import (
     read_faults,
     waits_for_calls,
 )
-from ioprof.ingest.process_cpus import KEPT_DATA, THREAD_POOLS
+from ioprof.ingest.process_cpus import HOOKS_NS, KEPT_DATA, THREAD_POOLS
 from ioprof.ingest.rings import Process, readahead_calls
 from ioprof.ingest.stacks import THREAD_NAMES, fold_stacks, read_stacks
 from ioprof.ingest.untrusted_values import damage_facts, lines_of, unreadable
@@ -212,7 +212,7 @@ def read_job_facts(folder: Path, processes: list[Process]) -> JobFacts:
                 libraries[str(facts["library"])] = None
             elif isinstance(facts.get("shards"), int):
                 config["shards"] = max(facts["shards"], config.get("shards", 0))
-            elif not {THREAD_POOLS, THREAD_NAMES, KEPT_DATA} & facts.keys():
+            elif not {THREAD_POOLS, THREAD_NAMES, KEPT_DATA, HOOKS_NS} & facts.keys():
                 config = {**facts, **config}
     if libraries:
         config["libraries"] = list(libraries)

@@ -267,6 +267,9 @@ class ProcessRecord(Record, frozen=True):
     sampled."""
     thread_pools: dict[str, Count] = field(default_factory=dict)
     """Threads that its libraries use at most, as they say themselves: library to number."""
+    hooks_ns: Count = 0
+    """What hooks of training steps took, estimated from one of 17 that was timed, ns. 0: there were
+    none, or the process was killed."""
     kept_data: KeptData | None = None
     """Of a loader worker: data that its dataset kept, which ended with it. Null: none was seen."""
     killed_in_batch: Count | None = None

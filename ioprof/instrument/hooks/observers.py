@@ -7,9 +7,10 @@ batch a thread makes, `fetches` whether it is within the fetch of one, `decoded`
 was decoded elsewhere, and `interrupted` excludes a time from the transform in progress. `Loop` is
 what a thread's training loop computes; `calling` observes calls of torch modules, `propagating`
 backward passes, `exchanging` collectives, `awaiting` the waits for those that `expect` one,
-`begin_step` and `end_step` steps of optimizers, all for the state that they `follow`. `numbered`
-tells collectives of one name within a step apart. `decoding` observes a function that decodes, and
-`decoding_items` one that returns an iterator that does.
+`begin_step` and `end_step` steps of optimizers, all for the state that they `follow`, and
+`hooks_ns` is what these have taken. `numbered` tells collectives of one name within a step apart.
+`decoding` observes a function that decodes, and `decoding_items` one that returns an iterator that
+does.
 """
 
 try:
@@ -27,6 +28,7 @@ try:
         fetches,
         follow,
         forget,
+        hooks_ns,
         interrupted,
         loading,
         makes,
@@ -61,6 +63,7 @@ except ImportError:  # this interpreter cannot load it
         exchanging,
         expect,
         follow,
+        hooks_ns,
         numbered,
         propagating,
     )
@@ -79,6 +82,7 @@ __all__ = [
     "fetches",
     "follow",
     "forget",
+    "hooks_ns",
     "interrupted",
     "loading",
     "makes",

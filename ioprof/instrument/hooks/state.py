@@ -382,6 +382,8 @@ class HookState:
             self.garbage.write(self.spool)
         if self.identity.role == "rank":
             self.record_thread_pools()
+            if took_ns := observers.hooks_ns():
+                self.record_fact(hooks_ns=took_ns, host=host(), pid=os.getpid())
             if names := dict(self.thread_names):
                 self.record_fact(thread_names=names, host=host(), pid=os.getpid())
 

@@ -211,7 +211,8 @@ static bool is_work(PyObject *result)
 }
 
 static PyObject *call_observed(Loop *loop, PyObject *self, PyObject *const *args, size_t num_args,
-                               PyObject *names, const struct exchange *exchange)
+                               PyObject *names, const struct exchange *exchange,
+                               int64_t hook_begin_ns)
 {
     if (observing.mode == STARTS_RECORDING)
         wake_up();
@@ -223,8 +224,10 @@ static PyObject *call_observed(Loop *loop, PyObject *self, PyObject *const *args
     Py_XDECREF(plain);
     drop_exception();
     loop->in_collective = true;
+    end_hook(hook_begin_ns);
     const int64_t start_ns = clock_now();
     PyObject *result = call_original(self, args, num_args, names);
+    const int64_t hook_end_ns = begin_hook();
     loop->in_collective = false;
     if (result != NULL && label != NULL) {
         if (is_work(result)) {
@@ -241,6 +244,7 @@ static PyObject *call_observed(Loop *loop, PyObject *self, PyObject *const *args
         drop_exception();
     }
     Py_XDECREF(label);
+    end_hook(hook_end_ns);
     return result;
 }
 
@@ -249,14 +253,17 @@ PyObject *call_collective(PyObject *self, PyObject *const *args, size_t num_args
     Loop *loop = observing.mode == NOT_OBSERVING || observing.hooks == NULL
                      ? NULL
                      : current_loop(get_thread_state());
+    const int64_t hook_begin_ns = begin_hook();
     struct exchange exchange = {.is_elsewhere = true};
     if (loop != NULL && !loop->in_collective)
         exchange = describe(args, num_args, names);
     drop_exception();
-    if (exchange.is_elsewhere)
+    if (exchange.is_elsewhere) {
+        end_hook(hook_begin_ns);
         return call_original(self, args, num_args, names);
+    }
     Py_INCREF((PyObject *)loop);
-    PyObject *result = call_observed(loop, self, args, num_args, names, &exchange);
+    PyObject *result = call_observed(loop, self, args, num_args, names, &exchange, hook_begin_ns);
     Py_DECREF((PyObject *)loop);
     return result;
 }
@@ -291,13 +298,17 @@ PyObject *call_wait(PyObject *self, PyObject *const *args, size_t num_args, PyOb
 {
     if (!expects_waits || observing.hooks == NULL || IOPROF_VECTORCALL_NARGS(num_args) < 1)
         return call_original(self, args, num_args, names);
+    const int64_t hook_begin_ns = begin_hook();
     PyObject *known = take_known(args[0]);
     const int64_t start_ns = clock_now();
+    end_hook(hook_begin_ns);
     PyObject *result = call_original(self, args, num_args, names);
+    const int64_t hook_end_ns = begin_hook();
     if (result != NULL && known != NULL && known != Py_None) {
         end_expected(known, start_ns);
         drop_exception();
     }
     Py_XDECREF(known);
+    end_hook(hook_end_ns);
     return result;
 }

@@ -16,20 +16,22 @@ static struct label forward_name, inference_name, loss_name, gradients_name, opt
 
 /* ------------------------------------------------------------------------------------- watches */
 
+static int ask(const struct watch *watch, const char *name, bool *answer)
+{
+    PyObject *value = PyObject_GetAttrString(watch->object, name);
+    const int is_true = value == NULL ? -1 : PyObject_IsTrue(value);
+    Py_XDECREF(value);
+    *answer = is_true > 0;
+    return is_true < 0 ? -1 : 0;
+}
+
 static int refresh(struct watch *watch, PyObject *result)
 {
     if (result == NULL)
         return -1;
     Py_DECREF(result);
-    PyObject *mode = PyObject_GetAttrString(watch->object, "is_on"),
-             *wanted = PyObject_GetAttrString(watch->object, "wanted");
-    const int is_on = mode == NULL ? -1 : PyObject_IsTrue(mode),
-              is_wanted = wanted == NULL ? -1 : PyObject_IsTrue(wanted);
-    Py_XDECREF(mode);
-    Py_XDECREF(wanted);
-    watch->is_on = is_on > 0;
-    watch->is_wanted = is_wanted > 0;
-    return is_on < 0 || is_wanted < 0 ? -1 : 0;
+    return ask(watch, "is_on", &watch->is_on) | ask(watch, "wanted", &watch->is_wanted) |
+           ask(watch, "is_computation", &watch->is_computation);
 }
 
 /* `now_ns` is 0 where what was seen does not count. */
@@ -47,19 +49,18 @@ static int begin_watch(struct watch *watch)
     return refresh(watch, PyObject_CallMethod(watch->object, "begin", NULL));
 }
 
+/* A watch says how many of these times it need not be told of. */
 static int count_watch(struct watch *watch)
 {
-    return refresh(watch, PyObject_CallMethod(watch->object, "count", NULL));
-}
-
-static bool is_computation(const struct watch *watch)
-{
-    PyObject *value = PyObject_GetAttrString(watch->object, "is_computation");
-    const int result = value == NULL ? -1 : PyObject_IsTrue(value);
-    if (result < 0)
-        drop_exception();
-    Py_XDECREF(value);
-    return result > 0;
+    if (watch->num_untold < watch->num_quiet) {
+        watch->num_untold++;
+        return 0;
+    }
+    PyObject *quiet =
+        PyObject_CallMethod(watch->object, "count", "L", (long long)watch->num_untold + 1);
+    watch->num_untold = 0;
+    watch->num_quiet = quiet == NULL ? 0 : PyLong_AsLongLong(quiet);
+    return refresh(watch, quiet);
 }
 
 /* ------------------------------------------------------------------------------------ the loop */
@@ -183,7 +184,7 @@ int loop_begin_backward(Loop *loop, int64_t now_ns)
     }
     result |= count_watch(&loop->loss);
     result |= emit_pending(loop);
-    if (is_computation(&loop->loss))
+    if (loop->loss.is_computation)
         emit_compute(end_ns, now_ns, &loss_name, step);
     return result;
 }
@@ -242,7 +243,7 @@ static int emit_since_backward(Loop *loop, int64_t end_ns, int64_t step)
     /* else the one before is still to be observed: the loss was, meanwhile */
     if (!is_short && !loop->clipping.is_wanted)
         result = count_watch(&loop->clipping);
-    if (is_short || is_computation(&loop->clipping))
+    if (is_short || loop->clipping.is_computation)
         emit_without_gaps(loop->backward_end_ns, end_ns, &loop->gaps,
                           is_short ? &optimizer_name : &gradients_name, step);
     return result;

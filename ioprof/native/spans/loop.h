@@ -15,12 +15,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { MAX_OPTIMIZERS = 8, NUM_KNOWN = 4, LOOK_AGAIN_NS = 2000000 };
+enum { MAX_OPTIMIZERS = 8, NUM_KNOWN = 4, LOOK_AGAIN_NS = 10000000 };
 
 /* A TensorWatch, and what it says of itself. */
 struct watch {
     PyObject *object;
-    bool is_on, is_wanted;
+    bool is_on, is_wanted, is_computation;
+    int64_t num_quiet, num_untold;
 };
 
 /* Times that were no computation, in order. */

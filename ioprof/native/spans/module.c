@@ -207,6 +207,9 @@ static PyMethodDef functions[] = {
              "watch(is_on, is_asleep, wake, /)\n--\n\nWhether observers record, and whether they "
              "call `wake` before that."),
     FUNCTION(forget, METH_NOARGS, "forget()\n--\n\nForget what threads had under way."),
+    FUNCTION(hooks_ns, METH_NOARGS,
+             "hooks_ns()\n--\n\nWhat hooks of training steps have taken in this process, "
+             "estimated from those of which the time was taken."),
     FUNCTION(makes, METH_O,
              "makes(number, /)\n--\n\nFrom now on what this thread observes is of the batch of "
              "that number; -1: of none."),

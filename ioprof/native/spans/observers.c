@@ -12,6 +12,7 @@
 
 struct observing observing = {.generation = 1};
 __thread struct thread_state thread_state;
+struct hook_times hook_times;
 
 /* An attribute of an image; NULL, and no exception, where it has none. */
 static PyObject *attribute_of(PyObject *image, PyObject *name)
@@ -362,12 +363,20 @@ PyObject *native_watch(PyObject *Py_UNUSED(module), PyObject *args)
 void forget_observations(void)
 {
     observing.generation++;
+    hook_times = (struct hook_times){0};
 }
 
 PyObject *native_forget(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
     forget_observations();
     Py_RETURN_NONE;
+}
+
+PyObject *native_hooks_ns(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    const double each_ns =
+        hook_times.num_timed == 0 ? 0 : (double)hook_times.timed_ns / (double)hook_times.num_timed;
+    return PyLong_FromDouble((double)hook_times.num * each_ns);
 }
 
 PyObject *native_makes(PyObject *Py_UNUSED(module), PyObject *number)

@@ -53,6 +53,7 @@ PyObject *native_decoding_items(PyObject *module, PyObject *args);
 PyObject *native_type_modified(PyObject *module, PyObject *type);
 PyObject *native_watch(PyObject *module, PyObject *args);
 PyObject *native_forget(PyObject *module, PyObject *ignored);
+PyObject *native_hooks_ns(PyObject *module, PyObject *ignored);
 PyObject *native_makes(PyObject *module, PyObject *number);
 PyObject *native_decoded(PyObject *module, PyObject *args);
 PyObject *native_interrupted(PyObject *module, PyObject *args);

@@ -5,6 +5,7 @@
 
 #include "python_api.h"
 
+#include "clock.h"
 #include "exceptions.h"
 #include "sample_spans.h"
 
@@ -12,6 +13,11 @@
 #include <stdint.h>
 
 enum { NOT_OBSERVING, OBSERVING, STARTS_RECORDING };
+
+/* Of so many times that hooks of training steps do something, one is timed: not a divisor of how
+ * often they do in a step. What takes longer than the other time has lost its core, or starts the
+ * recording. */
+enum { TIMED_SELDOM = 17, LOST_CORE_NS = 1000000 };
 
 #pragma GCC visibility push(hidden)
 
@@ -24,6 +30,13 @@ struct observing {
 };
 
 extern struct observing observing;
+
+/* What hooks of training steps have taken in this process. */
+struct hook_times {
+    int64_t num, num_timed, timed_ns;
+};
+
+extern struct hook_times hook_times;
 extern __thread struct thread_state thread_state;
 
 typedef struct {
@@ -48,6 +61,21 @@ static inline struct thread_state *get_thread_state(void)
     if (state->generation != observing.generation)
         *state = (struct thread_state){.generation = observing.generation, .batch = -1};
     return state;
+}
+
+/* 0: this one is not timed. */
+static inline int64_t begin_hook(void)
+{
+    return ++hook_times.num % TIMED_SELDOM == 0 ? clock_now() : 0;
+}
+
+static inline void end_hook(int64_t begin_ns)
+{
+    const int64_t took_ns = begin_ns == 0 ? LOST_CORE_NS : clock_now() - begin_ns;
+    if (took_ns < LOST_CORE_NS) {
+        hook_times.num_timed++;
+        hook_times.timed_ns += took_ns;
+    }
 }
 
 static inline void wake_up(void)

@@ -7,9 +7,9 @@
 /* Attributes that are asked for in each step. */
 #define NAMES(each)                                                                              \
     each(_modules) each(_parameters) each(current) each(device) each(gradients) each(has_models) \
-        each(identity) each(is_cpu) each(is_grad_enabled) each(is_known) each(loop)              \
-            each(param_groups) each(params) each(per_thread) each(requires_grad) each(role)      \
-                each(tensors) each(Tensor) each(training) each(type) each(validates)
+        each(identity) each(is_cpu) each(is_grad_enabled) each(loop) each(param_groups)          \
+            each(params) each(per_thread) each(requires_grad) each(role) each(tensors)           \
+                each(Tensor) each(training) each(type) each(validates)
 #define DECLARE(name) *name_##name,
 static PyObject NAMES(DECLARE) * torch;
 
@@ -213,13 +213,25 @@ static void drop_result(PyObject *result)
 
 static void end_evaluation(Passes *evaluation, const Steps *steps, int64_t now_ns)
 {
-    drop_result(PyObject_CallMethod((PyObject *)evaluation, "end", "LLO", (long long)now_ns,
-                                    (long long)steps->number, steps->trains ? Py_True : Py_False));
+    if (steps->trains && passes_are_known(evaluation))
+        drop_result(PyObject_CallMethod((PyObject *)evaluation, "end", "LLO", (long long)now_ns,
+                                        (long long)steps->number, Py_True));
+    else
+        passes_end(evaluation, steps->number);
 }
 
 /* What a model does that is called: without gradients in evaluation mode, or in training mode once
  * steps were made. */
 enum purpose { TRAINS, EVALUATES, MINES };
+
+/* A model and the arguments of its call are shown to a method of an Evaluation. */
+static void show(Passes *evaluation, const char *method, PyObject *const *args, Py_ssize_t num_args)
+{
+    PyObject *values = PyErr_Occurred() ? NULL : arguments_after(args, num_args);
+    if (values != NULL)
+        drop_result(PyObject_CallMethod((PyObject *)evaluation, method, "OO", args[0], values));
+    Py_XDECREF(values);
+}
 
 /* What the model does is noted. What a library says to be a validation is known already. */
 static enum purpose note_mode(Passes *evaluation, const Steps *steps, bool trains,
@@ -240,24 +252,10 @@ static enum purpose note_mode(Passes *evaluation, const Steps *steps, bool train
         end_evaluation(evaluation, steps, clock_now());
     if (trains && !is_training)
         return TRAINS;
-    PyObject *values = PyErr_Occurred() ? NULL : arguments_after(args, num_args);
-    if (values != NULL && trains)
-        drop_result(PyObject_CallMethod((PyObject *)evaluation, "train", "OO", args[0], values));
-    else if (values != NULL)
-        drop_result(PyObject_CallMethod((PyObject *)evaluation, "begin_pass", "OOLL", args[0],
-                                        values, (long long)clock_now(), (long long)steps->number));
-    Py_XDECREF(values);
+    if (trains ? !passes_train(evaluation, args[0])
+               : passes_begin(evaluation, args[0], clock_now(), steps->number))
+        show(evaluation, trains ? "train" : "look", args, num_args);
     return trains ? TRAINS : is_training ? MINES : EVALUATES;
-}
-
-/* Whether the passes in training mode are no part of a training step. */
-static bool is_apart(Passes *evaluation)
-{
-    PyObject *known =
-        PyErr_Occurred() ? NULL : PyObject_GetAttr((PyObject *)evaluation, name_is_known);
-    const bool is_known = known != NULL && PyObject_IsTrue(known) > 0;
-    Py_XDECREF(known);
-    return is_known;
 }
 
 static bool begin_pass(Loop *loop, const Steps *steps, PyObject *const *args, Py_ssize_t num_args)
@@ -274,7 +272,7 @@ static bool begin_pass(Loop *loop, const Steps *steps, PyObject *const *args, Py
         note_mode(loop->evaluation, steps, wants_gradients(), args, num_args);
     if (place != ON_CPU || PyErr_Occurred())
         return purpose != TRAINS;
-    if (purpose == MINES && is_apart(loop->evaluation))
+    if (purpose == MINES && passes_are_known(loop->evaluation))
         return true;
     if (observing.mode == STARTS_RECORDING)
         wake_up();
@@ -321,19 +319,23 @@ PyObject *call_module(PyObject *self, PyObject *const *args, size_t num_args, Py
     struct thread_state *state = get_thread_state();
     if (state->calling || state->fetching || state->transforming)
         return call_original(self, args, num_args, names);
+    const int64_t hook_begin_ns = begin_hook();
     const uint32_t generation = state->generation;
     state->calling = true;
     const Py_ssize_t num_named = names == NULL ? 0 : PyTuple_Size(names);
     const bool is_observed = begin_call(state, args, IOPROF_VECTORCALL_NARGS(num_args) + num_named);
     drop_exception();
+    end_hook(hook_begin_ns);
     PyObject *result = call_original(self, args, num_args, names);
     if (!is_valid(state, generation))
         return result;
     state->calling = false;
     if (is_observed) {
+        const int64_t hook_end_ns = begin_hook();
         struct raised raised = save_exception(result);
         end_call(state);
         restore_exception(result, raised);
+        end_hook(hook_end_ns);
     }
     return result;
 }
@@ -379,6 +381,7 @@ PyObject *call_backward(PyObject *self, PyObject *const *args, size_t num_args, 
         drop_exception();
         return call_original(self, args, num_args, names);
     }
+    const int64_t hook_begin_ns = begin_hook();
     Py_INCREF((PyObject *)loop);
     loop->nested++;
     const bool on_cpu = loop->nested == 1 && place_of_first(tensors) == ON_CPU;
@@ -388,8 +391,9 @@ PyObject *call_backward(PyObject *self, PyObject *const *args, size_t num_args, 
     if (on_cpu)
         loop_begin_backward(loop, start_ns);
     drop_exception();
+    end_hook(hook_begin_ns);
     PyObject *result = call_original(self, args, num_args, names);
-    const int64_t end_ns = clock_now();
+    const int64_t end_ns = clock_now(), hook_end_ns = begin_hook();
     struct raised raised = save_exception(result);
     loop->nested--;
     if (on_cpu) {
@@ -401,6 +405,7 @@ PyObject *call_backward(PyObject *self, PyObject *const *args, size_t num_args, 
     }
     restore_exception(result, raised);
     Py_DECREF((PyObject *)loop);
+    end_hook(hook_end_ns);
     return result;
 }
 
@@ -410,12 +415,14 @@ PyObject *native_begin_step(PyObject *Py_UNUSED(module), PyObject *optimizer)
 {
     if (observing.mode == NOT_OBSERVING || observing.hooks == NULL)
         Py_RETURN_FALSE;
+    const int64_t hook_begin_ns = begin_hook();
     Loop *loop = current_loop(get_thread_state());
     const int64_t now_ns = clock_now();
     const bool is_observed = loop != NULL && !is_worker(loop, now_ns);
     if (is_observed)
         loop_begin_step(loop, optimizer, now_ns);
     drop_exception();
+    end_hook(hook_begin_ns);
     return PyBool_FromLong(is_observed && loop->num_optimizers == 1);
 }
 
@@ -465,11 +472,13 @@ PyObject *native_end_step(PyObject *Py_UNUSED(module), PyObject *optimizer)
                      ? NULL
                      : current_loop(get_thread_state());
     if (loop != NULL && loop->num_optimizers > 0 && loop->optimizers[0].which == optimizer) {
-        const int64_t start_ns = loop->optimizers[0].start_ns, end_ns = clock_now();
+        const int64_t start_ns = loop->optimizers[0].start_ns, end_ns = clock_now(),
+                      hook_begin_ns = begin_hook();
         loop->num_optimizers = 0;
         Py_INCREF((PyObject *)loop);
         end_step(loop, optimizer, start_ns, end_ns);
         Py_DECREF((PyObject *)loop);
+        end_hook(hook_begin_ns);
     }
     drop_exception();
     Py_RETURN_NONE;

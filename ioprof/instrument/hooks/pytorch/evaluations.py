@@ -39,21 +39,16 @@ FEWEST_STEPS: Final = 2
 LEAST_BATCH_RATIO: Final = 0.5
 """Of the samples of a training batch, that the largest batch of an evaluation must have."""
 _MOST_SIZES: Final = 8
-"""Training batches whose size is looked at."""
+"""Training batches whose size is looked at. Of other passes those are that are first, second,
+fourth, eighth and so on."""
 
 
 class Evaluation(PassNumbers):
-    """What one thread has called without training since it trained last."""
+    """What one thread has called without training since it trained last. The extension counts the
+    passes by itself, see `native/spans/passes.h`: loops that play call a model in each step.
+    """
 
-    __slots__ = (
-        "_begin_ns",
-        "_caller",
-        "_ended_at",
-        "_evaluated",
-        "_is_apart",
-        "_size",
-        "_trained_size",
-    )
+    __slots__ = ("_caller", "_size", "_trained_size")
 
     def __init__(self) -> None:
         self.num_passes = 0
@@ -68,6 +63,9 @@ class Evaluation(PassNumbers):
         self._caller: str | None = None
         """Of passes in training mode: the function that makes them."""
         self._is_apart = False
+        """Enough steps have ended since the passes before."""
+        self._is_like_training = True
+        """Their batches are as large as those of the training, as far as is known."""
         self._ended_at = 0
         self._size: int | None = None
         self._trained_size = self._num_sizes = 0
@@ -78,14 +76,24 @@ class Evaluation(PassNumbers):
         """A model is about to be called without gradients; `step` is the number of the step in
         progress.
         """
-        size = _num_samples(arguments)
         if not self.num_passes:
-            self._caller = _caller(sys._getframe(1)) if model.training else None  # noqa: SLF001
             self._begin_ns, self._is_apart = now_ns, step - self._ended_at >= FEWEST_STEPS
-            self._evaluated, self._size = weakref.ref(model), size
+            self._evaluated = weakref.ref(model)
         self.num_passes += 1
         self.in_pass = True
+        if self._is_apart and self.num_passes & (self.num_passes - 1) == 0:
+            self.look(model, arguments)
+
+    def look(self, model: Any, arguments: tuple[Any, ...]) -> None:
+        """At one of several passes that may be an evaluation."""
+        size = _num_samples(arguments)
+        if self.num_passes == 1:
+            self._caller = _caller(sys._getframe(1)) if model.training else None  # noqa: SLF001
+            self._size = size
         self._size = None if size is None or self._size is None else max(size, self._size)
+        self._is_like_training = (
+            self._size is None or self._size >= LEAST_BATCH_RATIO * self._trained_size
+        )
 
     def train(self, model: Any, arguments: tuple[Any, ...]) -> None:
         """A model in training mode is about to be called, with gradients."""
@@ -99,10 +107,7 @@ class Evaluation(PassNumbers):
     @property
     def is_known(self) -> bool:
         """Whether the passes are no part of a training step, and no loader says what they are."""
-        is_like_training = (
-            self._size is None or self._size >= LEAST_BATCH_RATIO * self._trained_size
-        )
-        return self._is_apart and is_like_training and not self.was_fed
+        return bool(self._is_apart and self._is_like_training and not self.was_fed)
 
     def end(self, now_ns: int, step: int, trains: bool) -> None:
         """The thread trains again from now on, or waits for a batch to do so. It has made a

@@ -85,10 +85,11 @@ class TensorWatch:
             self._mode = None
             mode.__exit__(None, None, None)
 
-    def count(self) -> None:
-        """Such a time was long."""
-        self._count += 1
+    def count(self, times: int = 1) -> int:
+        """So many of such times were long. Returns how many more may be before that is told."""
+        self._count += times
         self.wanted = self._count <= _FIRST or self._count % SELDOM == 0
+        return 0 if self._count < _FIRST else SELDOM - self._count % SELDOM - 1
 
 
 def _may_observe() -> bool:

@@ -169,6 +169,11 @@ def numbered(name: str, step: int, /) -> str:
     return name if count == 1 or count > _MOST_NAMES else f"{name} {count}"
 
 
+def hooks_ns() -> int:
+    """What the extension counts is not counted here."""
+    return 0
+
+
 def _label(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     """The name, with that of a group that is not the whole job."""
     # torch is there, since this is a call of one of its functions
