@@ -86,6 +86,23 @@ def test_a_batch_that_a_later_step_is_of_was_taken_ahead() -> None:
     assert discarded(Trace(trace.run, spans), batches(trace)).is_empty()
 
 
+def test_samples_that_a_loop_makes_a_batch_of_are_not_discarded() -> None:
+    """A model was called with 32 samples, and the loader gave 8 at a time; of more than those four
+    the earlier ones were thrown away."""
+    used = [number % 5 == 4 for number in range(60)]
+    trace = job(used)
+    run = trace.run.replace(config=trace.run.config.replace(trained_samples=32))
+    trace = Trace(run, trace.spans)
+    received = batches(trace)
+    # the last of a step and the three before it hold what the model was called with
+    lost = [number for number in range(60) if number % 5 == 0]
+    assert lost == discarded(trace, received)["batch"].sort().to_list()
+    assert 4 == loader_use(trace, received, 2).per_step
+    # one that does not say how many samples it holds is one sample
+    unknown = received.with_columns(samples=pl.lit(None, received.schema["samples"]))
+    assert discarded(trace, unknown).is_empty()
+
+
 def test_a_step_of_batches_of_two_loaders_discards_none() -> None:
     """As of zipped ones: the loop asks the other loader at once. Each numbers its batches apart."""
     trace = job([False, True] * 20)

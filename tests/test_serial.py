@@ -305,6 +305,17 @@ def test_what_an_event_loop_does_by_a_timer_is_not_on_the_way() -> None:
     assert [[10] * 3, [11] * 3, [20] * 3] == [step.tolist() for step in way]
 
 
+def test_a_thread_is_waited_for_while_another_one_works_for_it() -> None:
+    """A thread that hands over what an event loop asks another process for: a read of the loop is
+    what is waited for, though the loop is blocked in it."""
+    wakers = Wakers(blocks_of((0, 100, 10, 11), (5, 90, 11, 20)))
+    times = np.array([[0, 100]])
+    worked = {tid: each.tolist() for tid, each in wakers.working(10, times).items()}
+    assert ([[90, 100]], [[0, 90]]) == (worked[11], worked[20])
+    waited = wakers.working(10, times, or_waited=True)
+    assert [[0, 100]] == waited[11].tolist()
+
+
 def test_threads_that_take_turns_are_followed_to_each_turn() -> None:
     """Of two that have a lock 5 ms each, a hundred times, and of a way that goes nowhere."""
     turns = [(5 * each, 5 * each + 5, 20 + each % 2, 21 - each % 2) for each in range(200)]

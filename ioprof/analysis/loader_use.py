@@ -47,6 +47,8 @@ class Kept:
 class LoaderUse:
     """Of the loaders to train from, of all ranks."""
 
+    per_step: int = 1
+    """What a loop takes for each step one by one, as samples of which it makes a batch."""
     passes: int = 0
     """Iterations over a loader with workers, on the rank that began most."""
     makers: int = 0
@@ -74,7 +76,26 @@ class LoaderUse:
 def discarded(trace: Trace, received: pl.DataFrame) -> pl.DataFrame:
     """The rows of `loaders.batches` with which nothing was done: batches to train on after which a
     rank asked the same loader for the next one at once, and ended no step meanwhile; but for those
-    that a later step is of, as of a loop that takes one batch ahead.
+    that a later step is of, as of a loop that takes one batch ahead, and for those that a model was
+    called with together, as where a loop makes batches of samples.
+    """
+    found = _with_steps(trace, received)
+    is_used = (pl.col("ended_ns") <= pl.col("next_ns")).fill_null(value=False)
+    gap = pl.col("next_ns") - pl.col("end_ns")
+    usual = found.filter(is_used).select(gap.median()).item()
+    if usual is None:
+        return received.clear()
+    lost = found.filter(~is_used, gap < _LEAST_USE * usual)
+    used = trace.rows(pl.col("step").is_not_null(), kinds=["step"]).select("rank", "batch")
+    together = _taken_together(found, trace.run.config.trained_samples)
+    for kept in (used.drop_nulls(), together.select("rank", "batch")):
+        lost = lost.join(kept, on=["rank", "batch"], how="anti", maintain_order="left")
+    return lost.select(received.columns)
+
+
+def _with_steps(trace: Trace, received: pl.DataFrame) -> pl.DataFrame:
+    """The batches to train on in order, with `next_ns`, when the next one of the same loader was
+    asked for, and `ended_ns`, the end of the step that was the first to end after they came.
     """
     steps = trace.rows(pl.col("rank").is_not_null(), pl.col("step").is_not_null(), kinds=["step"])
     ends = steps.group_by("rank", "step").agg(ended_ns=pl.col("end_ns").max())
@@ -83,7 +104,7 @@ def discarded(trace: Trace, received: pl.DataFrame) -> pl.DataFrame:
     training = training.with_columns(
         next_ns=pl.col("start_ns").shift(-1).over(*of_loader, order_by="end_ns")
     )
-    found = training.join_asof(
+    return training.join_asof(
         ends.select("rank", "ended_ns").sort("ended_ns"),
         left_on="end_ns",
         right_on="ended_ns",
@@ -91,15 +112,21 @@ def discarded(trace: Trace, received: pl.DataFrame) -> pl.DataFrame:
         strategy="forward",
         check_sortedness=False,
     )
-    is_used = (pl.col("ended_ns") <= pl.col("next_ns")).fill_null(value=False)
-    gap = pl.col("next_ns") - pl.col("end_ns")
-    usual = found.filter(is_used).select(gap.median()).item()
-    if usual is None:
-        return received.clear()
-    lost = found.filter(~is_used, gap < _LEAST_USE * usual)
-    used = steps.select("rank", "batch").drop_nulls()
-    lost = lost.join(used, on=["rank", "batch"], how="anti", maintain_order="left")
-    return lost.select(received.columns)
+
+
+def _taken_together(found: pl.DataFrame, trained_samples: int | None) -> pl.DataFrame:
+    """Of the rows of `_with_steps` the last ones before the end of each step: as many as hold what
+    a model was called with. One that does not say how many samples it holds holds one.
+    """
+    of_step, size = ("rank", "ended_ns"), pl.col("samples").fill_null(1)
+    later = size.cum_sum(reverse=True).over(*of_step, order_by="end_ns") - size
+    return found.filter(later < (trained_samples or 0))
+
+
+def _per_step(trace: Trace, received: pl.DataFrame) -> int:
+    together = _taken_together(_with_steps(trace, received), trace.run.config.trained_samples)
+    counts = together.drop_nulls("ended_ns").group_by("rank", "ended_ns").len()["len"]
+    return int(counts.median() or 1)  # type: ignore[arg-type]
 
 
 def loader_use(trace: Trace, received: pl.DataFrame, workers: int | None) -> LoaderUse:
@@ -123,6 +150,7 @@ def loader_use(trace: Trace, received: pl.DataFrame, workers: int | None) -> Loa
     first_ns = trace.rows(pl.col("step").is_not_null(), kinds=["step"])["end_ns"].min()
     samples = lost["samples"]
     return LoaderUse(
+        per_step=_per_step(trace, received),
         passes=max(per_rank, default=0),
         makers=makers,
         batches=len(training),

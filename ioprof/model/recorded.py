@@ -625,7 +625,8 @@ def _helped(
     spans: pl.DataFrame, fetches: pl.DataFrame, consumer: int, wakers: Wakers | None
 ) -> pl.DataFrame:
     """What other threads did for those that make batches while these were blocked, as spans of
-    theirs: an event loop, or a pool that nobody else uses.
+    theirs: an event loop, or a pool that nobody else uses. A read of theirs counts although they
+    were blocked in it until another process answered.
     """
     found, makers = [spans.clear()], fetches.drop_nulls("tid")
     if wakers is None:
@@ -635,7 +636,7 @@ def _helped(
     if done.is_empty():
         return found[0]
     for (tid, worker), part in makers.partition_by("tid", "worker", as_dict=True).items():
-        working = wakers.working(int(tid), union(intervals(part)))
+        working = wakers.working(int(tid), union(intervals(part)), or_waited=True)
         for helper, times in working.items():
             rows = done.filter(pl.col("tid") == helper) if helper not in own else done.clear()
             place, pieces = pieces_within(intervals(rows), times)

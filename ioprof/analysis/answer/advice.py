@@ -287,10 +287,12 @@ def _collate(evidence: Evidence) -> Found:
 
 def _delivery(evidence: Evidence) -> Found:
     yield from whole_tensors(evidence)
+    per_step = evidence.use.per_step
     yield finding(
         "send_less",
         step_s=evidence.seconds_per_step("delivery"),
         batch_size=evidence.run.config.batch_size or None,
+        per_step=per_step if per_step > 1 else None,
     )
 
 

@@ -93,9 +93,12 @@ class Wakers:
             found[-1][blocked[rows]] = threads
         return found
 
-    def working(self, tid: int, times: Intervals) -> dict[int, Intervals]:
+    def working(
+        self, tid: int, times: Intervals, *, or_waited: bool = False
+    ) -> dict[int, Intervals]:
         """When which thread worked for this one at these times, which are a normal set: it itself
-        where it was not blocked. Where threads seem to wait for each other none did.
+        where it was not blocked. Where threads seem to wait for each other none did. `or_waited`:
+        also when it was itself blocked, for who worked for it.
         """
         thread = self._threads.get(tid)
         if thread is None or not len(times):
@@ -108,6 +111,8 @@ class Wakers:
         of_wakers = thread.wakers[first:last][place], near[place, 1]
         for rows, threads, starts, ends in self._back(*of_wakers, blocked[:, 0]):
             ends = np.minimum(ends, blocked[rows, 1])
+            if or_waited:
+                starts = blocked[rows, 0]
             is_other = (starts < ends) & (threads != tid)
             for each in np.unique(threads[is_other]).tolist():
                 which = is_other & (threads == each)

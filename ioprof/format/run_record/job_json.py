@@ -43,6 +43,9 @@ class ConfigRecord(Record, frozen=True, omit_defaults=True):
     """Of webdataset: shards that a rank's workers divide among themselves; with more workers some
     have nothing to read. Of several lists, the longest. Null: not known, or all workers read all
     shards."""
+    trained_samples: Count | None = None
+    """Samples of the largest batch that a model was called with to train, of the first eight: the
+    first dimension of its first argument."""
     optimizer: str | None = None
     backend: str | None = None
     """Of `torch.distributed`."""

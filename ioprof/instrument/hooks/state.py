@@ -381,6 +381,8 @@ class HookState:
             self.steps.finish(monotonic_ns())
             self.garbage.write(self.spool)
         if self.identity.role == "rank":
+            if samples := loop.evaluation.trained_size:
+                self.record_fact(trained_samples=samples)
             self.record_thread_pools()
             if took_ns := observers.hooks_ns():
                 self.record_fact(hooks_ns=took_ns, host=host(), pid=os.getpid())

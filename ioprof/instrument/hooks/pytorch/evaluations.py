@@ -48,7 +48,7 @@ class Evaluation(PassNumbers):
     passes by itself, see `native/spans/passes.h`: loops that play call a model in each step.
     """
 
-    __slots__ = ("_caller", "_size", "_trained_size")
+    __slots__ = ("_caller", "_size", "trained_size")
 
     def __init__(self) -> None:
         self.num_passes = 0
@@ -68,7 +68,8 @@ class Evaluation(PassNumbers):
         """Their batches are as large as those of the training, as far as is known."""
         self._ended_at = 0
         self._size: int | None = None
-        self._trained_size = self._num_sizes = 0
+        self.trained_size = self._num_sizes = 0
+        """Samples of the largest of the first batches that a model was trained on."""
         self._trained: Callable[[], Any] | None = None
         self._evaluated: Callable[[], Any] | None = None
 
@@ -92,7 +93,7 @@ class Evaluation(PassNumbers):
             self._size = size
         self._size = None if size is None or self._size is None else max(size, self._size)
         self._is_like_training = (
-            self._size is None or self._size >= LEAST_BATCH_RATIO * self._trained_size
+            self._size is None or self._size >= LEAST_BATCH_RATIO * self.trained_size
         )
 
     def train(self, model: Any, arguments: tuple[Any, ...]) -> None:
@@ -102,7 +103,7 @@ class Evaluation(PassNumbers):
             self._trained = weakref.ref(model)
         if self._num_sizes < _MOST_SIZES:
             self._num_sizes += 1
-            self._trained_size = max(self._trained_size, _num_samples(arguments) or 0)
+            self.trained_size = max(self.trained_size, _num_samples(arguments) or 0)
 
     @property
     def is_known(self) -> bool:

@@ -96,8 +96,8 @@ ACTIONS: Final = {
     ),
     # ------------------------------------------------------------------------ of reads
     "receive_streams": (
-        f"Receive {_NAME} in several streams at once, or copy it to local storage first: a step"
-        " waits {step_s:ms} for data that others send"
+        f"Ask {_NAME} for all of a batch in one request, or receive it in several streams at once,"
+        " or copy it to local storage first: a step waits {step_s:ms} for data that others send"
     ),
     "read_less": "Read no more than is wanted: <remedy>; <seen>",
     "read_part": (
@@ -253,9 +253,12 @@ ACTIONS: Final = {
         " sends and the loop frees"
     ),
     "send_less": (
-        "Send less per batch, in fewer tensors (uint8 instead of float32, one tensor instead of"
-        " many, no Python objects, a clone() of what is part of a larger tensor, which is sent"
-        f" whole): the rank waits {{step_s:ms}} a step for batches that are made and on their way{_BATCH}"  # noqa: E501
+        "[{per_step:if}Make batches in the workers (batch_size={per_step} of the loader, or"
+        " .batched({per_step}) of a pipeline), since the loop takes {per_step:,} samples one by one"
+        " for a step|Send less per batch, in fewer tensors (uint8 instead of float32, one tensor"
+        " instead of many, no Python objects, a clone() of what is part of a larger tensor, which"
+        " is sent whole)]: the rank waits {step_s:ms} a step for batches that are made and on their"
+        f" way{_BATCH}"
     ),
     "dataset": (
         "[{imported:if}Make batches cheaper, in what their samples read, decode or transform|Do"
