@@ -19,7 +19,7 @@ from ioprof.model.changed import (
     with_kept_workers,
 )
 from ioprof.model.changes import Change
-from ioprof.model.cores.cpu_use import Counted, Worked, cpu_use
+from ioprof.model.cores.cpu_use import Counted, Worked, cpu_use, with_team
 from ioprof.model.engine import (
     CORES,
     LOCKED,
@@ -30,6 +30,7 @@ from ioprof.model.engine import (
     Segment,
     Simulation,
     _Shared,
+    _Teams,
 )
 from ioprof.model.equal_ranks import with_equal_ranks, with_mixed_ranks
 from ioprof.model.pace import replayed
@@ -341,6 +342,36 @@ def _busy(cores: _Shared, users: int) -> _Shared:
     for number in range(users):
         cores.add(0.0, 1.0, 1.0, number, None)
     return cores
+
+
+@pytest.mark.parametrize(("team", "took_s"), [(0.0, 2.0), (0.5, 2.0**1.5), (1.0, 4.0)])
+def test_threads_that_wait_for_each_other_take_longer_beside_others(
+    team: float, took_s: float
+) -> None:
+    """A second of two threads beside two others on two cores: each has a core half of the time, and
+    both have one a quarter of it. The others are done as without that."""
+    cores = (_Teams if team else _Shared)(Resource(2.0, team=team))
+    cores.add(0.0, 1.0, 2.0, 0, "team")
+    for number in (1, 2):
+        cores.add(0.0, 10.0, 1.0, number, "other")
+    assert cores.next_s() == pytest.approx(took_s)
+    assert "team" == cores.remove(took_s)
+    assert cores.next_s() == pytest.approx(took_s + (10 - took_s / 2))
+
+
+def test_a_loop_whose_fast_steps_had_all_cores_has_threads_that_wait_for_each_other() -> None:
+    """Steps of 10 ms of which most took four times as long: twice for each of two threads that had
+    a core half of the time. Steps that take as long each say nothing of the kind."""
+    own = tuple({"compute": (10 if number % 5 == 0 else 47.5) * MS} for number in range(40))
+    trace = simulate(Job(2, 2, ({"decode": 9 * MS},) * 40, own)).trace
+    program = pipeline(trace).ranks[0].program
+    use = CpuUse(dilation=2.0, threads=2.0, cpu_s=1.0)
+    found = with_team(use, program)
+    assert found.team == pytest.approx(1.0, abs=0.02)
+    assert found.cores_ratio == pytest.approx(0.25, abs=0.01)
+    alike = replace(program, after_s=np.ones_like(program.after_s))
+    assert use == with_team(use, alike)
+    assert replace(use, threads=1.0) == with_team(replace(use, threads=1.0), program)
 
 
 def test_a_wait_for_no_batch_is_time_of_the_loop() -> None:

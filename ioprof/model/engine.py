@@ -121,6 +121,11 @@ class Resource:
     """Of cores, 0 to 1: how far threads that could run are spread over them at random, some in one
     queue while a core is idle. 0: a core is idle only if nobody waits for one."""
 
+    team: float = 0.0
+    """Of cores, 0 to 1: how far threads that compute together, the `weight` of a segment, wait for
+    each other: what a segment receives is what all of them have at the same time, each by chance.
+    """
+
     def usable(self, threads: float) -> float:
         """How much so many users get together: of cores, the mean number that is not idle.
 
@@ -242,6 +247,64 @@ class _Shared:
         return process
 
 
+class _Teams(_Shared):
+    """Cores on which the threads of a segment wait for each other: those with more threads receive
+    less, though all threads have equal parts of the cores.
+    """
+
+    __slots__ = ("_by_weight",)
+
+    def __init__(self, resource: Resource) -> None:
+        super().__init__(resource)
+        self._by_weight: dict[float, tuple[list[tuple[float, int, Any]], list[float]]] = {}
+        """Users with what they want, and what each of that weight has received."""
+
+    def _rate_of(self, weight: float) -> float:
+        share = self._rate() / self._most
+        found: float = self._most * share ** (1 + (weight - 1) * self._resource.team)
+        return found
+
+    def _advance(self, now_s: float) -> None:
+        if self._users:
+            took_s = now_s - self._since_s
+            for weight, (_, received) in self._by_weight.items():
+                received[0] += took_s * self._rate_of(weight)
+        super()._advance(now_s)
+
+    def add(self, now_s: float, amount: float, weight: float, number: int, process: Any) -> None:
+        self._advance(now_s)
+        users, received = self._by_weight.setdefault(weight, ([], [0.0]))
+        heapq.heappush(users, (received[0] + amount, number, process))
+        self._users += weight
+
+    def _first(self) -> tuple[float, float]:
+        """When which weight has the next user that has all that it wants."""
+        return min(
+            (
+                (
+                    self._since_s + max(0.0, users[0][0] - received[0]) / self._rate_of(weight),
+                    weight,
+                )
+                for weight, (users, received) in self._by_weight.items()
+                if users
+            ),
+            default=(math.inf, 1.0),
+        )
+
+    def next_s(self) -> float:
+        return self._first()[0]
+
+    def remove(self, now_s: float) -> Any:
+        weight = self._first()[1]
+        self._advance(now_s)
+        users, received = self._by_weight[weight]
+        wanted, _, process = heapq.heappop(users)
+        received[0] = max(received[0], wanted)
+        is_used = any(others for others, _ in self._by_weight.values())
+        self._users = self._users - weight if is_used else 0.0
+        return process
+
+
 class _Box:
     """Messages for the processes that read it, each for one of them."""
 
@@ -282,7 +345,7 @@ class Simulation:
         self._plan = plan
         self._number = 0
         self._events: list[tuple[float, int, Any, Any]] = []
-        self._hosts = [_Shared(host) for host in plan.hosts]
+        self._hosts = [(_Teams if host.team else _Shared)(host) for host in plan.hosts]
         self._storage = _Shared(plan.storage)
         self._serial = _Shared(Resource(1.0))
         self._at_barrier: dict[int, list[_Process]] = {}

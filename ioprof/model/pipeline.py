@@ -219,6 +219,9 @@ class CpuUse:
     """Share of that in which they ran."""
     reads_delay_ratio: float = 0.0
     """Share of that in which they could have run, and waited for a core."""
+    team: float = 0.0
+    """How far these threads wait for each other, 0 to 1: where one of them waits for a core, the
+    others do no more than that one. 0: each goes on by itself."""
 
     @property
     def whole_dilation(self) -> float:
@@ -231,8 +234,9 @@ class CpuUse:
 
     @property
     def cores_ratio(self) -> float:
-        """Share of the time that was computation on a core."""
-        return self.busy_ratio * (1 - self.wake_ratio) / self.dilation
+        """Share of the time that the computation would have taken on cores of its own."""
+        stretch: float = self.dilation ** (1 + (self.threads - 1) * self.team)
+        return self.busy_ratio * (1 - self.wake_ratio) / stretch
 
     @property
     def is_measured(self) -> bool:

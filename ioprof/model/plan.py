@@ -57,11 +57,13 @@ def plan(pipeline: Pipeline) -> Plan:
             pipeline.others.get(host, 0.0),
             own_groups=pipeline.own_groups.get(host, 0.0),
             scattered=pipeline.scattered.get(host, 0.0),
+            team=max(rank.loop_cpu.team for rank in pipeline.ranks if rank.host == host),
         )
         for host in hosts
     ]
     use = pipeline.storage
     if not pipeline.shares_cores:
+        resources = [replace(each, team=0.0) for each in resources]
         pipeline = replace(
             pipeline,
             ranks=tuple(

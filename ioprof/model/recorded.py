@@ -50,7 +50,7 @@ from ioprof.format.trace import Trace
 from ioprof.model.asynchronous import copy_s, way, with_depth
 from ioprof.model.choices import chosen_s, with_choices
 from ioprof.model.cores.contention import with_others
-from ioprof.model.cores.cpu_use import Counted, Worked, counted, cpu_use, usable_cores
+from ioprof.model.cores.cpu_use import Counted, Worked, counted, cpu_use, usable_cores, with_team
 from ioprof.model.cores.others import Others, others
 from ioprof.model.iterations import Visit, Visits, visits
 from ioprof.model.pipeline import (
@@ -397,9 +397,12 @@ def _rank(
             else iterations
         ),
         program=program,
-        loop_cpu=cpu_use(
-            [Worked(of_loop.get(consumer), busy_loop, began.get(consumer, 0))],
-            _pool(processes, [consumer]),
+        loop_cpu=with_team(
+            cpu_use(
+                [Worked(of_loop.get(consumer), busy_loop, began.get(consumer, 0))],
+                _pool(processes, [consumer]),
+            ),
+            program,
         ),
         worker_cpu=workers,
         begin_ns=begin_ns,

@@ -7,7 +7,7 @@ how much it stretched the time.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ioprof.analysis.cpu.cpu_time import cpu_evidence
 from ioprof.analysis.intervals import Intervals
 from ioprof.format.trace import Trace
-from ioprof.model.pipeline import CpuUse
+from ioprof.model.pipeline import OWN, CpuUse, Program
 
 _SERIES: Final = ("process.cpu_user", "process.cpu_system", "process.run_delay")
 _OF_MAIN: Final = ("process.main_cpu", "process.main_run_delay")
@@ -26,6 +26,11 @@ _LEAST_BUSY_S: Final = 0.1
 _MOST_START_S: Final = 0.05
 """Processes of which one can make a batch so soon after it began were forked: none of them has done
 anything else before."""
+_FAST: Final = 0.1
+"""Part of the steps whose computation was not delayed, as far as any was not: a time slice of
+another thread is a few milliseconds."""
+_FEWEST_STEPS: Final = 20
+"""Steps of which that part is two."""
 _MOST_AFTER_NS: Final = 50_000_000
 """How long after the end of its work the last sample of a process may be."""
 
@@ -170,6 +175,20 @@ def cpu_use(processes: Sequence[Worked], most_threads: int | None) -> CpuUse:
         )
     runnable = min(runnable, float(most_threads)) if most_threads else runnable
     return CpuUse(min(1.0, runnable), (cpu_s + delay_s) / cpu_s, max(1.0, runnable), cpu_s)
+
+
+def with_team(use: CpuUse, program: Program) -> CpuUse:
+    """The use of a loop with how far its threads wait for each other: one that waits for a core
+    stretches what all of them do, so that most steps take longer than its share of the cores says,
+    and a few, in which each had a core, do not.
+    """
+    computed_s = program.after_s[program.is_step][:, OWN.index("compute")]
+    computed_s = computed_s[computed_s > 0]
+    if use.threads <= 1 or use.dilation <= 1 or len(computed_s) < _FEWEST_STEPS:
+        return use
+    stretched = float(computed_s.mean() / np.quantile(computed_s, _FAST))
+    exponent = float(np.log(stretched) / np.log(use.dilation))
+    return replace(use, team=min(1.0, max(0.0, (exponent - 1) / (use.threads - 1))))
 
 
 def _length_s(times: Intervals) -> float:
