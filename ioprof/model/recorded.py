@@ -387,6 +387,10 @@ def _rank(
     if of_loop is not counts and consumer in counts and consumer in of_loop:
         # what the threads of its process make, they do beside the loop
         of_makers[consumer] = counts[consumer].without(of_loop[consumer])
+    use = cpu_use(
+        [Worked(of_loop.get(consumer), busy_loop, began.get(consumer, 0))],
+        _pool(processes, [consumer]),
+    )
     workers = cpu_use(_workers(began, spans, made, of_makers, once_s, one_at_a_time.waits), pool)
     return Rank(
         rank=rank,
@@ -397,13 +401,7 @@ def _rank(
             else iterations
         ),
         program=program,
-        loop_cpu=with_team(
-            cpu_use(
-                [Worked(of_loop.get(consumer), busy_loop, began.get(consumer, 0))],
-                _pool(processes, [consumer]),
-            ),
-            program,
-        ),
+        loop_cpu=use if _on_device(trace) else with_team(use, program),
         worker_cpu=workers,
         begin_ns=begin_ns,
         begun_ns=begun_ns,
