@@ -123,7 +123,7 @@ def test_an_index_that_each_rank_reads_is_the_first_finding(tmp_path: Path) -> N
 
 @needs_library
 @on_a_quiet_machine
-@pytest.mark.parametrize("how", ["discard", "divide"])
+@pytest.mark.parametrize("how", ["discard", "divide", "select"])
 def test_workers_that_each_read_all_of_a_file_are_told(how: str, tmp_path: Path) -> None:
     """First where their work is the bound, and not where each reads a part."""
     path, out = PROGRAMS / "lines_of_log.py", tmp_path / "run"
@@ -140,6 +140,11 @@ def test_workers_that_each_read_all_of_a_file_are_told(how: str, tmp_path: Path)
     assert told.subject is not None
     assert ("log.txt", 2) == (Path(told.subject.name).name, told.facts["workers"])
     assert (tmp_path / "log.txt").stat().st_size == told.facts["bytes"]
+    if how == "select":
+        assert told.facts["decodes"]
+        assert told.facts["calls"] == pytest.approx(2, rel=0.05)
+    else:
+        assert "calls" not in told.facts
     with comparing_times():
         assert told == found[0]
         assert 1.3 < (told.gain or 0.0) <= 2.1
@@ -344,6 +349,104 @@ def test_files_that_each_worker_reads_whole(trace: Trace, workers: int | None) -
     """In order, once in each pass, and by more than one of them."""
     expected = ReadsOfWorkers("/data/a", workers, 10 * MB) if workers else None
     assert expected == by_each_worker(trace)
+
+
+def decoded(
+    number: int,
+    *pids: int,
+    call: str = "JPEG",
+    kept: int = 0,
+    late_ns: int = 0,
+    passes: int = 1,
+    other_bytes: int = 0,
+) -> Trace:
+    """A file of 10 MB that these workers read whole, so often in a pass of the loader, while each
+    makes 4 batches of 2 samples of so many records for a sample: each is decoded in 100 ns and
+    transformed in 100 ns, and takes 1000 ns. Each last of these records has further transforms
+    (`kept`) and takes so much longer. Of another file the first worker reads so many bytes.
+    """
+    drawn = read_in_pieces(*pids, pieces=10 * passes)
+    rows: list[dict[str, Any]] = []
+    for place, pid in enumerate(pids):
+        at = {"host": "node1", "rank": pid // 100, "pid": 100 + pid, "tid": 100 + pid}
+        for turn in range(4):
+            batch = {**at, "batch": 8 * turn + place}
+            begin_ns = 20_000 * turn
+            end_ns = begin_ns + 2 * (1000 * number + late_ns)
+            fetch = {"kind": "fetch", "start_ns": begin_ns, "end_ns": end_ns}
+            rows.append({**batch, **fetch, "offset": 2})
+            for record in range(2 * number):
+                record_ns = begin_ns + 1000 * record + late_ns * (record // number)
+                done = [("transform" if call == "Compose" else "decode", call), ("transform", None)]
+                done += [("transform", None)] * (kept if record % number == number - 1 else 0)
+                rows += [
+                    {**batch, "kind": kind, "name": name}
+                    | {"start_ns": record_ns + after_ns, "end_ns": record_ns + after_ns + 100}
+                    for after_ns, (kind, name) in zip(range(0, 1000, 100), done, strict=False)
+                ]
+        other = {"kind": "read", "file": 1, "offset": 0, "bytes": other_bytes, "batch": 0}
+        rows += [] if place or not other_bytes else [{**at, **other, "start_ns": 0, "end_ns": 1}]
+    return with_reads(drawn, rows, "/data/a")
+
+
+@pytest.mark.parametrize(
+    ("trace", "workers", "transforms", "rest"),
+    [
+        pytest.param(decoded(2, 1, 2), 2, 2, 2, id="all"),
+        pytest.param(decoded(4, 1, 2, 3, 4, passes=5), 4, 4, 4, id="a stream without an end"),
+        pytest.param(decoded(2, 1, 2, 101, 102), 2, 2, 2, id="divided among ranks alone"),
+        pytest.param(decoded(4, 1, 2, 101, 102), 4, 4, 4, id="workers of two ranks"),
+        pytest.param(decoded(4, 1, 2, 3, 4, kept=1), 4, 2.5, 4, id="transforms of samples"),
+        pytest.param(decoded(4, 1, 2, 3, 4, late_ns=2400), 4, 4, 1.75, id="other work for samples"),
+        pytest.param(decoded(2, 1, 2, call="zlib.decompress"), 2, 2, 2, id="another decoder"),
+        pytest.param(decoded(2, 1, 2, call="Compose"), 2, 2, 2, id="a transform with a name"),
+    ],
+)
+def test_what_workers_do_for_each_record_is_counted_for_each_sample(
+    trace: Trace, workers: int, transforms: float, rest: float
+) -> None:
+    """And by the time of it: what is done for records that are delivered is done once."""
+    found = by_each_worker(trace)
+    assert found is not None
+    assert found.repeated is not None
+    assert (workers, workers) == (found.repeated.calls, found.repeated.workers)
+    by_cause = [found.repeated.by_cause[name] for name in ("decode", "transform", "loader")]
+    assert [workers, transforms, rest] == pytest.approx(by_cause)
+
+
+@pytest.mark.parametrize(
+    ("trace", "is_whole"),
+    [
+        pytest.param(decoded(1, 1, 2), True, id="one record for a sample"),
+        pytest.param(decoded(1, 1, 2, passes=5), False, id="streams, each delivered whole"),
+        pytest.param(decoded(2, 1, 2, 3, 4), True, id="another number"),
+        pytest.param(decoded(2, 1, 2, other_bytes=30 * MB), True, id="mostly another file"),
+        pytest.param(read_in_pieces(1, 2), True, id="not known"),
+    ],
+)
+def test_work_that_no_other_worker_does_is_not_repeated(trace: Trace, is_whole: bool) -> None:
+    """Whoever reads all of a stream several times in a pass may deliver all of it."""
+    found = by_each_worker(trace)
+    assert is_whole == (found is not None)
+    assert found is None or found.repeated is None
+
+
+def test_work_for_samples_of_other_workers_is_taken_away() -> None:
+    """All of it, and no more: what is done for samples that are delivered stays."""
+    trace = decoded(4, 1, 2, 3, 4, kept=1)
+    loop = {"host": "node1", "rank": 0, "pid": 100, "tid": 100}
+    begins_ns = [40 + 20_000 * turn for turn in range(4)]
+    rows = [
+        {**loop, "kind": kind, name: 8 * turn, "start_ns": begin_ns, "end_ns": begin_ns + took_ns}
+        for kind, name, took_ns in (("step", "step", 20_000), ("wait", "batch", 8000))
+        for turn, begin_ns in enumerate(begins_ns)
+    ]
+    verdict = summarise(with_reads(trace, rows, "/data/a")).verdict
+    told = of_code((*verdict.findings, *verdict.candidates), "divide_data")
+    assert {"calls": 4.0, "workers": 4, "decodes": True}.items() <= told.facts.items()
+    assert told.change is not None
+    assert {"decode": 4.0, "transform": 2.5}.items() <= told.change.speeds.items()
+    assert not told.is_bound
 
 
 def before_steps(*parts: tuple[int, int, int, str]) -> Trace:

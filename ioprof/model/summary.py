@@ -117,11 +117,14 @@ def _replayed(run: Run, may_replay: bool) -> Run:
 
 
 def _most_workers(run: Run) -> int | None:
-    """Workers of a rank beyond which none would have anything to read, or a core. None: not
-    known.
+    """Workers of a rank beyond which none would have anything to read, or a core, or would repeat
+    what the others do. None: not known.
     """
     verdict = run.summary.verdict
     if set(verdict.cpu_limits) - {CpuLimit.CORES}:
+        return run.trace.run.config.workers
+    shared = run.summary.findings.reads.by_each_worker
+    if shared is not None and shared.repeated is not None:
         return run.trace.run.config.workers
     for each in (*verdict.findings, *verdict.candidates):
         if each.code == "shards":

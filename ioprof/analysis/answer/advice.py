@@ -237,7 +237,7 @@ def _decode(evidence: Evidence) -> Found:
     cost: Facts = {
         "sample_s": sample_s,
         "step_s": evidence.seconds_per_step("decode"),
-        "images": not decoder,
+        "images": not decoder and not evidence.repeats_work,
         "by_workers": bool(run.config.workers),
     }
     if run.config.decode in ("full", "pillow") and evidence.stores_originals:

@@ -245,6 +245,12 @@ class Evidence:
         )
 
     @property
+    def repeats_work(self) -> bool:
+        """Whether each worker does the work of all of them, and so would each further one."""
+        shared = self.reads.by_each_worker
+        return shared is not None and shared.repeated is not None
+
+    @property
     def workers_are_busy(self) -> bool:
         """Whether workers, or the busiest of them, fetch nearly all of the time, or most of it and
         longer than the loop takes for a batch: then what the loop waits for is their work, however

@@ -42,7 +42,7 @@ def waiting_workers(evidence: Evidence, why: str, **facts: Any) -> Finding | Non
     """
     ceilings, cpu, workers = evidence.ceilings, evidence.cpu, evidence.run.config.workers
     running = cpu.worker_running_threads if cpu else None
-    if ceilings is None or cpu is None or running is None or not workers:
+    if ceilings is None or cpu is None or running is None or not workers or evidence.repeats_work:
         return None
     if running + (cpu.worker_waiting_threads or 0.0) > _MOST_RUNNING:
         return None
@@ -68,7 +68,7 @@ def more_workers(evidence: Evidence, why: str, **facts: Any) -> Found:
     yield from _equal_work(evidence)
     config, cpus = evidence.run.config, evidence.run.cpus
     ranks, workers = config.ranks, config.workers
-    if evidence.use.idle_workers(workers):
+    if evidence.use.idle_workers(workers) or evidence.repeats_work:
         return
     if evidence.cpu and evidence.cpu.limits:  # which more of them would only share
         return

@@ -2,6 +2,7 @@
 and files that each worker, or each rank of a node, reads.
 """
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from ioprof.analysis.answer.evidence import LEAST_NAMED_RATIO, Evidence
@@ -23,7 +24,7 @@ READ_LESS: Final = ("read_part", "read_less", "read_again", "divide_data")
 _CAUSES: Final = ("storage", "page_cache")
 _LEAST_SHARE: Final = 0.005
 """Of the time of the steps: a cause of less changes nothing, and a replay may know none of it."""
-_OF_READERS: Final = ("storage", "page_cache", "decode", "transform", "loader")
+OF_READERS: Final = ("storage", "page_cache", "decode", "transform", "loader")
 """What a worker does with what it reads, before a batch is put together."""
 
 
@@ -52,24 +53,38 @@ def read_advice(evidence: Evidence) -> Found:
 
 def divided_data(evidence: Evidence) -> Found:
     """Where each worker of an iterable dataset reads all of it. How much of a worker's time is for
-    samples of the others is not known: at most all but one part of it.
+    samples of the others is known where it is seen what workers do for a record: else at most all
+    but one part of it.
     """
-    if (found := evidence.reads.by_each_worker) is not None:
-        facts: Facts = {"file": found.file, "workers": found.workers, "bytes": found.file_bytes}
-        yield less_of_readers("divide_data", evidence, float(found.workers), **facts)
+    found = evidence.reads.by_each_worker
+    if found is None:
+        return
+    facts: Facts = {"file": found.file, "workers": found.workers, "bytes": found.file_bytes}
+    if (work := found.repeated) is None:
+        speeds = dict.fromkeys(OF_READERS, float(found.workers))
+        yield less_of_readers("divide_data", evidence, speeds, **facts)
+        return
+    decodes = work.kind == "decode"
+    images = decodes and decoder_kind(evidence.largest_detail("decode", LEAST_NAMED_RATIO)) is None
+    facts |= {"calls": work.calls, "decodes": decodes, "images": images}
+    facts |= {} if decodes else {"call": work.call}
+    told = less_of_readers("divide_data", evidence, work.by_cause, **facts)
+    yield told.replace(is_bound=False)
 
 
-def less_of_readers(code: str, evidence: Evidence, speedup: float | None, **facts: Any) -> Finding:
-    """All that is done before a batch is put together is so many times as fast, at most; None: it
-    costs nothing.
+def less_of_readers(
+    code: str, evidence: Evidence, speeds: Mapping[str, float | None], **facts: Any
+) -> Finding:
+    """What is done before a batch is put together is so many times as fast, at most; None: it costs
+    nothing. `speeds`: of each of `OF_READERS`.
     """
     shares = {
         each: share
-        for each in _OF_READERS
+        for each in OF_READERS
         if (share := evidence.shares.get(each, 0.0)) >= _LEAST_SHARE
     }
     cause = max(shares, key=lambda each: shares[each], default="loader")
-    change = JobChange(speeds=dict.fromkeys(shares or (cause,), speedup))
+    change = JobChange(speeds={each: speeds[each] for each in shares or (cause,)})
     return finding(code, cause=cause, change=change, **facts).replace(is_bound=True)
 
 

@@ -8,6 +8,7 @@ from typing import Final
 from ioprof.analysis.answer.evidence import Evidence
 from ioprof.analysis.answer.finding import Found, finding, of_detail
 from ioprof.analysis.answer.read_advice import (
+    OF_READERS,
     READ_LESS,
     divided_data,
     less_of_readers,
@@ -69,7 +70,8 @@ def _made_by_loop(evidence: Evidence) -> Found:
     of_loop = [each for each in trained if each.workers == 0 and each.dataset == slowest]
     if workers and of_loop:
         facts: Facts = {"made_at": of_loop[0].made_at, "dataset": slowest, "workers": workers}
-        yield less_of_readers("loader_workers", evidence, None, **facts)
+        speeds = dict.fromkeys(OF_READERS)
+        yield less_of_readers("loader_workers", evidence, speeds, **facts)
 
 
 def keep_cache(found: list[Finding], evidence: Evidence) -> list[Finding]:

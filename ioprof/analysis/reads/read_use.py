@@ -12,6 +12,7 @@ from typing import Final
 import polars as pl
 
 from ioprof.analysis.loaders import known_samples
+from ioprof.analysis.reads.repeated_work import NEARLY, repeated_work
 from ioprof.analysis.reads.sources import CODE, INSTALLED, METADATA, is_access, is_received
 from ioprof.format.run_record import (
     ReadsOfRanks,
@@ -38,9 +39,6 @@ _SAMPLERS_THAT_END: Final = {
 """Of torch, after one pass over the data."""
 _OF_ITERABLE: Final = "_InfiniteConstantSampler"
 """What torch's DataLoader gives an iterable dataset for a sampler."""
-_IS_WHOLE: Final = 0.75, 1.25
-"""Bytes that a worker read of a file in a pass, over those that it has: all of it, once. The last
-pass of a job may be cut short; who takes samples at random has other numbers."""
 _MOSTLY: Final = 0.5
 _IS_MAPPED: Final = pl.col("kind") == "fault"
 _FROM_STORAGE: Final = pl.col("source") == "storage"
@@ -167,12 +165,15 @@ def reads_of_workers(
     ranks, reads from begin to end in each pass over an iterable dataset: who divides the data only
     then makes each worker read, decompress and parse all of them, and who does not gets each sample
     of each worker.
+
+    Workers that read all several times in a pass of the loader may deliver all of it, each its own
+    copy, as a stream without an end does. That they do not is seen in what they do for each record.
     """
     passes = _passes(trace)
     samplers = {each.sampler for each in trace.run.loaders if each.is_trained_from}
     if passes.is_empty() or samplers != {_OF_ITERABLE}:
         return None
-    (low, high), fewest = _IS_WHOLE, int(passes["passes"].to_numpy().min())
+    (low, high), fewest = NEARLY, int(passes["passes"].to_numpy().min())
     large = files.filter(
         pl.col("end") > 0, pl.col("bytes") >= 2 * low * fewest * pl.col("end")
     ).select("file", "end")
@@ -205,20 +206,32 @@ def reads_of_workers(
         .join(passes.with_columns(pl.col("rank").cast(pl.Int64)), on="rank")
     )
     once = pl.col("passes") * pl.col("end")
-    is_whole = pl.col("bytes").is_between(low * once, high * once) & (
+    is_whole = (pl.col("bytes") >= low * once) & (
         pl.col("follows") >= _MOSTLY * (pl.col("reads") - pl.col("passes"))
     )
     found = (
         read.group_by("file")
-        .agg(is_whole.all().alias("is_whole"), pl.col("bytes").sum(), workers=pl.len())
+        .agg(
+            is_whole.all().alias("is_whole"),
+            (pl.col("bytes") <= high * once).all().alias("is_once"),
+            pl.col("bytes").sum(),
+            workers=pl.len(),
+        )
         .filter("is_whole", pl.col("workers") > 1)
     )
+    repeated = None
+    if int(found["bytes"].sum()) >= _MOSTLY * int(files["bytes"].sum()):
+        readers = read.join(found, on="file", how="semi").select("rank", "worker").unique()
+        repeated = repeated_work(trace, workers.join(readers, on=["rank", "worker"], how="semi"))
+    if repeated is None:
+        found = found.filter("is_once")
     if int(found["bytes"].sum()) <= LEAST_FETCHED:
         return None
     return ReadsOfWorkers(
         file=_name(trace, found.group_by("file").agg(pl.col("bytes").sum())),
         workers=int(found["workers"].to_numpy().min()),
         file_bytes=int(large.join(found, on="file", how="semi")["end"].sum()),
+        repeated=repeated,
     )
 
 

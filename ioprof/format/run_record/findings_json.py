@@ -191,6 +191,22 @@ class RepeatedReads(Record, frozen=True):
     """The same of the page cache."""
 
 
+class RepeatedWork(Record, frozen=True):
+    """What workers do for more records than they deliver samples, since each does it for all."""
+
+    kind: str
+    """Of what is counted: `decode` or `transform`."""
+    call: str | None
+    """Its name. Null: images that Pillow decodes, of any format."""
+    calls: float
+    """For each sample that workers deliver."""
+    workers: int
+    """That each do it for all records: those of a rank, or of all ranks together."""
+    by_cause: dict[str, float]
+    """By cause of the workers' time, for how many records they do it for each sample. 1: only for
+    what they deliver. As many as `workers`: for all."""
+
+
 class ReadsOfWorkers(Record, frozen=True):
     """Files that each worker reads whole in a pass over an iterable dataset, of which each has a
     copy.
@@ -202,6 +218,9 @@ class ReadsOfWorkers(Record, frozen=True):
     """That read so, of all ranks together; of the file with the fewest."""
     file_bytes: int
     """Of these files, up to the last byte that was read."""
+    repeated: RepeatedWork | None = None
+    """Null: not known, or nothing. With it a pass is one of the workers, which may make several
+    while the loader makes one."""
 
 
 class ReadsOfRanks(Record, frozen=True):

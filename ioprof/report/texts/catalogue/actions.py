@@ -114,10 +114,14 @@ ACTIONS: Final = {
         " {once_bytes:amount} is read {times:,.1f} times in a pass"
     ),
     "divide_data": (
-        f"Give each worker its own part of {_NAME} (shards, files or ranges of lines, by"
+        f"[{{calls:if}}Divide the records of {_NAME} among the workers before [{{decodes:if}}they"
+        ' are decoded|"{call:clean80}"] (get_worker_info() and the rank in __iter__): each of'
+        " {workers} workers reads all of its {bytes:amount}, and [{decodes:if}decodes {calls:,.1f}"
+        " [{images:if}images|records]|does that {calls:,.1f} times] for each sample that it"
+        f" delivers|Give each worker its own part of {_NAME} (shards, files or ranges of lines, by"
         " get_worker_info() and the rank in __iter__): each of {workers} workers reads all of its"
         " {bytes:amount} in every pass, so either each sample comes {workers} times, or each worker"
-        " reads and parses what it then discards"
+        " reads and parses what it then discards]"
     ),
     "share_reads": (
         f"Read {_NAME} once on each node, and share it (one rank reads and sends it to the others;"
@@ -679,6 +683,7 @@ PRICES: Final = {
     "exchange_once": "work on the code, once",
     "requests_together": "work on the code, once",
     "smaller_tasks": "work on the code, once",
+    "divide_data": "work on the code, once",
     "cores": "larger nodes, or more of them",
     "device": "another model or device",
 }
