@@ -8,6 +8,7 @@ from typing import Final
 
 import polars as pl
 
+from ioprof.analysis.loaders import generations
 from ioprof.format.run_record import LoaderRecord
 from ioprof.format.schema import BATCHES_OF_SERIES
 from ioprof.format.trace import Trace
@@ -50,7 +51,8 @@ class LoaderUse:
     per_step: int = 1
     """What a loop takes for each step one by one, as samples of which it makes a batch."""
     passes: int = 0
-    """Iterations over a loader with workers, on the rank that began most."""
+    """Iterations over a loader with workers, or generations of those of a pool, on the rank that
+    began most."""
     makers: int = 0
     """Workers that made batches, on the rank on which fewest did."""
     batches: int = 0
@@ -129,21 +131,26 @@ def _per_step(trace: Trace, received: pl.DataFrame) -> int:
     return int(counts.median() or 1)  # type: ignore[arg-type]
 
 
-def loader_use(trace: Trace, received: pl.DataFrame, workers: int | None) -> LoaderUse:
-    """What the spans say. `received`: the rows of `loaders.batches`; `workers`: of each rank."""
+def loader_use(
+    trace: Trace, received: pl.DataFrame, workers: int | None, started: int = 0
+) -> LoaderUse:
+    """What the spans say. `received`: the rows of `loaders.batches`; `workers`: of each rank;
+    `started`: see `Starts.generations`.
+    """
     training = received.filter(~pl.col("validates"))
     if training.is_empty():
         return LoaderUse()
     lost = discarded(trace, received)
     name = pl.col("name").cast(pl.String)
     starts = trace.rows(name == "start", pl.col("rank").is_not_null(), kinds=["wait"])
-    per_rank = starts.group_by("rank").len()["len"].to_list()
+    per_rank = [started, *starts.group_by("rank").len()["len"]]
     makers, kept = 0, None
     if workers:
         fetches = trace.rows(
             pl.col("rank").is_not_null(), pl.col("batch").is_not_null(), kinds=["fetch"]
         )
-        made = fetches.join(training.select("rank", "batch"), on=["rank", "batch"])
+        made = fetches.join(training.select("rank", "batch", "of_pool"), on=["rank", "batch"])
+        per_rank += _generations(made.filter("of_pool"), trace)
         counts = made.group_by("rank").agg(pl.col("pid").n_unique())["pid"].to_list()
         makers = min(counts, default=0)
         kept = _kept(trace, set(made["pid"].unique().to_list()))
@@ -161,6 +168,17 @@ def loader_use(trace: Trace, received: pl.DataFrame, workers: int | None) -> Loa
         kept=kept,
         made_at=made_anew(trace.run.loaders, max(per_rank, default=0)),
     )
+
+
+def _generations(made: pl.DataFrame, trace: Trace) -> list[int]:
+    """Of each rank, those of the processes that made these batches."""
+    steps = trace.rows(pl.col("step").is_not_null(), kinds=["step"])
+    workers = made.join(steps, on=["rank", "pid"], how="anti").group_by("rank", "pid")
+    times = workers.agg(pl.col("start_ns").min(), pl.col("end_ns").max())
+    return [
+        1 + int(generations(part["start_ns"].to_numpy(), part["end_ns"].to_numpy()).max())
+        for part in times.partition_by("rank")
+    ]
 
 
 def made_anew(loaders: Sequence[LoaderRecord], passes: int) -> str | None:

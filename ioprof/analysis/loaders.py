@@ -4,7 +4,9 @@ waited for them.
 
 from typing import Final
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from ioprof.format.run_record import LoaderTime
 from ioprof.format.trace import Trace
@@ -74,6 +76,19 @@ def take_turns(received: pl.DataFrame) -> bool:
     taken = received.filter(~pl.col("validates")).sort("rank", "start_ns", "end_ns")
     fell = pl.col("batch").shift().over("rank") - pl.col("batch") >= _LEAST_FALL
     return int(taken.select(fell.sum()).item() or 0) >= _FEWEST_FALLS
+
+
+def generations(begins: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Of workers that began and ended then: the generation of each, from 0. One begins with a
+    worker that begins when all before it have ended, as those of a pool that is made anew.
+
+    >>> generations(np.array([0, 1, 9]), np.array([5, 6, 12])).tolist()
+    [0, 0, 1]
+    """
+    order, found = np.argsort(begins, kind="stable"), np.zeros(len(begins), np.int64)
+    is_new = begins[order][1:] > np.maximum.accumulate(ends[order])[:-1]
+    found[order[1:]] = np.cumsum(is_new)
+    return found
 
 
 def loaders(received: pl.DataFrame) -> tuple[LoaderTime, ...]:

@@ -24,7 +24,7 @@ from ioprof.model.accuracy import (
     further_error,
     kinds,
 )
-from ioprof.model.assumptions import check_change
+from ioprof.model.assumptions import check_change, starts_anew
 from ioprof.model.changed import (
     changed,
     with_factors,
@@ -37,7 +37,7 @@ from ioprof.model.cores.after_waits import unbroken_ratio
 from ioprof.model.equal_ranks import with_equal_ranks, with_mixed_ranks
 from ioprof.model.gains import Replays
 from ioprof.model.pace import replayed
-from ioprof.model.pipeline import Iteration, Op, Pipeline
+from ioprof.model.pipeline import Iteration, Pipeline
 from ioprof.model.prediction import QUANTILES
 
 LEAST_AT_ALL: Final = 1.02
@@ -290,11 +290,13 @@ def ranked(
     """
     predictor, done = Predictor(recorded, baseline_error, replays), list[Finding]()
     in_long_job = dict[str, float]()
-    more = (
-        _proposals(recorded, job, predictor, most_workers)
-        if proposes and recorded.has_loader
-        else ()
-    )
+    more: Iterator[Finding] = iter(())
+    if proposes:
+        more = (
+            _proposals(recorded, job, predictor, most_workers)
+            if recorded.has_loader
+            else _kept_workers(recorded)
+        )
     told = [*found]
     for each in candidates:
         told += [] if _is_there(each, told, recorded) else [each]
@@ -456,6 +458,12 @@ def _ahead(prefetch: int, predictor: Predictor) -> int | None:
     return min(ahead, most)
 
 
+def _kept_workers(recorded: Pipeline) -> Iterator[Finding]:
+    if starts_anew(recorded):
+        change = JobChange(persistent_workers=True)
+        yield finding("persistent_workers", cause="loader", change=change)
+
+
 def _proposals(
     recorded: Pipeline,
     job: JobKind,
@@ -495,13 +503,7 @@ def _proposals(
         if all(each.together for each in _training(recorded)):
             facts["when_wanted"] = True
         yield finding("prefetch", change=JobChange(prefetch=ahead), **facts)
-    starts = sum(op is Op.START for op in recorded.ranks[0].program.ops)
-    starts_anew = starts > 1 and sum(each.starts_workers for each in _training(recorded)) > len(
-        recorded.ranks
-    )
-    if starts_anew:
-        change = JobChange(persistent_workers=True)
-        yield finding("persistent_workers", cause="loader", change=change)
+    yield from _kept_workers(recorded)
     validations = [
         each
         for rank in recorded.ranks
@@ -509,5 +511,5 @@ def _proposals(
         if each.is_validation and each.starts_workers
     ]
     if len(validations) > len(recorded.ranks):
-        kept = finding("validation_workers", cause="validation", of_training=starts_anew)
+        kept = finding("validation_workers", cause="validation", of_training=starts_anew(recorded))
         yield predictor.with_kept_validation(kept)

@@ -30,7 +30,8 @@ class Assumption:
 
 def check_change(recorded: Pipeline, change: Change) -> None:
     """CommandError for a change of which the run does not show the costs."""
-    if not recorded.has_loader and (option := _of_loader(change)):
+    keeps = change == Change(persistent_workers=True) and starts_anew(recorded)
+    if not recorded.has_loader and not keeps and (option := _of_loader(change)):
         raise CommandError(f"{option}: no loader gave this job its batches")
     if recorded.takes_turns and (
         option := _of_loader(change) or ("--batch" if change.batch else None)
@@ -51,7 +52,7 @@ def check_change(recorded: Pipeline, change: Change) -> None:
             f"--batch {change.batch}: the run does not say how many samples its batches have"
         )
     if (
-        (change.prefetch is not None or change.persistent_workers)
+        (change.prefetch is not None or (change.persistent_workers and not keeps))
         and not any(each.workers for each in iterations)
         and not change.workers
     ):
@@ -70,6 +71,16 @@ def check_change(recorded: Pipeline, change: Change) -> None:
         raise CommandError(
             "--storage: no read of this run needed storage, so faster storage changes nothing"
         )
+
+
+def starts_anew(recorded: Pipeline) -> bool:
+    """Whether workers that make batches to train on were started again, in place of others."""
+    training = [
+        each for rank in recorded.ranks for each in rank.iterations if not each.is_validation
+    ]
+    return any(rank.program.again_s.any() for rank in recorded.ranks) or sum(
+        each.starts_workers for each in training
+    ) > len(recorded.ranks)
 
 
 def _of_loader(change: Change) -> str | None:

@@ -339,6 +339,7 @@ def _scaled_rank(
         device_step=program.device_step if waits else alone,
         optimizer_s=program.optimizer_s * own[OWN.index("compute")],
         hidden_s=hidden,
+        again_s=program.again_s * own[OWN.index("loader")],
     )
     return replace(rank, program=scaled, iterations=iterations)
 
@@ -561,7 +562,12 @@ def _with_kept_workers(rank: Rank, of_validation: bool) -> Rank:
         for op, number in zip(program.ops, program.iterations, strict=True)
     ]
     spent = np.where(np.array(ends) | np.array(again), 0.0, program.spent_s)
-    return replace(rank, iterations=tuple(iterations), program=replace(program, spent_s=spent))
+    program = replace(program, spent_s=spent)
+    if not of_validation:
+        after_s, loader = program.after_s.copy(), OWN.index("loader")
+        after_s[:, loader] = np.maximum(0.0, after_s[:, loader] - program.again_s)
+        program = replace(program, after_s=after_s, again_s=np.zeros(len(program)))
+    return replace(rank, iterations=tuple(iterations), program=program)
 
 
 def with_kept_data(pipeline: Pipeline, change: Change, first_epoch: int = 0) -> Pipeline:
@@ -648,6 +654,7 @@ def _rank_with_batch(rank: Rank, ratio: float) -> Rank:
         is_step=program.is_step[rows],
         weight=program.weight[rows],
         lock_s=np.minimum(program.lock_s[rows], np.array(after).sum(1)),
+        again_s=np.minimum(program.again_s[rows], np.array(after)[:, OWN.index("loader")]),
     )
     return replace(rank, iterations=iterations, program=changed_program)
 
@@ -963,6 +970,7 @@ def resampled(pipeline: Pipeline, seed: int) -> Pipeline:
             transfer_s=program.transfer_s[rows],
             optimizer_s=program.optimizer_s[rows],
             hidden_s=program.hidden_s[rows],
+            again_s=program.again_s[rows],
         )
         ranks.append(replace(rank, iterations=iterations, program=program))
     return replace(pipeline, ranks=tuple(ranks))

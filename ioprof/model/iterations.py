@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ioprof.analysis.loaders import POOLS
+from ioprof.analysis.loaders import POOLS, generations
 from ioprof.model.pipeline import Op
 
 
@@ -68,6 +68,8 @@ class _Open:
     is_complete: bool = False
     is_validation: bool = False
     is_pool: bool = False
+    generation: int | None = None
+    """Of its workers, of a pool of processes: see `_generations`."""
 
 
 def visits(waits: pl.DataFrame, fetches: pl.DataFrame) -> Visits:
@@ -77,7 +79,7 @@ def visits(waits: pl.DataFrame, fetches: pl.DataFrame) -> Visits:
     row_of = {batch: row for row, batch in enumerate(fetches["batch"].to_list())}
     maker = fetches["worker"].to_list()
     ops, of_visit, found, num_known = list[Op](), list[int](), list[_Open](), 0
-    ongoing, groups = list[_Open](), dict[int, int]()
+    ongoing, groups, generation_of = list[_Open](), dict[int, int](), _generations(waits, fetches)
     rows = waits.select("start_ns", "end_ns", "batch", pl.col("name").cast(pl.String), "worker")
     for wait, (begin_ns, end_ns, batch, name, loop) in enumerate(rows.iter_rows()):
         if name == "start":
@@ -108,11 +110,15 @@ def visits(waits: pl.DataFrame, fetches: pl.DataFrame) -> Visits:
             else ongoing
         )
         validates = name == "validate"
-        current = _of_batch(found, ongoing, alike, groups, begin_ns, worker, by_loop, validates)
+        generation = generation_of.get(worker)
+        current = _of_batch(
+            found, ongoing, alike, groups, begin_ns, worker, by_loop, validates, generation
+        )
         current.waits.append(wait)
         current.fetches.append(-1 if row is None else row)
         current.is_validation |= name == "validate"
         current.is_pool |= name in POOLS
+        current.generation = generation if current.generation is None else current.generation
         ops.append(Op.TAKE)
         of_visit.append(current.number)
     beyond = _not_taken(found, maker)
@@ -121,13 +127,31 @@ def visits(waits: pl.DataFrame, fetches: pl.DataFrame) -> Visits:
     for each in found:
         made = [starts[row] for row in each.fetches if row >= 0]
         if each.number not in started and made:
-            each.begin_ns = each.started_ns = min(made)
+            # of the first generation it is not known how much of its start was waited for
+            each.begin_ns = min(*made, each.begin_ns) if each.generation else min(made)
+            each.started_ns = each.begin_ns
     return Visits(
         tuple(ops),
         tuple(of_visit),
         tuple(_visit(each, beyond.get(each.number, []), fetches) for each in found),
         num_known,
     )
+
+
+def _generations(waits: pl.DataFrame, fetches: pl.DataFrame) -> dict[int | None, int]:
+    """Of workers of pools that are processes of their own: the generation of each. Those after the
+    first took the place of others: their start is waited for.
+    """
+    of_pool = waits.filter(pl.col("name").cast(pl.String).is_in(POOLS)).select("batch")
+    loops = (waits["worker"] // 2**32).unique()
+    made = fetches.join(of_pool, on="batch", how="semi").filter(
+        ~(pl.col("worker") // 2**32).is_in(loops.implode())
+    )
+    each = made.group_by("worker", maintain_order=True).agg(
+        pl.col("start_ns").min(), pl.col("end_ns").max()
+    )
+    found = generations(each["start_ns"].to_numpy(), each["end_ns"].to_numpy())
+    return dict(zip(each["worker"].to_list(), found.tolist(), strict=True))
 
 
 def _begin(found: list[_Open], begin_ns: int, by_loop: bool) -> _Open:
@@ -144,6 +168,7 @@ def _of_batch(
     worker: int | None,
     by_loop: bool,
     validates: bool,
+    generation: int | None,
 ) -> _Open:
     """The iteration that a batch of that worker is of; `alike` are those of `ongoing` that it may
     be of.
@@ -161,7 +186,9 @@ def _of_batch(
         matching = [
             each
             for each in ongoing
-            if not each.by_loop and (not each.workers or known is None or each.group == known)
+            if not each.by_loop
+            and (not each.workers or known is None or each.group == known)
+            and each.generation in (None, generation)
         ]
         # of loaders that start their workers when they are made, none has begun before
         of_purpose = [

@@ -14,6 +14,7 @@ from ioprof.analysis.charge.interpreter_lock import LockWaits, long_holds
 from ioprof.analysis.charge.steps import steps
 from ioprof.analysis.charge.training_process import in_main_thread
 from ioprof.analysis.cpu.memory_faults import memory_faults
+from ioprof.analysis.graph.starts import Starts, starts_by_rank
 from ioprof.analysis.graph.wakers import Wakers, wakers_by_rank
 from ioprof.analysis.intervals import (
     EMPTY,
@@ -128,9 +129,17 @@ def pipeline(trace: Trace) -> Pipeline:
             ranks += [found] if found is not None else []
             alone += [(rank, spans)] if found is None else []
     if not ranks:
+        starts = starts_by_rank(trace, wakers)
         ranks = [
             _without_loader(
-                trace, rank, spans, own[rank], arrived, counts.get(spans["host"][0], {}), ends[rank]
+                trace,
+                rank,
+                spans,
+                own[rank],
+                arrived,
+                counts.get(spans["host"][0], {}),
+                ends[rank],
+                starts.get(rank),
             )
             for rank, spans in alone
         ]
@@ -432,9 +441,11 @@ def _without_loader(
     arrived: pl.DataFrame,
     counts: Mapping[int, Counted],
     until_ns: int,
+    starts: Starts | None,
 ) -> Rank:
     """A rank of which the replay knows its own thread alone: each step takes a batch that costs
-    nothing. What it waits for, whoever makes it, is time of its own, as long as it was.
+    nothing. What it waits for, whoever makes it, is time of its own, as long as it was. `starts`:
+    of those who make its batches.
     """
     own_steps = spans.filter(pl.col("kind") == "step").sort("start_ns")
     begins = own_steps.select(start_ns="start_ns", end_ns="start_ns")
@@ -455,6 +466,11 @@ def _without_loader(
         np.zeros(len(begins)),
         np.empty((0, 2), np.int64),
     )
+    if starts is not None:
+        times = begins["start_ns"].to_numpy()
+        windows = pack(times, np.append(times[1:], max(end_ns, int(times[-1]))))
+        waited = overlaps(causes["loader"], starts.again)
+        program = replace(program, again_s=covered(windows, waited) / 1e9)
     waiting = [
         *(causes[cause] for cause in WITHOUT_CORES),
         *([causes["compute"]] if _on_device(trace) else []),
@@ -507,6 +523,7 @@ def _with_start(program: Program, spent_s: float) -> Program:
         is_step=np.concatenate(([False], program.is_step)),
         weight=np.concatenate(([1.0], program.weight)),
         lock_s=np.concatenate(([0.0], program.lock_s)),
+        again_s=np.concatenate(([0.0], program.again_s)),
     )
 
 
@@ -1056,6 +1073,7 @@ def _program(
             np.ones(len(ops), np.bool_),
             np.ones(len(ops)),
             covered(windows, union(lock_waits)) / 1e9,
+            none,
         ),
         last,
     )

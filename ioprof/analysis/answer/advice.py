@@ -355,8 +355,11 @@ def _starts(evidence: Evidence) -> Found:
     elif evidence.use.passes == 1:
         yield from start_once(evidence)
     else:
-        change = JobChange(persistent_workers=True)
-        yield finding("persistent_workers", cause="loader", change=change, share=share)
+        change, facts = JobChange(persistent_workers=True), Facts()
+        if evidence.run.config.persistent_workers is None:  # a pool, which has no such option
+            line = evidence.largest_line("loader")
+            facts = {"times": evidence.use.passes, "line": line_text(line) if line else None}
+        yield finding("persistent_workers", cause="loader", change=change, share=share, **facts)
 
 
 def _at_loader_line(evidence: Evidence, line: CodeShare) -> Finding:

@@ -46,6 +46,7 @@ from ioprof.analysis.charge.training_process import (
 )
 from ioprof.analysis.charge.unmeasured import unmeasured
 from ioprof.analysis.charge.validation import queued_before, validations
+from ioprof.analysis.graph.starts import starts_by_rank
 from ioprof.analysis.graph.wakers import Wakers, wakers_by_rank
 from ioprof.analysis.intervals import (
     EMPTY,
@@ -135,6 +136,8 @@ class Charges:
     by_tasks: bool = False
     """What counts as threads of the training process are tasks of Ray Data, in processes of their
     own."""
+    generations: int = 0
+    """See `Starts.generations`, of the rank with most."""
 
 
 def blame(trace: Trace) -> pl.DataFrame:
@@ -211,6 +214,7 @@ class Charging:
             LaunchWaits(trace, self._table.filter(pl.Series(self._seen))),
         )
         self._wakers = wakers_by_rank(trace)
+        self._starts = starts_by_rank(trace, self._wakers)
         main = trace.rows(pl.col("tid").is_not_null(), kinds=["step"]).select("rank", "tid")
         self._main = dict(main.drop_nulls().unique("rank").iter_rows())
 
@@ -245,6 +249,10 @@ class Charging:
                 )
         self._threads_ns += total(overlaps(unused, host))
         self._details.add(piece.spans, exclusive, activities)
+        if (starts := self._starts.get(piece.rank)) is not None:
+            waited = union_all([each.times for each in exclusive if each.cause == "loader"])
+            part = (PartCode.WORKER_START, "")
+            self._details.add_named("loader", part, total(overlaps(waited, starts.times)))
         self._details.add_places(host, self._places | self._in_processes(piece.rank, host))
         self._launches.add(piece, host)
         waiting = union_all(
@@ -334,6 +342,7 @@ class Charging:
             computed_ns,
             launches,
             by_tasks,
+            max((each.generations for each in self._starts.values()), default=0),
         )
 
     def _move_lock_waits(self) -> dict[str, int]:

@@ -5,7 +5,8 @@ A sample counts where its thread was what the step waited for at that instant: t
 where the instant is charged to `host`, to a loss that is no module, to a checkpoint, to a copy from
 or to pageable memory, to its sampler, or to what it decodes, transforms, collates or validates
 outside of a wait; the thread of the worker or of the pool that made the awaited batch where a wait
-is charged to one of these or to `loader`; the thread of the rank's process that did the work where
+is charged to one of these or to `loader`, or, of a pool whose tasks were not recorded, that worked
+meanwhile (`wakers`); the thread of the rank's process that did the work where
 time is charged to such threads, see `training_process`. So the samples of a cause are spread over
 the time of that cause, and a line's part of them is its part of that time. Time of threads that
 were not sampled has no line: what the rank's own thread did meanwhile is the line at which it
@@ -33,6 +34,7 @@ from ioprof.analysis.cpu.callers import Callers
 from ioprof.analysis.cpu.frames import place_of
 from ioprof.analysis.graph.wakers import of_working_threads, with_blocked
 from ioprof.analysis.intervals import Intervals, is_within, overlaps, subtract, total, union
+from ioprof.analysis.loaders import POOLS
 from ioprof.analysis.reads.lineage import fetchers
 from ioprof.analysis.selection import COPIES, intervals, of_kind, of_work
 from ioprof.format.run_record import CodeShare, PartCode
@@ -221,9 +223,14 @@ class ChargedSamples:
         mine = of_kind(spans, "wait", "sampler").filter(in_main_thread(spans))
         choosing = union(intervals(of_kind(mine, "sampler")))
         elsewhere = subtract(union(intervals(of_kind(mine, "wait"))), choosing)
-        awaited = _awaited(samples, fetchers(spans))
+        known = fetchers(spans)
+        awaited = _awaited(samples, known)
+        of_pools = of_kind(mine, "wait").filter(pl.col("name").cast(pl.String).is_in(POOLS))
+        unknown = subtract(union(intervals(of_pools)), union(intervals(known)))
         for cause in _WITH_WAITS:
             others = subtract(instants[cause], by_threads[cause])
+            working = own.filter("of_other")
+            self._parts.append(_within(working, overlaps(others, unknown), cause))
             self._parts.append(_within(own, subtract(others, elsewhere), cause))
             self._parts.append(_within(awaited, overlaps(others, elsewhere), cause))
             if len(by_threads[cause]):

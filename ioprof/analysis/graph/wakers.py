@@ -147,6 +147,10 @@ class Wakers:
             goes_on = since > until[rows]
             rows, threads, times = rows[goes_on], wakers[goes_on], since[goes_on]
 
+    def process_of(self, tid: int) -> int:
+        """The process of a thread; -1: not known."""
+        return int(self._processes.get(tid, -1))
+
     def in_others(self, tid: int, times: Intervals) -> Intervals:
         """When a thread of another process worked for this one at these times."""
         own = self._processes.get(tid)

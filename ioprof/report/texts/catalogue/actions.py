@@ -338,8 +338,11 @@ ACTIONS: Final = {
         " {longest_s:ms0}|: {prefetch:with_prefetch} instead of {now} per worker]]"
     ),
     "persistent_workers": (
-        _KEEP_WORKERS + "[: starting and ending workers took {share:.1%} of the steps' time;"
-        " what a worker does at its start (worker_init_fn, opening the dataset) is then done once]"
+        _KEEP_WORKERS + "[: workers started {times} times, which took {share:.1%} of the steps'"
+        " time[, the largest part of it at {line}]; what they do at their start (an initializer,"
+        " loading data) is then done once"
+        "|: starting and ending workers took {share:.1%} of the steps' time; what a worker does at"
+        " its start (worker_init_fn, opening the dataset) is then done once]"
     ),
     "validation_workers": (
         "{option.keep_workers} to validate from[{of_training:if}, and in that to train from]"

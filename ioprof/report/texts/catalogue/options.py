@@ -133,7 +133,7 @@ _OPTIONS: Final = {
         pinned_copies=(
             "Copy from page-locked memory, without blocking (pin_memory() and non_blocking=True)"
         ),
-        keep_workers="Keep the Pool from one epoch to the next",
+        keep_workers="Make the Pool once, not for each epoch",
     ),
     JobKind.PROCESS_POOL: JobOptions(
         workers="max_workers=",
@@ -144,7 +144,7 @@ _OPTIONS: Final = {
         pinned_copies=(
             "Copy from page-locked memory, without blocking (pin_memory() and non_blocking=True)"
         ),
-        keep_workers="Keep the ProcessPoolExecutor from one epoch to the next",
+        keep_workers="Make the ProcessPoolExecutor once, not for each epoch",
     ),
     JobKind.RAY: JobOptions(
         workers="concurrency=",

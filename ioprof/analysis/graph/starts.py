@@ -1,0 +1,116 @@
+"""When a loop waited for workers that were starting, of pools and queues whose tasks were not
+recorded: by who woke whom.
+
+    worker 1   [start    ][make][make]         [start    ][make][make]
+    loop       [wait     ].....[..]...         [wait     ].....[..]...
+               first generation                second generation
+
+A worker starts from its beginning until it first gives the process of the loop something, or first
+waits for that, which includes what it does once, such as the initializer of a pool. What it takes
+usually from one of these to the next, such as to make a batch, is no part of its start.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from ioprof.analysis.charge.training_process import in_main_thread
+from ioprof.analysis.graph.wakers import Wakers
+from ioprof.analysis.intervals import Intervals, overlaps, pack, union
+from ioprof.analysis.loaders import POOLS, generations
+from ioprof.analysis.selection import intervals
+from ioprof.format.run_record import ProcessRecord
+from ioprof.format.trace import Trace
+
+_ENDS: Final = "process"
+"""What a wait is for that the end of a process ends, which gives nothing."""
+_NEVER: Final = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True)
+class Starts:
+    """Of one rank."""
+
+    times: Intervals
+    """When it waited for workers that were starting."""
+    again: Intervals
+    """The part of these in which the workers took the place of others, which had done their
+    work."""
+    generations: int
+    """How often workers were started, at least."""
+
+
+def starts_by_rank(trace: Trace, wakers: Mapping[int, Wakers]) -> dict[int, Starts]:
+    """Of the ranks that waited for what a pool made, of which no task was recorded."""
+    if not wakers:
+        return {}
+    made = trace.rows(
+        pl.col("rank").is_not_null(), pl.col("batch").is_not_null(), kinds=["fetch"]
+    ).select("rank", "batch")
+    spans = trace.rows(pl.col("rank").is_not_null(), kinds=["step", "wait"])
+    is_pool = pl.col("name").cast(pl.String).is_in(POOLS).fill_null(value=False)
+    waits = spans.filter(pl.col("kind") == "wait", is_pool, in_main_thread(spans))
+    waits = waits.join(made, on=["rank", "batch"], how="anti")
+    found = {
+        rank: _of_rank(trace, part, wakers[rank])
+        for (rank,), part in waits.partition_by("rank", as_dict=True).items()
+        if rank in wakers
+    }
+    return {rank: starts for rank, starts in found.items() if starts.generations}
+
+
+def _of_rank(trace: Trace, waits: pl.DataFrame, wakers: Wakers) -> Starts:
+    """From its waits for pools."""
+    host = waits["host"].cast(pl.String)[0]
+    consumer, loop = int(waits["pid"][0] or 0), int(waits["tid"][0] or 0)
+    met = _met(trace.blocks.filter(pl.col("host").cast(pl.String).eq_missing(host)), consumer)
+    awaited = union(intervals(waits))
+    working = {wakers.process_of(tid) for tid in wakers.working(loop, awaited)}
+    others = [
+        each
+        for each in trace.run.processes
+        if each.pid in met and each.first_ns is not None and each.host in (host, None)
+    ]
+    kinds = {_kind(each) for each in others if each.pid in working}
+    workers = [
+        _worker(each.first_ns or 0, met[each.pid or 0]) for each in others if _kind(each) in kinds
+    ]
+    begins, until, ends = np.array(workers, np.int64).reshape(-1, 3).T
+    of_generation = generations(begins, ends)
+    count = int(of_generation.max(initial=-1)) + 1
+    times = pack(np.full(count, _NEVER), np.full(count, _NEVER))
+    np.minimum.at(times[:, 0], of_generation, begins)
+    np.minimum.at(times[:, 1], of_generation, until)
+    return Starts(overlaps(awaited, times), overlaps(awaited, times[1:]), count)
+
+
+def _kind(process: ProcessRecord) -> tuple[int | None, str | None]:
+    """What workers that take each other's place have in common."""
+    return process.parent_pid, process.program
+
+
+def _met(blocks: pl.DataFrame, consumer: int) -> dict[int, NDArray[np.int64]]:
+    """When each process gave the consumer something for which that waited, or waited for it, in
+    order.
+    """
+    blocks = blocks.filter(pl.col("object").cast(pl.String) != _ENDS)
+    gave = blocks.filter(pl.col("pid") == consumer, pl.col("waker_pid") != consumer)
+    got = blocks.filter(pl.col("waker_pid") == consumer, pl.col("pid") != consumer)
+    found = pl.concat(
+        [
+            gave.select(pid="waker_pid", time_ns=pl.coalesce("woken_ns", "end_ns")),
+            got.select("pid", time_ns="start_ns"),
+        ]
+    ).sort("time_ns")
+    parts = found.partition_by("pid", as_dict=True, maintain_order=True)
+    return {int(pid): part["time_ns"].to_numpy() for (pid,), part in parts.items()}
+
+
+def _worker(begin_ns: int, met: NDArray[np.int64]) -> tuple[int, int, int]:
+    """When it began, had started, and last met the loop's process."""
+    usual_ns = int(met[-1] - met[0]) // (len(met) - 1) if len(met) > 1 else 0
+    return begin_ns, max(begin_ns, int(met[0]) - usual_ns), int(met[-1])
