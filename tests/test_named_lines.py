@@ -326,7 +326,7 @@ def test_choosing_an_epoch_stays_if_workers_are_kept() -> None:
         np.zeros(2, np.bool_),
         np.ones(2),
         none,
-        none,
+        np.zeros((2, len(OWN))),
     )
     found = with_choices(program, waits, spans)
     assert [2.0, 0.0] == found.spent_s.tolist()

@@ -37,6 +37,8 @@ fetch w1         11333 .... .... .... .........5777 .... .... ....
 """
 START = 17
 """When the second pool is made, and waited for; its first batch is there 10 later."""
+USUAL_START = 6
+"""What that takes more than its worker usually does from one batch to the next."""
 CPU = {"config": {"device": "cpu", "loader": "multiprocessing Pool"}}
 
 
@@ -60,15 +62,19 @@ def given_by(worker: int, start: int, end: int) -> dict[str, Any]:
     return block(start, end, pid(0), pid(0, worker)) | {"waker_pid": pid(0, worker)}
 
 
-def unrecorded(second: int) -> Trace:
-    """The loop's waits, without the tasks; `second`: the worker that makes batch 4."""
+def unrecorded(second: int, *, waits: bool = True) -> Trace:
+    """The loop without the tasks; `second`: the worker that makes batch 4. `waits`: those of a pool
+    are known, else it waits by other means, and each worker gives it several batches."""
     begun = [(0, 0), (1, 0), (2, START), (3, START)]
-    trace = timeline(TASKS, **CPU, processes=processes(begun))
-    gave = given_by(0, 0, 2), given_by(1, 5, 6), given_by(second, START, START + 10)
-    return with_blocks(trace, *gave)
+    lanes = [lane for lane in TASKS.splitlines() if waits or not lane.startswith("wait")]
+    trace = timeline("\n".join(lanes), **CPU, processes=processes(begun))
+    gave = [given_by(0, 0, 2), given_by(1, 5, 6), given_by(second, START, START + 10)]
+    more = [given_by(0, 9, 10), given_by(1, 13, 14), given_by(second, START + 13, START + 14)]
+    return with_blocks(trace, *gave, *([] if waits else more))
 
 
 RECORDED = timeline(TASKS + MADE_ANEW, **CPU)
+OWN = unrecorded(2, waits=False)
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), min_size=1))
@@ -88,16 +94,20 @@ def test_generations_do_not_overlap(lives: list[tuple[int, int]]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("trace", "waited", "again"),
-    [(RECORDED, 9, 9), (unrecorded(2), 12, 10)],
-    ids=["tasks", "wakes"],
+    ("trace", "cause", "waited", "again"),
+    [
+        (RECORDED, "loader", 9, 9),
+        (unrecorded(2), "loader", 12, 10),
+        (OWN, "host", USUAL_START, USUAL_START),
+    ],
+    ids=["tasks", "wakes", "processes"],
 )
 def test_what_later_starts_cost_is_what_kept_workers_save(
-    trace: Trace, waited: int, again: int
+    trace: Trace, cause: str, waited: int, again: int
 ) -> None:
     """Of every generation but the first, of which a wait is seen where the tasks are not."""
     label = PartCode.WORKER_START.label("")
-    assert (label, waited * TICK_NS) in details(trace, "loader")["loader"]
+    assert (label, waited * TICK_NS) in details(trace, cause)[cause]
     recorded = pipeline(trace)
     kept = changed(recorded, Change(persistent_workers=True))
     saved_s = replayed(recorded).total_s - replayed(kept).total_s
@@ -108,19 +118,22 @@ def test_what_later_starts_cost_is_what_kept_workers_save(
 
 
 @pytest.mark.parametrize(
-    ("trace", "again"), [(RECORDED, 9), (unrecorded(2), 10)], ids=["tasks", "wakes"]
+    ("trace", "again"),
+    [(RECORDED, 9), (unrecorded(2), 10), (OWN, USUAL_START)],
+    ids=["tasks", "wakes", "processes"],
 )
-def test_to_keep_them_is_what_is_found_first(trace: Trace, again: int) -> None:
-    """With how often they were started, and that part of the time of the steps after the first."""
-    first = with_gains(Run.of(trace)).summary.verdict.findings[0]
-    assert ("persistent_workers", 2) == (first.code, first.facts["times"])
-    assert pytest.approx(33 / (33 - again)) == first.gain
+def test_to_keep_them_is_found_with_that_gain(trace: Trace, again: int) -> None:
+    """Of the steps after the first; with how often they were started."""
+    findings = with_gains(Run.of(trace)).summary.verdict.findings
+    kept = next(each for each in findings if each.code == "persistent_workers")
+    assert 2 == kept.facts["times"]
+    assert pytest.approx(33 / (33 - again)) == kept.gain
 
 
 @pytest.mark.parametrize(
     "trace",
-    [timeline(TASKS + KEPT, **CPU), unrecorded(0)],
-    ids=["tasks", "wakes"],
+    [timeline(TASKS + KEPT, **CPU), unrecorded(0), unrecorded(0, waits=False)],
+    ids=["tasks", "wakes", "processes"],
 )
 def test_of_workers_that_are_kept_there_is_none(trace: Trace) -> None:
     """They make the later batches, too, however long the loop waits for these."""

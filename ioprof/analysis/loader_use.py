@@ -51,8 +51,8 @@ class LoaderUse:
     per_step: int = 1
     """What a loop takes for each step one by one, as samples of which it makes a batch."""
     passes: int = 0
-    """Iterations over a loader with workers, or generations of those of a pool, on the rank that
-    began most."""
+    """Iterations over a loader with workers, or generations of processes that make batches, on the
+    rank that began most."""
     makers: int = 0
     """Workers that made batches, on the rank on which fewest did."""
     batches: int = 0
@@ -139,7 +139,7 @@ def loader_use(
     """
     training = received.filter(~pl.col("validates"))
     if training.is_empty():
-        return LoaderUse()
+        return LoaderUse(passes=started)
     lost = discarded(trace, received)
     name = pl.col("name").cast(pl.String)
     starts = trace.rows(name == "start", pl.col("rank").is_not_null(), kinds=["wait"])

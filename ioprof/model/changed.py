@@ -339,7 +339,7 @@ def _scaled_rank(
         device_step=program.device_step if waits else alone,
         optimizer_s=program.optimizer_s * own[OWN.index("compute")],
         hidden_s=hidden,
-        again_s=program.again_s * own[OWN.index("loader")],
+        again_s=program.again_s * own,
     )
     return replace(rank, program=scaled, iterations=iterations)
 
@@ -564,9 +564,8 @@ def _with_kept_workers(rank: Rank, of_validation: bool) -> Rank:
     spent = np.where(np.array(ends) | np.array(again), 0.0, program.spent_s)
     program = replace(program, spent_s=spent)
     if not of_validation:
-        after_s, loader = program.after_s.copy(), OWN.index("loader")
-        after_s[:, loader] = np.maximum(0.0, after_s[:, loader] - program.again_s)
-        program = replace(program, after_s=after_s, again_s=np.zeros(len(program)))
+        after_s = np.maximum(0.0, program.after_s - program.again_s)
+        program = replace(program, after_s=after_s, again_s=np.zeros_like(after_s))
     return replace(rank, iterations=tuple(iterations), program=program)
 
 
@@ -654,7 +653,7 @@ def _rank_with_batch(rank: Rank, ratio: float) -> Rank:
         is_step=program.is_step[rows],
         weight=program.weight[rows],
         lock_s=np.minimum(program.lock_s[rows], np.array(after).sum(1)),
-        again_s=np.minimum(program.again_s[rows], np.array(after)[:, OWN.index("loader")]),
+        again_s=np.minimum(program.again_s[rows], np.array(after)),
     )
     return replace(rank, iterations=iterations, program=changed_program)
 

@@ -192,8 +192,9 @@ class Program:
     """Part of `after_s` in which it waited for threads that make its batches to leave the
     interpreter (`model.serial`)."""
     again_s: Seconds
-    """Part of `loader` in `after_s` in which it waited for the start of workers that took the place
-    of others (`analysis.graph.starts`). 0 where the workers themselves are replayed."""
+    """Shape (actions, causes): part of `after_s` in which it waited for the start of workers that
+    took the place of others (`analysis.graph.starts`). 0 where the workers themselves are
+    replayed."""
 
     def __len__(self) -> int:
         return len(self.ops)

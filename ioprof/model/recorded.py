@@ -469,8 +469,8 @@ def _without_loader(
     if starts is not None:
         times = begins["start_ns"].to_numpy()
         windows = pack(times, np.append(times[1:], max(end_ns, int(times[-1]))))
-        waited = overlaps(causes["loader"], starts.again)
-        program = replace(program, again_s=covered(windows, waited) / 1e9)
+        again_s = [covered(windows, overlaps(causes[cause], starts.again)) / 1e9 for cause in OWN]
+        program = replace(program, again_s=np.stack(again_s, axis=1))
     waiting = [
         *(causes[cause] for cause in WITHOUT_CORES),
         *([causes["compute"]] if _on_device(trace) else []),
@@ -523,7 +523,7 @@ def _with_start(program: Program, spent_s: float) -> Program:
         is_step=np.concatenate(([False], program.is_step)),
         weight=np.concatenate(([1.0], program.weight)),
         lock_s=np.concatenate(([0.0], program.lock_s)),
-        again_s=np.concatenate(([0.0], program.again_s)),
+        again_s=np.concatenate((none, program.again_s)),
     )
 
 
@@ -1073,7 +1073,7 @@ def _program(
             np.ones(len(ops), np.bool_),
             np.ones(len(ops)),
             covered(windows, union(lock_waits)) / 1e9,
-            none,
+            np.zeros((len(ops), len(OWN))),
         ),
         last,
     )

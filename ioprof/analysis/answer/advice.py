@@ -16,7 +16,7 @@ from ioprof.analysis.answer.queue_advice import (
     whole_tensors,
 )
 from ioprof.analysis.answer.store_advice import store_advice
-from ioprof.analysis.answer.use_advice import start_once
+from ioprof.analysis.answer.use_advice import starts
 from ioprof.analysis.charge.gpu_windows import loop_ratio
 from ioprof.analysis.charge.saves import MAY_BE_BESIDE
 from ioprof.analysis.cpu.code_lines import line_text
@@ -316,7 +316,7 @@ def _loader(evidence: Evidence) -> Found:
         yield finding("sampler", line=line_text(at) if at else None, share=detail.share)
         return
     if detail and detail.code in STARTS and not unnamed:
-        yield from _starts(evidence)
+        yield from starts(evidence, "loader")
         return
     if detail and detail.code is PartCode.WORKER_GC:
         yield finding("worker_gc", share=detail.share)
@@ -345,21 +345,6 @@ def _loader(evidence: Evidence) -> Found:
         yield finding("unseen_maker")
     elif is_imported or not line:
         yield finding("dataset", **spent)
-
-
-def _starts(evidence: Evidence) -> Found:
-    """Where the starts of workers and of epochs take the time."""
-    share = sum(part.share for part in evidence.charged["loader"].details if part.code in STARTS)
-    if evidence.run.config.persistent_workers and evidence.use.made_at is None:
-        yield finding("epoch_start", share=share)
-    elif evidence.use.passes == 1:
-        yield from start_once(evidence)
-    else:
-        change, facts = JobChange(persistent_workers=True), Facts()
-        if evidence.run.config.persistent_workers is None:  # a pool, which has no such option
-            line = evidence.largest_line("loader")
-            facts = {"times": evidence.use.passes, "line": line_text(line) if line else None}
-        yield finding("persistent_workers", cause="loader", change=change, share=share, **facts)
 
 
 def _at_loader_line(evidence: Evidence, line: CodeShare) -> Finding:

@@ -5,6 +5,7 @@ from typing import Final
 from ioprof.analysis.answer.evidence import LEAST_NAMED_RATIO, Evidence
 from ioprof.analysis.answer.finding import Found, finding, not_modelled, of_detail, of_line
 from ioprof.analysis.answer.queue_advice import whole_tensors
+from ioprof.analysis.answer.use_advice import starts
 from ioprof.analysis.cpu.code_lines import awaits, line_text
 from ioprof.format.run_record import CauseDetail, CodeShare, Facts, Finding, NoGain, PartCode
 
@@ -28,6 +29,10 @@ def host_advice(evidence: Evidence) -> Found:
     detail, line = evidence.largest_detail("host", LEAST_NAMED_RATIO), evidence.largest_line("host")
     if detail and detail.code is PartCode.CORE_WAIT:
         yield not_modelled("core_for_loop", "host", share=detail.share)
+    if detail and detail.code is PartCode.WORKER_START:
+        yield from starts(evidence, "host")
+        yield from _further(evidence, line)
+        return
     if detail and detail.code in (PartCode.CORE_WAIT, PartCode.LAUNCHES):
         detail = None
     if evidence.shares.get("delivery", 0.0) >= _LEAST_DELIVERY:

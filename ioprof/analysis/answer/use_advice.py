@@ -5,7 +5,7 @@ for each sample where one for a batch would do.
 
 from typing import Final
 
-from ioprof.analysis.answer.evidence import Evidence
+from ioprof.analysis.answer.evidence import STARTS, Evidence
 from ioprof.analysis.answer.finding import Found, finding, of_detail
 from ioprof.analysis.answer.read_advice import (
     OF_READERS,
@@ -14,6 +14,7 @@ from ioprof.analysis.answer.read_advice import (
     less_of_readers,
     read_advice,
 )
+from ioprof.analysis.cpu.code_lines import line_text
 from ioprof.analysis.reads.lineage import LEAVES
 from ioprof.format.run_record import Facts, Finding, JobChange, NoGain, PartCode
 
@@ -143,9 +144,23 @@ def _frames(evidence: Evidence) -> Found:
         yield finding("frames", cause="decode", change=change, **facts)
 
 
-def start_once(evidence: Evidence) -> Found:
-    """Where workers are started once in a job, and that takes long."""
-    for part in evidence.charged["loader"].details:
-        if part.code is PartCode.WORKER_START:
-            workers = evidence.run.config.workers or None
-            yield of_detail(evidence, "start_workers", "loader", part, workers=workers)
+def starts(evidence: Evidence, cause: str) -> Found:
+    """Where the starts of workers and of epochs take the time of a cause, `loader` or `host`."""
+    details = [part for part in evidence.charged[cause].details if part.code in STARTS]
+    share = sum(part.share for part in details)
+    keeps = evidence.run.config.persistent_workers and evidence.use.made_at is None
+    if keeps and cause == "loader":
+        yield finding("epoch_start", share=share)
+    elif evidence.use.passes == 1:
+        for part in details:
+            if part.code is PartCode.WORKER_START:
+                workers = evidence.run.config.workers or None
+                yield of_detail(evidence, "start_workers", cause, part, workers=workers)
+    else:
+        change, facts = JobChange(persistent_workers=True), Facts()
+        if evidence.run.config.persistent_workers is None:  # a pool, which has no such option
+            line = evidence.largest_line(cause)
+            is_there = line and (cause == "loader" or line.is_of_others)
+            at = line_text(line) if line and is_there else None
+            facts = {"times": evidence.use.passes, "line": at}
+        yield finding("persistent_workers", cause=cause, change=change, share=share, **facts)

@@ -250,9 +250,10 @@ class Charging:
         self._threads_ns += total(overlaps(unused, host))
         self._details.add(piece.spans, exclusive, activities)
         if (starts := self._starts.get(piece.rank)) is not None:
-            waited = union_all([each.times for each in exclusive if each.cause == "loader"])
-            part = (PartCode.WORKER_START, "")
-            self._details.add_named("loader", part, total(overlaps(waited, starts.times)))
+            for cause in ("loader", "host"):
+                waited = union_all([each.times for each in exclusive if each.cause == cause])
+                part = (PartCode.WORKER_START, "")
+                self._details.add_named(cause, part, total(overlaps(waited, starts.times)))
         self._details.add_places(host, self._places | self._in_processes(piece.rank, host))
         self._launches.add(piece, host)
         waiting = union_all(

@@ -1,5 +1,5 @@
-"""When a loop waited for workers that were starting, of pools and queues whose tasks were not
-recorded: by who woke whom.
+"""When a loop waited for workers that were starting, whose tasks were not recorded, of pools and of
+processes of its own: by who woke whom.
 
     worker 1   [start    ][make][make]         [start    ][make][make]
     loop       [wait     ].....[..]...         [wait     ].....[..]...
@@ -20,14 +20,17 @@ from numpy.typing import NDArray
 
 from ioprof.analysis.charge.training_process import in_main_thread
 from ioprof.analysis.graph.wakers import Wakers
-from ioprof.analysis.intervals import Intervals, overlaps, pack, union
+from ioprof.analysis.intervals import Intervals, overlaps, pack, subtract, union, union_all
 from ioprof.analysis.loaders import POOLS, generations
-from ioprof.analysis.selection import intervals
+from ioprof.analysis.selection import intervals, of_kind
 from ioprof.format.run_record import ProcessRecord
 from ioprof.format.trace import Trace
 
 _ENDS: Final = "process"
 """What a wait is for that the end of a process ends, which gives nothing."""
+_FEWEST_STEPS: Final = 2
+"""Steps in which a process must meet the loop's, unless it is of a pool: one that does so in one
+alone may be a program that was run for its output."""
 _NEVER: Final = np.iinfo(np.int64).max
 
 
@@ -45,46 +48,70 @@ class Starts:
 
 
 def starts_by_rank(trace: Trace, wakers: Mapping[int, Wakers]) -> dict[int, Starts]:
-    """Of the ranks that waited for what a pool made, of which no task was recorded."""
+    """Of the ranks that waited for processes whose tasks were not recorded."""
     if not wakers:
         return {}
-    made = trace.rows(
-        pl.col("rank").is_not_null(), pl.col("batch").is_not_null(), kinds=["fetch"]
-    ).select("rank", "batch")
+    fetched = trace.rows(pl.col("rank").is_not_null(), kinds=["fetch"])
+    fetched = fetched.select("rank", "batch", "pid").unique()
     spans = trace.rows(pl.col("rank").is_not_null(), kinds=["step", "wait"])
-    is_pool = pl.col("name").cast(pl.String).is_in(POOLS).fill_null(value=False)
-    waits = spans.filter(pl.col("kind") == "wait", is_pool, in_main_thread(spans))
-    waits = waits.join(made, on=["rank", "batch"], how="anti")
     found = {
-        rank: _of_rank(trace, part, wakers[rank])
-        for (rank,), part in waits.partition_by("rank", as_dict=True).items()
+        rank: _of_rank(trace, part, fetched.filter(pl.col("rank") == rank), wakers[rank])
+        for (rank,), part in spans.partition_by("rank", as_dict=True).items()
         if rank in wakers
     }
-    return {rank: starts for rank, starts in found.items() if starts.generations}
+    return {rank: starts for rank, starts in found.items() if starts is not None}
 
 
-def _of_rank(trace: Trace, waits: pl.DataFrame, wakers: Wakers) -> Starts:
-    """From its waits for pools."""
-    host = waits["host"].cast(pl.String)[0]
-    consumer, loop = int(waits["pid"][0] or 0), int(waits["tid"][0] or 0)
-    met = _met(trace.blocks.filter(pl.col("host").cast(pl.String).eq_missing(host)), consumer)
-    awaited = union(intervals(waits))
-    working = {wakers.process_of(tid) for tid in wakers.working(loop, awaited)}
+def _of_rank(
+    trace: Trace, spans: pl.DataFrame, fetched: pl.DataFrame, wakers: Wakers
+) -> Starts | None:
+    """From its steps and waits, and the tasks that were recorded. None: nobody began since its
+    first step.
+    """
+    steps = of_kind(spans, "step").sort("start_ns")
+    if steps.is_empty():
+        return None
+    host, ends = steps["host"].cast(pl.String)[0], steps["end_ns"].to_numpy()
+    consumer, loop = int(steps["pid"][0] or 0), int(steps["tid"][0] or 0)
+    whole = np.array([[int(steps["start_ns"][0]), int(ends.max())]], np.int64)
     others = [
         each
         for each in trace.run.processes
-        if each.pid in met and each.first_ns is not None and each.host in (host, None)
+        if each.first_ns is not None and each.host in (host, None) and each.role != "rank"
     ]
-    kinds = {_kind(each) for each in others if each.pid in working}
+    known = {consumer, *fetched["pid"].to_list()}
+    others = [each for each in others if each.pid not in known]
+    if all((each.first_ns or 0) < whole[0, 0] for each in others):
+        return None
+    waits = spans.filter(pl.col("kind") == "wait", in_main_thread(spans))
+    name = pl.col("name").cast(pl.String)
+    of_pools = waits.filter(name.is_in(POOLS).fill_null(value=False))
+    unseen = union(intervals(of_pools.join(fetched, on="batch", how="anti")))
+    outside = subtract(whole, union(intervals(waits)))
+    met = _met(trace.blocks.filter(pl.col("host").cast(pl.String).eq_missing(host)), consumer)
+    others = [each for each in others if each.pid in met]
+    for_pools, for_loop = (
+        {wakers.process_of(tid) for tid in wakers.working(loop, times)}
+        for times in (unseen, outside)
+    )
+    for_loop = {
+        pid
+        for pid in for_loop & met.keys()
+        if len(np.unique(np.searchsorted(ends, met[pid]))) >= _FEWEST_STEPS
+    }
+    kinds = {_kind(each) for each in others if each.pid in for_pools | for_loop}
     workers = [
         _worker(each.first_ns or 0, met[each.pid or 0]) for each in others if _kind(each) in kinds
     ]
-    begins, until, ends = np.array(workers, np.int64).reshape(-1, 3).T
-    of_generation = generations(begins, ends)
-    count = int(of_generation.max(initial=-1)) + 1
+    if not workers:
+        return None
+    begins, until, last = np.array(workers, np.int64).T
+    of_generation = generations(begins, last)
+    count = int(of_generation.max()) + 1
     times = pack(np.full(count, _NEVER), np.full(count, _NEVER))
     np.minimum.at(times[:, 0], of_generation, begins)
     np.minimum.at(times[:, 1], of_generation, until)
+    awaited = union_all([unseen, wakers.in_others(loop, outside)])
     return Starts(overlaps(awaited, times), overlaps(awaited, times[1:]), count)
 
 

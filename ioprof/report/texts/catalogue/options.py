@@ -172,6 +172,7 @@ _OPTIONS: Final = {
             "Copy from page-locked memory, without blocking (torch: pin_memory=True and"
             " non_blocking=True)"
         ),
+        keep_workers="Start the workers once, not for each epoch",
     ),
 }
 
