@@ -120,7 +120,8 @@ def _storage(evidence: Evidence) -> Found:
         if of_store := list(store_advice(evidence, "storage")):
             yield from of_store
             return
-        yield finding("receive_streams", file=name, step_s=step_s)
+        by_socket = seen.bytes_socket >= seen.bytes_pipe
+        yield finding("receive_streams", file=name, step_s=step_s, by_socket=by_socket)
         yield from _if_latency(more_workers(evidence, "peers", step_s=step_s), "peer")
         return
     for pattern in evidence.reads.patterns:

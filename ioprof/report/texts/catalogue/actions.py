@@ -96,8 +96,9 @@ ACTIONS: Final = {
     ),
     # ------------------------------------------------------------------------ of reads
     "receive_streams": (
-        f"Ask {_NAME} for all of a batch in one request, or receive it in several streams at once,"
-        " or copy it to local storage first: a step waits {step_s:ms} for data that others send"
+        f"[{{by_socket:if}}Ask {_NAME} for all of a batch in one request, or receive it|Receive"
+        f" {_NAME}] in several streams at once, or copy it to local storage first: a step waits"
+        " {step_s:ms} for data that others send"
     ),
     "read_less": "Read no more than is wanted: <remedy>; <seen>",
     "read_part": (
