@@ -49,11 +49,14 @@ class Starts:
 
 def starts_by_rank(trace: Trace, wakers: Mapping[int, Wakers]) -> dict[int, Starts]:
     """Of the ranks that waited for processes whose tasks were not recorded."""
-    if not wakers:
-        return {}
+    began = [each.first_ns or 0 for each in trace.run.processes if each.role != "rank"]
+    steps = trace.rows(pl.col("rank").is_not_null(), kinds=["step"])
+    if not wakers or max(began, default=0) < int(steps["start_ns"].min() or 0):  # type: ignore[arg-type]
+        return {}  # as of most jobs, whose spans need not be looked at
     fetched = trace.rows(pl.col("rank").is_not_null(), kinds=["fetch"])
     fetched = fetched.select("rank", "batch", "pid").unique()
-    spans = trace.rows(pl.col("rank").is_not_null(), kinds=["step", "wait"])
+    waits = trace.rows(pl.col("rank").is_not_null(), kinds=["wait"])
+    spans = pl.concat([steps, waits]).sort("start_ns")
     found = {
         rank: _of_rank(trace, part, fetched.filter(pl.col("rank") == rank), wakers[rank])
         for (rank,), part in spans.partition_by("rank", as_dict=True).items()
