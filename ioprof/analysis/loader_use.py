@@ -81,18 +81,21 @@ def discarded(trace: Trace, received: pl.DataFrame) -> pl.DataFrame:
     that a later step is of, as of a loop that takes one batch ahead, and for those that a model was
     called with together, as where a loop makes batches of samples.
     """
-    found = _with_steps(trace, received)
+    return _discarded(trace, _with_steps(trace, received)).select(received.columns)
+
+
+def _discarded(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
     is_used = (pl.col("ended_ns") <= pl.col("next_ns")).fill_null(value=False)
     gap = pl.col("next_ns") - pl.col("end_ns")
     usual = found.filter(is_used).select(gap.median()).item()
     if usual is None:
-        return received.clear()
+        return found.clear()
     lost = found.filter(~is_used, gap < _LEAST_USE * usual)
     used = trace.rows(pl.col("step").is_not_null(), kinds=["step"]).select("rank", "batch")
     together = _taken_together(found, trace.run.config.trained_samples)
     for kept in (used.drop_nulls(), together.select("rank", "batch")):
         lost = lost.join(kept, on=["rank", "batch"], how="anti", maintain_order="left")
-    return lost.select(received.columns)
+    return lost
 
 
 def _with_steps(trace: Trace, received: pl.DataFrame) -> pl.DataFrame:
@@ -125,8 +128,8 @@ def _taken_together(found: pl.DataFrame, trained_samples: int | None) -> pl.Data
     return found.filter(later < (trained_samples or 0))
 
 
-def _per_step(trace: Trace, received: pl.DataFrame) -> int:
-    together = _taken_together(_with_steps(trace, received), trace.run.config.trained_samples)
+def _per_step(found: pl.DataFrame, trained_samples: int | None) -> int:
+    together = _taken_together(found, trained_samples)
     counts = together.drop_nulls("ended_ns").group_by("rank", "ended_ns").len()["len"]
     return int(counts.median() or 1)  # type: ignore[arg-type]
 
@@ -140,7 +143,8 @@ def loader_use(
     training = received.filter(~pl.col("validates"))
     if training.is_empty():
         return LoaderUse(passes=started)
-    lost = discarded(trace, received)
+    found = _with_steps(trace, received)
+    lost = _discarded(trace, found).select(received.columns)
     name = pl.col("name").cast(pl.String)
     starts = trace.rows(name == "start", pl.col("rank").is_not_null(), kinds=["wait"])
     per_rank = [started, *starts.group_by("rank").len()["len"]]
@@ -157,7 +161,7 @@ def loader_use(
     first_ns = trace.rows(pl.col("step").is_not_null(), kinds=["step"])["end_ns"].min()
     samples = lost["samples"]
     return LoaderUse(
-        per_step=_per_step(trace, received),
+        per_step=_per_step(found, trace.run.config.trained_samples),
         passes=max(per_rank, default=0),
         makers=makers,
         batches=len(training),
