@@ -19,6 +19,7 @@ from torch import nn
 
 BATCH = 128
 LAST_WAIT_S = 0.5
+"""Between the last exchange and its end, for the other rank."""
 WARM_UP = 500
 """Steps, twice: before any are counted, and to learn how long they take."""
 

@@ -19,7 +19,7 @@ from ioprof.model.changed import (
     with_kept_workers,
 )
 from ioprof.model.changes import Change
-from ioprof.model.cores.cpu_use import Counted, Worked, cpu_use, with_team
+from ioprof.model.cores.cpu_use import Counted, Worked, cpu_use, with_common_team, with_team
 from ioprof.model.engine import (
     CORES,
     LOCKED,
@@ -364,11 +364,14 @@ def test_a_loop_whose_fast_steps_had_all_cores_has_threads_that_wait_for_each_ot
     a core half of the time. Steps that take as long each say nothing of the kind."""
     own = tuple({"compute": (10 if number % 5 == 0 else 47.5) * MS} for number in range(40))
     trace = simulate(Job(2, 2, ({"decode": 9 * MS},) * 40, own)).trace
-    program = pipeline(trace).ranks[0].program
+    rank = pipeline(trace).ranks[0]
+    program = rank.program
     use = CpuUse(dilation=2.0, threads=2.0, cpu_s=1.0)
     found = with_team(use, program)
     assert found.team == pytest.approx(1.0, abs=0.02)
     assert found.cores_ratio == pytest.approx(0.25, abs=0.01)
+    both = with_common_team([replace(rank, loop_cpu=each) for each in (found, use)])
+    assert [found.team] * 2 == [each.loop_cpu.team for each in both]
     alike = replace(program, after_s=np.ones_like(program.after_s))
     assert use == with_team(use, alike)
     assert replace(use, threads=1.0) == with_team(replace(use, threads=1.0), program)

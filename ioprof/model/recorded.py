@@ -51,7 +51,15 @@ from ioprof.format.trace import Trace
 from ioprof.model.asynchronous import copy_s, way, with_depth
 from ioprof.model.choices import chosen_s, with_choices
 from ioprof.model.cores.contention import with_others
-from ioprof.model.cores.cpu_use import Counted, Worked, counted, cpu_use, usable_cores, with_team
+from ioprof.model.cores.cpu_use import (
+    Counted,
+    Worked,
+    counted,
+    cpu_use,
+    usable_cores,
+    with_common_team,
+    with_team,
+)
 from ioprof.model.cores.others import Others, others
 from ioprof.model.iterations import Visit, Visits, visits
 from ioprof.model.pipeline import (
@@ -145,7 +153,7 @@ def pipeline(trace: Trace) -> Pipeline:
         ]
     if not ranks:
         raise ReplayError(Refusal.NO_TIMES)
-    ranks = _with_lock_waits(trace, ranks, own)
+    ranks = with_common_team(_with_lock_waits(trace, ranks, own))
     per_byte, has_memory_reads = _memory_reads(trace)
     beside = others(trace, counts)
     cores = usable_cores(trace)
@@ -410,7 +418,8 @@ def _rank(
             else iterations
         ),
         program=program,
-        loop_cpu=use if _on_device(trace) else with_team(use, program),
+        # threads of a worker have shares of the cores by the same rule, and theirs is not known
+        loop_cpu=use if _on_device(trace) or workers.threads > 1 else with_team(use, program),
         worker_cpu=workers,
         begin_ns=begin_ns,
         begun_ns=begun_ns,

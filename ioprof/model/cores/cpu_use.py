@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ioprof.analysis.cpu.cpu_time import cpu_evidence
 from ioprof.analysis.intervals import Intervals
 from ioprof.format.trace import Trace
-from ioprof.model.pipeline import OWN, CpuUse, Program
+from ioprof.model.pipeline import OWN, CpuUse, Program, Rank
 
 _SERIES: Final = ("process.cpu_user", "process.cpu_system", "process.run_delay")
 _OF_MAIN: Final = ("process.main_cpu", "process.main_run_delay")
@@ -189,6 +189,17 @@ def with_team(use: CpuUse, program: Program) -> CpuUse:
     stretched = float(computed_s.mean() / np.quantile(computed_s, _FAST))
     exponent = float(np.log(stretched) / np.log(use.dilation))
     return replace(use, team=min(1.0, max(0.0, (exponent - 1) / (use.threads - 1))))
+
+
+def with_common_team(ranks: Sequence[Rank]) -> list[Rank]:
+    """The ranks with loops that are alike in that on each host, as the replay of its cores has
+    them.
+    """
+    team = {
+        host: max(rank.loop_cpu.team for rank in ranks if rank.host == host)
+        for host in {rank.host for rank in ranks}
+    }
+    return [replace(rank, loop_cpu=replace(rank.loop_cpu, team=team[rank.host])) for rank in ranks]
 
 
 def _length_s(times: Intervals) -> float:
