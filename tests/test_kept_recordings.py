@@ -1,6 +1,7 @@
 """What was recorded is never lost to what comes after it: a run folder that cannot be made, a
 recorder that fails, a second run."""
 
+import gc
 import json
 import os
 import re
@@ -294,6 +295,7 @@ def test_a_fault_recorder_without_descriptors_leaves_nothing(tmp_path: Path) -> 
     faults.FaultRecorder(tmp_path / ".").stop()
     (recorded,) = tmp_path.iterdir()
     recorded.unlink()
+    gc.collect()  # which closes what other tests left open, as it would later on
     before, limits = os.listdir("/proc/self/fd"), resource.getrlimit(resource.RLIMIT_NOFILE)
     messages = []
     # free numbers may be below those of descriptors that are open
